@@ -41,7 +41,7 @@ INSTALLED_FROM := pyproject.toml setup.py $(sort $(wildcard $(NATIVE:%=%/_*.pyx)
 demo: $(VENV)/has-demo  ## send 336 776 real flights, kill the broker half way, archive them with Spark, show the result (the main job)
 	$(RUN) -m demo
 
-doctor: $(VENV)/has-demo  ## say what this machine and environment offer
+doctor: $(VENV)/has-base  ## install broker, client and command line, and say what this machine and environment offer
 	$(BIN)/metaq doctor
 
 ##@ Check
@@ -133,24 +133,30 @@ $(RUN):
 $(VENV)/installed-from: FORCE | $(RUN)
 	@now=$$(cat $(INSTALLED_FROM) | sha256sum); [ "$$now" = "$$(cat $@ 2>/dev/null)" ] || echo "$$now" >$@
 
-$(VENV)/has-lint: $(RUN) $(VENV)/installed-from
-	@echo "== installing the broker and the checkers into $(VENV): downloads about 80 MB the first time"
-	$(RUN) -m pip install --progress-bar on -e '.[uvloop,compression,dev]'
+$(VENV)/has-base: $(RUN) $(VENV)/installed-from
+	@echo "== installing the broker, the client and the command line into $(VENV): downloads about 12 MB the first time"
+	$(RUN) -m pip install --progress-bar on -e '.[uvloop,compression]'
 	@touch $@
 
-$(VENV)/has-demo: $(RUN) $(VENV)/installed-from
-	@echo "== installing MetaQ with Spark and Java into $(VENV): downloads about 0.7 GB the first time" \
+# What is installed stays: `pymetaq[...]` is there already, and pip adds what the extras name. Only has-base builds.
+$(VENV)/has-lint: $(VENV)/has-base
+	@echo "== installing the checkers into $(VENV): downloads about 80 MB the first time"
+	$(RUN) -m pip install --progress-bar on 'pymetaq[dev]'
+	@touch $@
+
+$(VENV)/has-demo: $(VENV)/has-base
+	@echo "== installing Spark and Java into $(VENV): downloads about 0.7 GB the first time" \
 	  "(Spark alone 456 MB), takes 1.8 GB on disk and a few minutes; nothing is installed outside this folder"
-	$(RUN) -m pip install --progress-bar on -e '.[all,demo]'
+	$(RUN) -m pip install --progress-bar on 'pymetaq[all,demo]'
 	@touch $@
 
 $(VENV)/has-test: $(VENV)/has-demo
 	@echo "== installing the test tools into $(VENV): downloads about 120 MB the first time"
-	$(RUN) -m pip install --progress-bar on -e '.[all,demo,dev,test]'
+	$(RUN) -m pip install --progress-bar on 'pymetaq[all,demo,dev,test]'
 	@touch $@ $(VENV)/has-lint
 
 $(VENV)/has-profile: $(VENV)/has-test
-	$(RUN) -m pip install --progress-bar on -e '.[profile]'
+	$(RUN) -m pip install --progress-bar on 'pymetaq[profile]'
 	@touch $@
 
 .PHONY: FORCE demo doctor quick nightly test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs map hot wheel clean help

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import logging
 import pathlib
 import socket
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 
 from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
+from metaq.app.runtime import follow_log_level
 from metaq.broker.pulls.predicates import Predicates
 from metaq.broker.requests import Decide, Stage
 from metaq.clock import FakeClock
@@ -749,6 +751,26 @@ def _(root):
 @effect_of("namesrv.connections_max")
 def _(root):
     at_listener(a_namesrv(root), lambda service: limits_connections(service, "namesrv"))
+
+
+def sets_the_level(service, section):
+    before = logging.getLogger().level
+    follow_log_level(service)
+    try:
+        service.settings[section].change({"logLevel": "error"})
+        assert logging.getLogger().level == logging.ERROR
+    finally:
+        logging.getLogger().setLevel(before)
+
+
+@effect_of("broker.log_level")
+def _(root):
+    at_listener(a_broker(root), lambda service: sets_the_level(service, "broker"))
+
+
+@effect_of("namesrv.log_level")
+def _(root):
+    at_listener(a_namesrv(root), lambda service: sets_the_level(service, "namesrv"))
 
 
 @effect_of("namesrv.unanswered_bytes_max")

@@ -32,10 +32,17 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "app/registration.py",
         "app/configuration.py",
         "app/predicate_process.py",
+        "app/runtime.py",
     ),
     StoreOptions: ("store/", "broker/", "servers/", "app/broker.py"),
     Metaq1Options: ("broker/", "servers/", "app/", "model/metaq1/settings.py"),
-    NamesrvOptions: ("namesrv/", "servers/remoting/namesrv.py", "app/namesrv.py", "app/configuration.py"),
+    NamesrvOptions: (
+        "namesrv/",
+        "servers/remoting/namesrv.py",
+        "app/namesrv.py",
+        "app/configuration.py",
+        "app/runtime.py",
+    ),
 }
 """Where the options of a table are read: those of the same name are different options."""
 OWNERS = re.compile(r"options|metaq1\b|text\b")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 KEPT_SECONDS = 7 * 24 * 3600.0
 NATIVE_KEPT = 5
 """Builds of the compiled modules that are kept."""
-STAMPS = ("has-demo", "has-lint", "has-test")
+STAMPS = ("has-base", "has-demo", "has-lint", "has-test")
 """What the Makefile takes for the sign that an environment is right."""
 SOUND = "import Cython, hypothesis, metaq, msgspec, mypy, pyspark, pytest, xdist"
 SCRIPT = "bin/mypy"

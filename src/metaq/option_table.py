@@ -98,10 +98,6 @@ class OptionTable:
         """Return all values that are set, as texts under RocketMQ's names."""
         return {camel(name): _text(value) for name, value in self.values().items() if value is not None}
 
-    def properties_text(self) -> str:
-        """Return all values as Java properties, the form of RocketMQ's answers to 26 and 319."""
-        return "".join(f"{key}={value}\n" for key, value in self.properties().items())
-
     def replace(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)
 

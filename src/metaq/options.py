@@ -43,6 +43,9 @@ __all__ = [
 ]
 
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions(OptionTable):
     """What `metaq.store` obeys."""
@@ -70,7 +73,7 @@ class StoreOptions(OptionTable):
     message_index_enable: bool = option(True, "Keep the index by key and unique id.")
     flush_disk_type: str = option(
         "ASYNC_FLUSH",
-        "SYNC_FLUSH answers a send after its fsync, ASYNC_FLUSH once it is in the page cache.",
+        "SYNC_FLUSH answers a send after its fsync, ASYNC_FLUSH once it is in the page cache. `groupCommitEnable=true` is SYNC_FLUSH.",
         choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
     )
     flush_interval_commit_log: int = option(500, "Longest time in ms that the log stays unflushed.", low=1, hot=True)
@@ -214,8 +217,13 @@ class BrokerOptions(OptionTable):
     queue_locks_max: int = option(
         200_000, "Locks on queues of all groups together; more are not granted, which the log says.", low=1, hot=True
     )
+    remote_administration_enable: bool = option(
+        False,
+        "Let other machines have the configuration file read again, too; on with --insecure. There is no access control.",
+    )
     slave_read_enable: bool = option(False, "Suggest a slave to consumers that are far behind.", hot=True)
     flush_consumer_offset_interval: int = option(5000, "Milliseconds between saves of consumer offsets.", low=10)
+    log_level: str = option("info", "How much of the log is written.", choices=LOG_LEVELS, hot=True)
     register_name_server_period: int = option(30_000, "Milliseconds between registrations.", low=1000, high=60_000)
     server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
@@ -382,7 +390,15 @@ class NamesrvOptions(OptionTable):
     bind_address: str = option("127.0.0.1", "Address that the server listens on.", aliases=("host",))
     kv_config_path: str | None = option(None, "The file of the KV configuration.")
     order_message_enable: bool = option(False, "Add ORDER_TOPIC_CONFIG to routes.", hot=True)
+    remote_administration_enable: bool = option(
+        False,
+        "Let other machines change routes, write permissions and the KV configuration, too (`metaq topic delete`, mqadmin); "
+        "on with --insecure. There is no access control.",
+    )
     broker_lease_ms: int = option(120_000, "A broker that was not heard of for this long is dropped.", low=1000)
+    log_level: str = option(
+        "info", "How much of the log is written; in `metaq up` the broker's counts.", choices=LOG_LEVELS, hot=True
+    )
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
     connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)
     unanswered_bytes_max: int = option(64 * MIB, "Answer bytes that may wait for one peer.", low=64 * KIB, hot=True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaq.app.broker import start_broker
 from metaq.app.configuration import load, read_properties, template
+from metaq.app.refused import PROMISES
 from metaq.errors import ConfigError
 from metaq.options import KIB, BrokerOptions, NamesrvOptions, StoreOptions
 
@@ -99,21 +103,80 @@ def test_other_address_needs_consent(tmp_path):
     got = load(path, environment={}, insecure=True)
     assert got.broker.bind_address == "0.0.0.0"
     assert got.warnings
+    both = load(environment={}, insecure=True, serving=("broker", "store", "namesrv"))
+    assert both.namesrv.remote_administration_enable
+    assert both.broker.remote_administration_enable
+    assert not load(environment={}, serving=("namesrv",)).namesrv.remote_administration_enable
+    kept = load(environment={}, settings=["remoteAdministrationEnable=false"], serving=("namesrv",), insecure=True)
+    assert not kept.namesrv.remote_administration_enable
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("aclEnable=true", "access control is not in this version"),
-        ("brokerRole=SLAVE", "replication"),
-        ("enableDLegerCommitLog=true", "format"),
-        ("storePathCommitLog=/a,/b", "several"),
-    ],
-)
-def test_rocketmq_setting_that_would_break_a_promise_is_refused(tmp_path, line, why):
-    """Passing over access control, a slave's role or another log format would not be what the file asks for."""
-    with pytest.raises(ConfigError, match=why):
-        load(write(tmp_path, line, "broker.conf"), environment={})
+ASKED = {
+    "brokerRole": ("SYNC_MASTER", "SLAVE"),
+    "brokerId": ("1",),
+    "storePathCommitLog": ("/a,/b",),
+    "inSyncReplicas": ("2",),
+    "minInSyncReplicas": ("2",),
+    "storeType": ("defaultRocksDB",),
+    "tls.server.mode": ("enforcing", "permissive"),
+    "tls.server.need.client.auth": ("require", "optional"),
+    "startAcceptSendRequestTimeStamp": ("1893456000000",),
+}
+"""Key → values that promise something. Of all others: `true` where false is kept, else a path."""
+
+
+def asked(key):
+    return ASKED.get(key, ("true",) if "false" in PROMISES[key].kept else ("/etc/some/path",))
+
+
+@pytest.mark.parametrize("key", PROMISES)
+def test_key_whose_neglect_would_break_a_promise_stops_the_start(tmp_path, key):
+    """The error names key, value and file, why, and what to do; values that promise nothing start."""
+    promise = PROMISES[key]
+    for value in asked(key):
+        path = write(tmp_path, f"brokerName=b\n{key}={value}\n", "broker.conf")
+        with pytest.raises(ConfigError) as caught:
+            load(path, environment={})
+        assert str(caught.value) == f"{key}={value} in {path}: {promise.why}; {promise.remedy}"
+        if key != "storePathCommitLog":  # a folder with a comma in its name, where no list can be meant
+            with pytest.raises(ConfigError, match=re.escape(promise.why)):
+                load(settings=[f"{key}={value}"], environment={})
+    for kept in (*promise.kept, *(word.lower() for word in promise.kept), *([""] if key != "brokerId" else [])):
+        load(write(tmp_path, f"{key}={kept}\n", "broker.conf"), environment={})
+
+
+def test_group_commit_is_another_word_for_the_flush(tmp_path):
+    """In each kind of source; two words that contradict each other in one file are refused."""
+    for text, name in (("groupCommitEnable=true\n", "broker.conf"), ("[store]\ngroupCommitEnable = true\n", "m.toml")):
+        path = write(tmp_path, text, name)
+        assert load(path, environment={}).store.flush_disk_type == "SYNC_FLUSH"
+        assert load(path, settings=["groupCommitEnable=false"], environment={}).store.flush_disk_type == "ASYNC_FLUSH"
+    path = write(tmp_path, "groupCommitEnable=true\nflushDiskType=ASYNC_FLUSH\n", "broker.conf")
+    with pytest.raises(ConfigError, match="means flushDiskType=SYNC_FLUSH, not ASYNC_FLUSH: remove one"):
+        load(path, environment={})
+    with pytest.raises(ConfigError, match="need true or false"):
+        load(settings=["groupCommitEnable=maybe"], environment={})
+
+
+@pytest.mark.parametrize("serving", [("broker", "store"), ("namesrv",)])
+def test_any_key_of_tls_stops_the_start(tmp_path, serving):
+    """Also one that only later RocketMQs have; the mode of tests, which is on in every RocketMQ, asks for none."""
+    path = write(tmp_path, "tls.server.noClientAuth.paths=x\n", "s.conf")
+    with pytest.raises(ConfigError, match=r"tls\.server\.noClientAuth\.paths=x in .*s\.conf: TLS is not"):
+        load(path, serving=serving, environment={})
+    load(write(tmp_path, "tls.test.mode.enable=true\ntls.server.mode=disabled\n", "s.conf"), environment={})
+
+
+def test_a_slaves_number_is_refused_in_our_own_file_and_in_any_spelling(tmp_path):
+    """A broker with another brokerId than 0 would be listed as a slave of nobody."""
+    for line in ("brokerId = 1", "broker_id = 1"):
+        with pytest.raises(ConfigError, match=r"1 in \[broker\] of .*metaq.toml: replication .*brokerId=0"):
+            load(write(tmp_path, f"[broker]\n{line}\n"), environment={})
+    with pytest.raises(ConfigError, match="brokerId=1 in BrokerOptions"):
+        asyncio.run(start_broker(BrokerOptions(broker_id=1), StoreOptions(store_path_root_dir=str(tmp_path / "s"))))
+    assert not (tmp_path / "s").exists()
+    ini = write(tmp_path, "[system]\nbrokerId=1\n[zookeeper]\nzk.zkEnable=false\n", "server.ini")
+    assert load(ini, serving=("broker", "store", "metaq1"), environment={}).metaq1.broker_id == 1
 
 
 def test_flags_beat_settings_beat_the_file_beat_the_environment(tmp_path):

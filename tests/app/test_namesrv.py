@@ -7,12 +7,13 @@ import pathlib
 
 import pytest
 
+from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.topics.registration import BrokerIdentity
-from metaq.options import NamesrvOptions
+from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.registry.namesrv import Registrar
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -88,6 +89,27 @@ def test_route_of_a_broker_goes_with_its_connection(tmp_path) -> None:
         while (await client.call(namesrv.address, route("T"), 5)).code == 0:
             await asyncio.sleep(0.005)
         await client.close()
+        await namesrv.close()
+
+    run(body())
+
+
+def test_two_brokers_of_one_name_are_told_by_name_server_and_broker(tmp_path, caplog) -> None:
+    """The second to start finds the first; the name server warns of the first registration that replaces another."""
+
+    async def body() -> None:
+        namesrv = await start_namesrv(options(tmp_path))
+        brokers = []
+        for folder in ("one", "two"):
+            named = BrokerOptions(broker_name="same", listen_port=0, namesrv_addr=namesrv.address)
+            store = StoreOptions(store_path_root_dir=str(tmp_path / folder), mapped_file_size_commit_log=MIB)
+            brokers.append(await start_broker(named, store))
+        while "another broker named same" not in caplog.text:
+            await asyncio.sleep(0.005)
+        assert f"another broker named same runs at {brokers[0].address}" in caplog.text
+        assert f"the broker same registers from {brokers[1].address} while it is" in caplog.text
+        for broker in brokers:
+            await broker.close()
         await namesrv.close()
 
     run(body())

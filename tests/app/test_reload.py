@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 import metaq
 from metaq.app.configuration import load
 from metaq.app.reload import Reload
-from metaq.options import Settings
+from metaq.app.runtime import follow_log_level
+from metaq.options import BrokerOptions, NamesrvOptions, Settings, StoreOptions
 from metaq.testing import free_port
 from tests.support import PATIENCE, eventually, metaq_command, process, read_line
 
@@ -64,6 +66,19 @@ def test_flags_go_on_beating_the_file(tmp_path):
     assert loaded.broker.trace_on
 
 
+@pytest.mark.parametrize("options", [(BrokerOptions(), StoreOptions()), (NamesrvOptions(),)], ids=["broker", "namesrv"])
+def test_the_level_of_the_log_follows_the_option(monkeypatch, options):
+    """At once, for all loggers: nothing has to be restarted to see more of a fault."""
+    levels = []
+    monkeypatch.setattr(logging.getLogger(), "setLevel", levels.append)
+    settings = Settings(*options)
+    follow_log_level(SimpleNamespace(settings={"broker" if len(options) > 1 else "namesrv": settings}))
+    settings.change({"logLevel": "debug", "connectionsMax": 7})
+    settings.change({"connectionsMax": 8})
+    settings.change({"logLevel": "error"})
+    assert levels == ["DEBUG", "ERROR"]
+
+
 def log_of(child):
     """What a server has logged so far, line by line as it comes."""
     lines = []
@@ -113,6 +128,10 @@ def test_hung_up_servers_change_and_go_on(tmp_path):
             namesrv_conf.write_text("bindAddress=127.0.0.1\norderMessageEnable=true\nbrokerLeaseMs=5000\n")
             hang_up(namesrv, namesrv_lines, "was read again: namesrv.orderMessageEnable=true (it was false)")
             eventually(lambda: any("not in force: namesrv.brokerLeaseMs=5000" in line for line in namesrv_lines))
+            conf.write_text("bindAddress=127.0.0.1\nvipPortEnable=false\nlogLevel=debug\n")
+            hang_up(broker, lines, "was read again: broker.logLevel=debug (it was info)")
+            conf.write_text("bindAddress=127.0.0.1\nvipPortEnable=false\nlogLevel=loud\n")
+            hang_up(broker, lines, "logLevel=loud: allowed are debug, info, warning, error")
             for child in (broker, namesrv):
                 child.terminate()
                 assert child.wait(PATIENCE) == 0

@@ -53,3 +53,4 @@ def test_a_broker_that_should_register_and_cannot_says_what_to_install(tmp_path:
     assert done.returncode != 0
     assert "zk.zkConnect=127.0.0.1:1" in done.stderr
     assert "pymetaq[zookeeper]" in done.stderr
+    assert not (tmp_path / "data").exists(), "found before the store is opened"

@@ -7,7 +7,7 @@ import pytest
 from metaq.broker import gatekeeper as module
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
-from metaq.model.access import Action, Caller
+from metaq.model.access import Action, Caller, everybody
 
 ANNA, BERT = Caller("10.0.0.1", False, "anna"), Caller("10.0.0.2", False, "bert")
 HERE, THERE = Caller("127.0.0.1", loopback=True), Caller("10.0.0.9", loopback=False)
@@ -73,6 +73,7 @@ def test_without_rules_everybody_may_everything_but_reach_the_machine_from_elsew
     unguarded.check_administration(HERE, "the configuration")
     with pytest.raises(Refused):
         unguarded.check_administration(THERE, "the configuration")
+    Gatekeeper(administration=everybody).check_administration(THERE, "the configuration")
     guarded = Gatekeeper(Rules(), trusted=lambda caller: caller.identity == "root")
     guarded.check_administration(ANNA, "the configuration")
     with pytest.raises(Refused):

@@ -18,6 +18,22 @@ def find(findings, what):
     return [finding for finding in findings if finding.what == what]
 
 
+def test_somebody_elses_package_of_our_name_is_found(monkeypatch, tmp_path):
+    """`pip install metaq` is not ours: it hides our modules, or ours hide its."""
+    assert [finding.state for finding in find(doctor.examine(), "metaq")] == [doctor.OK]
+    versions = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.2.1" if name == "metaq" else versions(name))
+    [_, installed] = find(doctor.examine(), "metaq")
+    assert installed.state == doctor.WRONG
+    assert "metaq 0.2.1 is somebody else's" in installed.text
+    assert "pip uninstall metaq" in installed.text
+    monkeypatch.undo()
+    (tmp_path / "metaq.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    [_, beside] = find(doctor.examine(), "metaq")
+    assert (beside.state, str(tmp_path / "metaq.py") in beside.text) == (doctor.WRONG, True)
+
+
 def test_hot_module_is_named_with_its_reason():
     """Native or pure-Python fallback, in the words of the module itself; the fallback is worth a notice."""
     [found] = find(doctor.examine(), "compiled extension")

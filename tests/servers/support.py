@@ -52,6 +52,7 @@ class FakePeer:
         self.write(data)
 
     turn_is_free = True
+    busy = False
 
     def write_from(self, head: bytes, source: Source) -> None:
         self.write(head)

@@ -46,6 +46,54 @@ def test_what_would_draw_the_same_numbers_in_every_worker_is_not_imported():
     assert not {"numpy.random", "pandas", "asyncio", "ssl"} & set(modules)
 
 
+@pytest.mark.parametrize("raises", ["1", ""], ids=["raises", "prints"])
+@pytest.mark.parametrize("own", [False, True], ids=["our daemon", "Spark's own"])
+def test_a_worker_whose_peer_has_gone_prints_no_stack_trace(own, raises):
+    """The JVM closes the connection of a planner that was idle for a minute: five traces stood in the demo's face.
+
+    In our daemon, and in a planner, which is always forked from Spark's own; whether Spark has the failure of the last write
+    raised, as it does by default, or printed.
+    """
+    program = f"""
+import os, socket, sys
+if {own}:
+    from pyspark import daemon
+    sys.modules["__main__"].__spec__ = daemon.__spec__
+    sys.modules["__main__"].__dict__.update({{name: value for name, value in vars(daemon).items() if name[0] != "_"}})
+    exec(compile(open(daemon.__file__).read().partition("if __name__")[0], daemon.__file__, "exec"), globals())
+    from metaq.spark import data_source
+else:
+    from metaq.spark.daemon import quiet
+    quiet()
+    from pyspark.daemon import worker
+ours, theirs = socket.socketpair()
+ours.close()
+try:
+    worker(theirs, True)
+except BaseException:
+    (traceback if {own} else __import__("pyspark.daemon").daemon.traceback).print_exc()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False,
+        env=environment(PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE=raises),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_another_failure_of_the_last_write_is_told(capsys):
+    """As a full disk's would be."""
+    from metaq.spark.daemon import quiet
+
+    module = SimpleNamespace()
+    quiet(module)
+    try:
+        Path("/no such file").stat()
+    except OSError:
+        module.print("it failed", file=sys.stderr)
+        module.traceback.print_exc()
+    assert capsys.readouterr().err.startswith("it failed\nTraceback")
+
+
 @linux
 def test_where_numpy_has_threads_its_forks_compute_all_the_same():
     """OMP_NUM_THREADS of executors may be more than one: the threads end before the fork."""

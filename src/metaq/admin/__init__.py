@@ -8,11 +8,12 @@ from metaq.admin.admin import Admin
 from metaq.admin.brokers import BrokerStatus
 from metaq.admin.groups import GroupProgress, PartlyMoved, QueueProgress
 from metaq.admin.order import TopicOrder
+from metaq.admin.several import HalfDone, NothingDone
 from metaq.admin.topics import TopicDetails, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 
 __all__ = [
-    "Admin", "BrokerStatus", "GroupProgress", "MessageTrace", "PartlyMoved", "QueueProgress", "StagedTransaction",
-    "TopicDetails", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TransactionNotFound",
+    "Admin", "BrokerStatus", "GroupProgress", "HalfDone", "MessageTrace", "NothingDone", "PartlyMoved", "QueueProgress",
+    "StagedTransaction", "TopicDetails", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TransactionNotFound",
 ]  # fmt: skip

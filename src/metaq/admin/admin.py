@@ -28,7 +28,8 @@ class Admin:
     Args: namesrv: `host:port`, `;`-separated; None reads NAMESRV_ADDR.
 
     Every method raises ConnectionFailed or RequestTimeout if nobody can be reached, and BrokerError with the peer's
-    code and text if it refused. Use it as a context manager, or call `close`.
+    code and text if it refused. What changes several servers asks them beforehand, and raises NothingDone if one would
+    refuse or does not answer; HalfDone if one fails all the same. Use it as a context manager, or call `close`.
     """
 
     def __init__(self, namesrv: str | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from metaq.admin.brokers import masters
+from metaq.admin.several import at_each
 from metaq.admin.transactions import TransactionNotFound, ask_all
 from metaq.client.conversation.staged.xa_by_hand import EndBranch, ListBranches
 from metaq.client.shared.core import ClientCore
@@ -52,7 +53,7 @@ async def listing(core: ClientCore, *, broker: str | None, limit: int) -> Branch
 async def end(core: ClientCore, key: str, action: str, *, broker: str | None) -> list[str]:
     """Commit or roll back a prepared branch, or forget one that was ended so, at all brokers with a branch of that key.
 
-    Returns their names. Raises TransactionNotFound, BrokerNotFound; BrokerError: a broker refuses.
+    Returns their names. Raises TransactionNotFound, BrokerNotFound; HalfDone; BrokerError: a broker refuses.
     """
     targets = await _targets(core, broker)
     found = await listing(core, broker=broker, limit=1 << 30)
@@ -62,6 +63,7 @@ async def end(core: ClientCore, key: str, action: str, *, broker: str | None) ->
         raise TransactionNotFound(
             f"no broker has the transaction {key[:200]}" + (f" ({unreached})" if unreached else "")
         )
-    for name in known:
-        await core.ask(targets[name], EndBranch(key, action))
+    await at_each(
+        core, f"{action} of {key[:200]} is done", {name: targets[name] for name in known}, EndBranch(key, action)
+    )
     return known

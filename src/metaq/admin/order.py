@@ -6,7 +6,9 @@ import asyncio
 
 from msgspec import Struct
 
+from metaq.admin.several import at_each, check_name_servers
 from metaq.admin.topics import TopicNotFound
+from metaq.client.conversation.call import Order
 from metaq.client.conversation.routes import DeleteValue, GetValue, PutValue
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import checked
@@ -48,7 +50,7 @@ async def show(core: ClientCore, topic: str) -> TopicOrder:
 async def put(core: ClientCore, topic: str, layout: str | None) -> str:
     """Set a topic's layout at every name server; None: the queues that it has now. Returns the layout.
 
-    Raises TopicNotFound; ConfigError: it cannot be read, or names brokers or queues that the topic does not have.
+    Raises TopicNotFound, NothingDone, HalfDone; ConfigError: it cannot be read, or names brokers or queues that the topic does not have.
     """
     checked(check_topic, topic)
     route = await _route(core, topic)
@@ -59,16 +61,21 @@ async def put(core: ClientCore, topic: str, layout: str | None) -> str:
             raise ConfigError(f"topic {topic} has no queues at broker {broker}; it is at {', '.join(sorted(counts))}")
         if count > counts[broker]:
             raise ConfigError(f"topic {topic} has {counts[broker]} queues at broker {broker}, not {count}")
-    call = PutValue(ORDER_NAMESPACE, topic, str(wanted))
-    await asyncio.gather(*(core.ask(server, call) for server in core.name_servers.addresses))
+    await _at_name_servers(core, f"the order of topic {topic} is", "set", PutValue(ORDER_NAMESPACE, topic, str(wanted)))
     return str(wanted)
 
 
 async def delete(core: ClientCore, topic: str) -> None:
-    """Delete a topic's fixed layout at every name server."""
+    """Delete a topic's fixed layout at every name server. Raises NothingDone, HalfDone."""
     checked(check_topic, topic)
-    call = DeleteValue(ORDER_NAMESPACE, topic)
-    await asyncio.gather(*(core.ask(server, call) for server in core.name_servers.addresses))
+    await _at_name_servers(core, f"the order of topic {topic} is", "deleted", DeleteValue(ORDER_NAMESPACE, topic))
+
+
+async def _at_name_servers(core: ClientCore, what: str, done: str, call: Order) -> None:
+    """Ask every name server: they keep these values on disk, and do not have them from each other."""
+    await check_name_servers(core, f"{what} not {done}", all_answer=True)
+    servers = {f"name server {address}": address for address in core.name_servers.addresses}
+    await at_each(core, f"{what} {done}", servers, call)
 
 
 async def _route(core: ClientCore, topic: str) -> Route:

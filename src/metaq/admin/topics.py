@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from metaq.admin.brokers import BrokerNotFound, masters
+from metaq.admin.several import at_each, at_several, check_brokers, check_name_servers
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetTopicStats
-from metaq.client.conversation.routes import DeleteTopicRoute
+from metaq.client.conversation.routes import DeleteTopicRoute, ListTopics
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import checked
 from metaq.errors import MetaqError, NoRoute
@@ -35,29 +37,39 @@ class TopicDetails(Struct, frozen=True):
 async def create(
     core: ClientCore, name: str, *, queues: int, perm: int, order: bool, cluster: str | None, broker: str | None
 ) -> list[str]:
-    """Create or change a topic. Returns the brokers that have it now."""
+    """Create or change a topic. Returns the brokers that have it now. Raises NothingDone, HalfDone."""
     checked(check_topic, name)
     targets = await masters(core, cluster=cluster, broker=broker)
-    call = CreateTopic(name, queues, perm, order)
-    await asyncio.gather(*(core.ask(address, call) for address in targets.values()))
+    await check_brokers(core, targets, f"topic {name} is not created")
+    await at_each(core, f"topic {name} is created", targets, CreateTopic(name, queues, perm, order))
     return list(targets)
 
 
 async def delete(core: ClientCore, name: str) -> None:
-    """Delete a topic at all brokers, then at all name servers."""
-    if name not in await names(core, system=True):
+    """Delete a topic at all brokers, then at all name servers. Raises TopicNotFound, NothingDone, HalfDone."""
+    servers = {f"name server {address}": address for address in core.name_servers.addresses}
+    if not await _known_anywhere(core, servers, name):
         raise TopicNotFound(f"there is no topic {name} at name servers {core.name_servers}")
     try:
         targets = await masters(core)
     except BrokerNotFound:
         targets = {}  # Only a route to brokers that are gone is left: it is deleted at the name servers.
-    await asyncio.gather(*(core.ask(address, DeleteTopic(name)) for address in targets.values()))
-    deletions = [core.ask(address, DeleteTopicRoute(name)) for address in core.name_servers.addresses]
-    for outcome in await asyncio.gather(
-        *deletions, return_exceptions=True
-    ):  # All are asked, even if one cannot be reached.
-        if outcome is not None:
-            raise outcome
+    await check_name_servers(core, f"topic {name} is not deleted", all_answer=False)
+    await check_brokers(core, targets, f"topic {name} is not deleted")
+    if targets:
+        await at_each(core, f"topic {name} is deleted", targets, DeleteTopic(name))
+    routes = {pair: DeleteTopicRoute(name) for pair in servers.items()}
+    await at_several(core, f"topic {name} is deleted", routes, done=targets)
+
+
+async def _known_anywhere(core: ClientCore, servers: Mapping[str, str], name: str) -> bool:
+    """Return whether a name server has a route to a topic. After half a deletion it may be another than the one in use."""
+    if name in await names(core, system=True):
+        return True
+    others = await asyncio.gather(
+        *(core.ask(address, ListTopics()) for address in servers.values()), return_exceptions=True
+    )
+    return any(name in found for found in others if not isinstance(found, BaseException))
 
 
 async def names(core: ClientCore, *, system: bool) -> list[str]:

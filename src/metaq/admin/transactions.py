@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from metaq.admin.brokers import BrokerNotFound, masters
+from metaq.admin.several import at_each
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.staged.staging import (
     Apply,
@@ -253,7 +254,7 @@ async def _apply(core: ClientCore, broker: str, address: str, decision: Decision
 async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | None) -> list[str]:
     """Remove a transaction, or a writer's row, from one broker or from all that know it. Returns their names.
 
-    Raises TransactionNotFound, BrokerNotFound; BrokerError: a broker refuses.
+    Raises TransactionNotFound, BrokerNotFound, HalfDone; BrokerError: a broker refuses.
     """
     targets = await masters(core, broker=broker)
     if row:
@@ -272,9 +273,8 @@ async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | Non
             )
     if not known:
         raise TransactionNotFound(_nobody(f"row {subject}" if row else f"transaction {subject}", unreached))
-    for name in sorted(known):
-        transaction, key = (None, subject) if row else (subject, None)
-        await core.ask(targets[name], ForgetStaged(transaction=transaction, row=key))
+    call = ForgetStaged(transaction=None if row else subject, row=subject if row else None)
+    await at_each(core, f"{subject} is forgotten", {name: targets[name] for name in sorted(known)}, call)
     return sorted(known)
 
 

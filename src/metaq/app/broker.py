@@ -15,6 +15,7 @@ from metaq.app.configuration import EVERYWHERE, METAQ1, listen_limits
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
+from metaq.app.refused import refuse
 from metaq.app.registration import NameServerRegistration, Registration, ZookeeperRegistration
 from metaq.app.serving import Serving
 from metaq.broker.broker import Broker
@@ -219,6 +220,7 @@ async def start_broker(
         StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
     """
     options, store_options = options.replace(), store_options.replace()
+    refuse("brokerId", options.broker_id, "BrokerOptions", foreign=False)
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     front = _front(options, metaq1, name_servers, servers)

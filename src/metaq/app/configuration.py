@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
+from metaq.app.refused import PROMISES, refuse
 from metaq.errors import ConfigError
 from metaq.net.address import is_loopback
 from metaq.net.budget import ListenLimits
@@ -40,6 +41,9 @@ SECTIONS: Final[dict[str, type[OptionTable]]] = {
     "namesrv": NamesrvOptions,
 }
 METAQ1: Final = "metaq1"
+FLUSH: Final = "flushDiskType"
+GROUP_COMMIT: Final = "groupCommitEnable"
+"""Another word for flushDiskType: true is SYNC_FLUSH, false ASYNC_FLUSH."""
 
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104  compared and named in texts; binding it needs the user's consent
@@ -83,30 +87,24 @@ class _File(Struct, frozen=True):
     pairs: Mapping[str, Mapping[str, Any]]
 
 
-_REFUSED: Final[dict[str, tuple[str, str]]] = {
-    "aclEnable": ("true", "access control is not in this version, and starting without it would open what was closed"),
-    "brokerRole": ("slave", "replication is not in this version; a slave would serve as a second, diverging master"),
-    "enableDLegerCommitLog": ("true", "DLedger's log has another format than the commit log of a RocketMQ 4.9 broker"),
-    "storePathCommitLog": (",", "several commit-log folders are not supported"),
-}
-"""RocketMQ keys whose neglect would break a promise: key → (value that is refused, why)."""
-
-_ROCKETMQ_ONLY: Final = frozenset(DEFAULTS) | {
-    "brokerIP2",
-    "clusterTest",
-    "configBlackList",
-    "configStorePath",
-    "dLegerGroup",
-    "dLegerPeers",
-    "dLegerSelfId",
-    "haListenPort",
-    "haMasterAddress",
-    "preferredLeaderId",
-    "productEnvName",
-    "readOnlyCommitLogStorePaths",
-    "rocketmqHome",
-    "storePathDLedgerCommitLog",
-}
+_ROCKETMQ_ONLY: Final = (
+    frozenset(DEFAULTS)
+    | {
+        "brokerIP2",
+        "configBlackList",
+        "configStorePath",
+        "dLegerGroup",
+        "dLegerPeers",
+        "dLegerSelfId",
+        "haListenPort",
+        "haMasterAddress",
+        "preferredLeaderId",
+        "productEnvName",
+        "rocketmqHome",
+        "storePathDLedgerCommitLog",
+    }
+    | PROMISES.keys()
+)
 """Keys of RocketMQ 4.9.8's broker, store, network and name server that have no effect here."""
 
 
@@ -167,7 +165,7 @@ def _read_file(path: str) -> _File | ServerIni:
     first = next((line.strip() for line in text.splitlines() if line.strip() and line.strip()[0] not in "#!"), "")
     # A file whose first line is no section is RocketMQ's: Java properties have none.
     if not first.startswith("[") and not path.endswith(".toml"):
-        return _File(path, True, {"": read_properties(text)})
+        return _File(path, True, {"": _renamed(read_properties(text), path)})
     import tomllib  # here and not above: the start without a file is measured in milliseconds
 
     try:
@@ -177,7 +175,7 @@ def _read_file(path: str) -> _File | ServerIni:
     for name, section in sections.items():
         if name not in SECTIONS or not isinstance(section, dict):
             raise ConfigError(f"{path}: [{name}] is not a section; there are {', '.join(f'[{s}]' for s in SECTIONS)}")
-    return _File(path, False, sections)
+    return _File(path, False, {name: _renamed(pairs, f"[{name}] of {path}") for name, pairs in sections.items()})
 
 
 # ---- putting it together ----------------------------------------------------------------------------------------
@@ -203,7 +201,7 @@ def load(
             have it.
         defaults: as `flags`, but every source beats them, also the sizes of files that the store's folder already has.
         environment: for NAMESRV_ADDR.
-        insecure: consent to listen beyond this machine without access control.
+        insecure: consent to listen beyond this machine without access control, and to be administered from there.
     Raises:
         ConfigError: names the key, its place and the nearest name.
     """
@@ -247,6 +245,8 @@ def load(
     for section in serving:
         if "bind_address" in SECTIONS[section].spellings():
             warnings += _check_address(section, values[section], everywhere=everywhere, insecure=insecure)
+            if insecure:  # whoever lets everybody delete topics at the broker wants the routes deleted, too
+                values[section].setdefault("remote_administration_enable", True)
     metaq1 = Metaq1Options.read(values[METAQ1], file or "")[0]
     if metaq1.enable:
         from metaq.app import identity, partition_sections  # here and not above: a broker without 1.x goes without
@@ -293,10 +293,28 @@ def _server_ini_of(options: Metaq1Options, sections: Sequence[TopicSection]) -> 
 def _take(into: dict[str, Any], table: type[OptionTable], pairs: Mapping[str, Any], where: str) -> None:
     spellings = table.spellings()
     for key, value in pairs.items():
+        if table is not Metaq1Options:  # its brokerId is a number of 1.x, not a role
+            refuse(key, value, where, foreign=False)
         if key not in spellings:
             raise ConfigError(f"{where}: there is no option {key!r}{nearest(key, spellings)}")
         table.read({key: value}, where)  # here, where the place of a wrong value is still known
         into[spellings[key]] = value
+
+
+def _renamed(pairs: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return pairs with groupCommitEnable as the flushDiskType that it means. Raises ConfigError: both stand there, and differ."""
+    if GROUP_COMMIT not in pairs:
+        return pairs
+    value = pairs[GROUP_COMMIT]
+    text = str(value).strip().lower()
+    if text not in {"true", "false"}:
+        raise ConfigError(f"{GROUP_COMMIT}={value!r} in {where}: need true or false")
+    meant = "SYNC_FLUSH" if text == "true" else "ASYNC_FLUSH"
+    if pairs.get(FLUSH, meant) != meant:
+        raise ConfigError(
+            f"{GROUP_COMMIT}={text} in {where} means {FLUSH}={meant}, not {pairs[FLUSH]}: remove one of the two"
+        )
+    return {**{key: other for key, other in pairs.items() if key != GROUP_COMMIT}, FLUSH: meant}
 
 
 def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequence[str]) -> None:
@@ -305,12 +323,15 @@ def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequ
     if section not in SECTIONS and key.strip() in Metaq1Options.spellings():  # zk.zkRoot
         section, dot, rest = METAQ1, "", key.strip()
     elif not found or (dot and section not in SECTIONS):
+        refuse(key.strip(), value, f"-o {setting}", foreign=False)  # tls.enable
         raise ConfigError(f"-o {setting}: need key=value or section.key=value, section one of {', '.join(SECTIONS)}")
     elif not dot:
         rest = key.strip()
+    ((rest, value),) = _renamed({rest: value}, f"-o {setting}").items()
     takers = [section] if dot else list(serving)
     known = [name for name in takers if rest in SECTIONS[name].spellings()]
     if not known:
+        refuse(rest, value, f"-o {setting}", foreign=False)
         everything = {spelling: "" for name in takers for spelling in SECTIONS[name].spellings()}
         raise ConfigError(f"-o {setting}: there is no option {rest!r}{nearest(rest, everything)}")
     _take(values[known[0]], SECTIONS[known[0]], {rest: value}, f"-o {setting}")
@@ -320,9 +341,7 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
     warnings = []
     everything = {spelling: "" for section in serving for spelling in SECTIONS[section].spellings()}
     for key, value in parsed.pairs[""].items():
-        forbidden, why = _REFUSED.get(key, ("\0", ""))  # a value that no file has
-        if value.strip().lower() == forbidden or (forbidden == "," and forbidden in value):
-            raise ConfigError(f"{key}={value} in {parsed.path}: {why}")
+        refuse(key, value, parsed.path, foreign=True)
         takers = [section for section in serving if key in SECTIONS[section].spellings()]
         for section in takers:
             _take(values[section], SECTIONS[section], {key: value}, parsed.path)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 import typing
 from typing import Any
 
 from metaq.app.configuration import SECTIONS
+from metaq.app.refused import PROMISES
 from metaq.options import OptionTable, camel
 
 _INTRODUCTION = """\
@@ -19,8 +21,8 @@ A broker is configured by flags, by `-o key=value` for any option, by a file (`-
 `NAMESRV_ADDR`; the first of these that has a value wins. The file is either
 
 - a RocketMQ `broker.conf` or `namesrv.properties`, as it stands: a key that means nothing here is named in a warning
-  (with the nearest one that does), and a key whose neglect would break a promise (`aclEnable=true`,
-  `brokerRole=SLAVE`, `enableDLegerCommitLog=true`) stops the start;
+  (with the nearest one that does), and a key whose neglect would break a promise ([below](#keys-that-stop-the-start):
+  `brokerRole=SYNC_MASTER`, `aclEnable=true`, `tls.*`) stops the start;
 - a `server.ini` of MetaQ 1.x, as it stands ([metaq1-configuration.md](metaq1-configuration.md)), where a wrong key
   stops the start; or
 - a `metaq.toml` with the sections `[broker]`, `[store]`, `[metaq1]` and `[namesrv]`, where a wrong key stops the start,
@@ -39,7 +41,9 @@ terminal is closed.
 
 **Which address.** Without a file, and from a `metaq.toml`, only this machine can connect (127.0.0.1). Another address
 needs `--insecure`, for there is no access control in this version. A file of RocketMQ or of MetaQ 1.x binds all
-addresses, as those do, with a warning.
+addresses, as those do, with a warning. Who can reach a broker may then send, read, and create and delete topics and
+groups. A name server takes changes (a deleted topic's route, write permissions, KV values) from this machine only, as a
+broker the request to read its file again: `--insecure` or `remoteAdministrationEnable=true` lets other machines, too.
 
 **Memory that peers take.** All that clients can make a process keep counts for `peerBytesMax`, over all its ports together:
 unfinished frames, answers that are not read, subscriptions and memberships of heartbeats, held pulls, requests that wait for
@@ -66,13 +70,32 @@ _HEADINGS = {
     "namesrv": "## `[namesrv]`\n\nWhat `metaq namesrv` and `metaq up` obey.\n",
 }
 
+_PROMISES = """\
+## Keys that stop the start
+
+A server that passed these over would not do what its file asks for, and nobody would notice before it is too late. With
+another value than those kept, in a file or by `-o`, it does not start; nor does it with any other key that begins with
+`tls.`, except `tls.test.mode.enable`.
+"""
+
 
 def markdown() -> str:
     """Return the whole page."""
     parts = [_INTRODUCTION]
     for section, table in SECTIONS.items():
         parts += [_HEADINGS[section], _table(table)]
-    return "\n".join(parts)
+    return "\n".join([*parts, _PROMISES, _promises()])
+
+
+def _promises() -> str:
+    lines = ["| keys | kept | why not another | what to do |", "|---|---|---|---|"]
+    for promise, keys in itertools.groupby(PROMISES, PROMISES.__getitem__):
+        names = ", ".join(f"`{key}`" for key in keys)
+        kept = ", ".join(f"`{value}`" for value in promise.kept)
+        if not kept:
+            kept = "one folder" if "storePathCommitLog" in names else "empty"
+        lines.append(f"| {names} | {kept} | {promise.why} | {promise.remedy} |")
+    return "\n".join(lines) + "\n"
 
 
 def _table(table: type[OptionTable]) -> str:

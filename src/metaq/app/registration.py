@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +14,7 @@ from metaq.model import DataVersion, TopicConfig
 from metaq.model.topics.registration import BrokerIdentity
 from metaq.net.address import join_address
 from metaq.options import Metaq1Options
+from metaq.registry.namesakes import Namesakes
 from metaq.registry.namesrv import Registrar
 from metaq.servers.server import BrokerServices, PeerServer
 
@@ -46,6 +48,7 @@ class NameServerRegistration:
         self._name_servers, self._name, self._server = name_servers, name, server
         self._transport: Transport | None = None
         self._registrar: Registrar | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     def when_announced(self, done: Callable[[], None]) -> None:
         """Call `done` once the name servers know the topics as they are; at once without name servers."""
@@ -84,12 +87,24 @@ class NameServerRegistration:
             options.register_name_server_period / 1000,
             ordered=broker.topics.set_ordered,
         )
+        namesakes = Namesakes(
+            self._transport,
+            self._name_servers,
+            identity,
+            lambda: registrar.failing,
+            options.register_name_server_period / 1000,
+        )
+        # First, so that its requests go out before the registrations, which replace what it looks for.
+        self._looking = asyncio.create_task(namesakes.keep_looking(), name="look for brokers of this name")
+        await asyncio.sleep(0)
         # Before the first registration: a topic that is made meanwhile must not be missed.
         broker.topics.watch(registrar.changed)
         await registrar.start()
         await registrar.registered()
 
     async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         if self._registrar is not None and self._transport is not None:
             await self._registrar.stop()
             await self._transport.close()
@@ -108,6 +123,13 @@ def zookeeper_settings(options: Metaq1Options) -> ZookeeperSettings:
     )
 
 
+def _no_kazoo(options: Metaq1Options, why: str) -> ConfigError:
+    return ConfigError(
+        f"zk.zkConnect={options.zk_connect}: registering in ZooKeeper needs kazoo ({why}); install pymetaq[zookeeper], "
+        "or set zk.zkEnable=false"
+    )
+
+
 class ZookeeperRegistration:
     """Publishes a broker's MetaQ 1.x topics in ZooKeeper, where 1.x clients find them; not without `zk.zkConnect`, nor
     with `zk.zkEnable=false`. Registrar and kazoo are loaded only then.
@@ -115,12 +137,21 @@ class ZookeeperRegistration:
     Args:
         settings: of MetaQ 1.x.
         server: the one whose address clients get.
+    Raises ConfigError: kazoo is missing.
     """
 
     def __init__(self, settings: Metaq1Settings, server: PeerServer[BrokerServices]) -> None:
         self._settings, self._server = settings, server
+        # Now, before any port is bound or the store is opened, which may take long and change files.
+        if self._wanted and importlib.util.find_spec("kazoo") is None:
+            raise _no_kazoo(settings.options, "there is no module kazoo")
         self._registrar: ZookeeperRegistrar | None = None
         self._asking: set[asyncio.Task[dict[tuple[str, int], int] | None]] = set()
+
+    @property
+    def _wanted(self) -> bool:
+        options = self._settings.options
+        return bool(options.zk_connect and options.zk_enable)
 
     async def start(self, services: BrokerServices) -> None:
         """Register. Return when that is done, or when it fails for now and is tried on in the background.
@@ -129,16 +160,13 @@ class ZookeeperRegistration:
         """
         settings, served = self._settings, services.broker.metaq1
         options = settings.options
-        if served is None or not options.zk_connect or not options.zk_enable:
+        if served is None or not self._wanted:
             return
         try:
             from metaq.registry.zookeeper.layout import Metaq1Broker
             from metaq.registry.zookeeper.registrar import Advertisement, ZookeeperRegistrar
         except ImportError as error:
-            raise ConfigError(
-                f"zk.zkConnect={options.zk_connect}: registering in ZooKeeper needs kazoo ({error}); install"
-                " pymetaq[zookeeper], or set zk.zkEnable=false"
-            ) from None
+            raise _no_kazoo(options, str(error)) from None
         address = join_address(options.host_name or services.host, self._server.port)
         who = Metaq1Broker(options.broker_id, f"meta://{address}")
         registrar = ZookeeperRegistrar(

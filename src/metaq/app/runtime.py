@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from metaq.app.reload import Reload, Reloadable
 from metaq.errors import ConfigError, MetaqError
+from metaq.options import BrokerOptions, NamesrvOptions
 from metaq.store.disk import keep_freed_memory, raise_file_limit, return_freed_memory
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ async def _serve(start: Callable[[], Awaitable[Running]], reload: Reload | None)
                 await starting
             return EXIT_OK
         service = starting.result()
+        follow_log_level(service)
         if reload is not None:
             reloading = asyncio.ensure_future(reload.whenever(hung_up, service))
         print(service.ready, flush=True)  # noqa: T201  who started us waits for this line
@@ -128,6 +130,18 @@ def loop_name() -> str:
     if os.environ.get("METAQ_UVLOOP", "1") == "0":
         return "asyncio's own, because METAQ_UVLOOP=0"
     return "asyncio's own, because uvloop is not installed" if loop_factory() is asyncio.new_event_loop else "uvloop"
+
+
+def follow_log_level(service: Reloadable) -> None:
+    """Change how much is logged when `logLevel` is changed; with a broker in the process, when its is."""
+    settings = service.settings.get("broker") or service.settings["namesrv"]
+    options = next(table for table in settings.tables if isinstance(table, BrokerOptions | NamesrvOptions))
+
+    def changed(names: frozenset[str]) -> None:
+        if "log_level" in names:
+            logging.getLogger().setLevel(options.log_level.upper())
+
+    settings.watch(changed)
 
 
 def set_up_logging(level: str) -> None:

@@ -51,12 +51,28 @@ SNAPSHOTS_MIN = 100
 """Snapshots that are always kept. At twice as many, those that no reader can be using are removed."""
 _LOCK_SECONDS = 60
 """Time to wait for a reader that locks the catalog's database."""
+_CHATTER = "PyArrow statistics missing"
 _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
     # No bounds of columns that nobody searches by range: they would only make the table's manifests larger.
     **{f"write.metadata.metrics.column.{name}": "counts" for name in ("body", "_corrupt", "message_id")},
 }
+
+
+@contextlib.contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Drop pyiceberg's warning, for each file and column, of columns without statistics: the archive's have none on purpose."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(_CHATTER)
+
+    logger = logging.getLogger("pyiceberg.io.pyarrow")
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)
 
 
 class IcebergTables:
@@ -265,7 +281,8 @@ class IcebergTables:
                 with changes.update_schema() as schema:
                     schema.union_by_name(columns)
                 seen.append(columns)
-        found = [parquet_file_to_data_file(files, changes.table_metadata, location) for location in added]
+        with _without_chatter():
+            found = [parquet_file_to_data_file(files, changes.table_metadata, location) for location in added]
         update = changes.update_snapshot(snapshot_properties={MANIFEST: self._newest.removesuffix(".json")})
         # Only an overwrite can remove data files.
         with update.overwrite() if gone else update.merge_append() as snapshot:

@@ -52,6 +52,7 @@ from metaq.broker.transactions.service import TransactionService
 from metaq.errors import Refused
 from metaq.in_pieces import InPieces
 from metaq.model import DataVersion, MessageQueue, TopicConfig
+from metaq.model.access import administered_locally, everybody
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.options import Settings
 from metaq.saved import Pending, at_once
@@ -98,7 +99,8 @@ class Broker:
         options, store_options = environment.options, environment.store_options
         store, clock = environment.store, environment.clock
         self.environment = environment
-        self.gatekeeper = gatekeeper = gatekeeper or Gatekeeper()
+        administration = everybody if options.remote_administration_enable else administered_locally
+        self.gatekeeper = gatekeeper = gatekeeper or Gatekeeper(administration=administration)
         self.reloading = Reloading(gatekeeper)
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
@@ -118,6 +120,7 @@ class Broker:
         self.filters = Filters(options, clock, files.filters)
         self.held_pulls = HeldPulls(store.reader, clock, options.held_pulls_max)
         self.acks = AckPolicy(environment)
+        self.stats.times_appends = not self.acks.promises
         closed_queues = ClosedQueues()
         # One appender for all services: it is the only place that writes to the log.
         self.appender = Appender(environment, self.acks, self.stats, self.topics.closed, closed_queues)

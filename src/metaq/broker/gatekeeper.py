@@ -29,14 +29,20 @@ class Gatekeeper:
         authorise: the rules.
         trusted: whether nothing is refused to a caller, as to RocketMQ's `admin` accounts. Only they may use fast paths that do
             not know which resource a request touches.
+        administration: the rules of `check_administration` where there are no others.
     """
 
-    def __init__(self, authorise: Authorise = everybody, trusted: Callable[[Caller], bool] = nobody) -> None:
+    def __init__(
+        self,
+        authorise: Authorise = everybody,
+        trusted: Callable[[Caller], bool] = nobody,
+        administration: Authorise = administered_locally,
+    ) -> None:
         self.unguarded: Final = authorise is everybody
         """Whether there are no rules. For paths on which even the call of `check` is measurable."""
         self.changes = 0
         """Number of changes of the rules."""
-        self._authorise, self._trusted = authorise, trusted
+        self._authorise, self._trusted, self._administration = authorise, trusted, administration
         self._allowed = set[tuple[CallerKind, Action, str]]()
         self._watchers: list[Callable[[], None]] = []
 
@@ -66,9 +72,10 @@ class Gatekeeper:
         return self.unguarded or self._trusted(caller)
 
     def check_administration(self, caller: Caller, resource: str) -> None:
-        """Check for requests that affect the machine, not only messages. Without rules, only callers on this machine may."""
+        """Check for requests that affect the machine, not only messages. Without rules, only callers on this machine may, or
+        who `administration` says."""
         if self.unguarded:
-            administered_locally(caller, Action.ADMINISTER, resource)
+            self._administration(caller, Action.ADMINISTER, resource)
         self.check(caller, Action.ADMINISTER, resource)
 
     def watch(self, changed: Callable[[], None]) -> None:

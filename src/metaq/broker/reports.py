@@ -64,6 +64,9 @@ class Reports:
             log_flushed=store.state.flushed,
             earliest_ms=store.log.oldest_ms,
             disk_ratio=store.keeper.disk_ratio,
+            disk_bytes=store.keeper.disk_bytes,
+            log_folder=str(store.folder.commit_log),
+            put_latencies=stats.put_latencies(),
             held_pulls=len(self._held_pulls),
             staged_parts=staged_parts,
             staged_bytes=staged_bytes,
@@ -78,8 +81,16 @@ class Reports:
         """Return the broker's options, name and address."""
         environment = self._environment
         host, port = host_of(environment.store_host)
-        folder = str(environment.store.folder.root)
-        return BrokerSettings(environment.options, environment.store_options, environment.name, host, port, folder)
+        folder = environment.store.folder
+        return BrokerSettings(
+            environment.options,
+            environment.store_options,
+            environment.name,
+            host,
+            port,
+            str(folder.root),
+            str(folder.commit_log),
+        )
 
     def topic_stats(self, topic: str) -> Iterator[tuple[MessageQueue, QueueStats]]:
         """Return offsets and newest store time of each queue of a topic, computed one by one: there may be 65 536.

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from metaq.broker.part import BrokerPart
 from metaq.clock import Clock
-from metaq.model.facts import Rates
+from metaq.model.facts import PutLatencies, Rates
 from metaq.wire.hot import QueueTail
 
 WINDOWS_SECONDS = (10, 60, 600)
+LATENCIES_MAX = 6000
+"""Newest sends whose latency is known: of the last ten minutes, where one in each tick is timed."""
 
 
 class Sample(NamedTuple):
@@ -37,6 +39,11 @@ class Stats(BrokerPart):
         self.started_ms = clock.now_ms()
         self.put_messages = self.put_bytes = self.put_failures = 0
         self.get_hits = self.get_misses = self.got_messages = self.got_bytes = 0
+        self.times_appends = True
+        """Whether a send is answered when it is appended; else `took` is told how long answers wait for the disk."""
+        self.timing = False
+        """The next append is to be timed: one in each tick, so that the others pay for one look at this."""
+        self._put_seconds: deque[float] = deque(maxlen=LATENCIES_MAX)
         # One more than the longest window, so that a difference over all of it is there.
         self._samples: deque[Sample] = deque([self._now()], maxlen=WINDOWS_SECONDS[-1] + 1)
 
@@ -60,8 +67,22 @@ class Stats(BrokerPart):
         self.got_messages += messages
         self.got_bytes += size
 
+    def took(self, seconds: float) -> None:
+        """Count how long a send has taken here, from its append to its answer."""
+        self.timing = False
+        self._put_seconds.append(seconds)
+
+    def put_latencies(self) -> PutLatencies:
+        """Return the latencies of the newest sends that were timed."""
+        taken = sorted(self._put_seconds)
+        if not taken:
+            return PutLatencies(0.0, 0.0, 0.0)
+        last = len(taken) - 1
+        return PutLatencies(taken[last * 99 // 100], taken[last * 999 // 1000], taken[last])
+
     def tick(self) -> None:
-        """Take a sample if a second has passed."""
+        """Take a sample if a second has passed, and have the next append timed."""
+        self.timing = self.times_appends
         if self._clock.monotonic() - self._samples[-1].at >= 1:
             self._samples.append(self._now())
 

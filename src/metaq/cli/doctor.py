@@ -23,6 +23,8 @@ from metaq.options import GIB
 
 OK, NOTICE, WRONG = "ok", "notice", "wrong"
 
+_FOREIGN: Final = "metaq"
+"""A package of somebody else's on the public index, with our import name. Ours is pymetaq."""
 _FILES_WANTED: Final = 4096
 _DISK_WANTED: Final = 5 * GIB
 
@@ -42,7 +44,7 @@ def examine(data: str = ".", environ: Mapping[str, str] | None = None) -> list[F
     """Return all findings. Args: data: folder whose disk is examined. environ: instead of the process's environment."""
     environ = dict(os.environ) if environ is None else environ  # As it is now: importing metaq.spark adds to it.
     looks: list[Callable[[], list[Finding]]] = [
-        lambda: [Finding("metaq", OK, f"{metaq.__version__} in {pathlib.Path(metaq.__file__).parent}")],
+        _package,
         _python,
         _hot_module,
         lambda: [Finding("event loop", OK if loop_name() == "uvloop" else NOTICE, loop_name())],
@@ -56,6 +58,32 @@ def examine(data: str = ".", environ: Mapping[str, str] | None = None) -> list[F
         lambda: _name_servers(environ),
     ]
     return [finding for look in looks for finding in look()]
+
+
+def _package() -> list[Finding]:
+    ours = pathlib.Path(__file__).parent.parent
+    found = [Finding("metaq", OK, f"{getattr(metaq, '__version__', 'unknown version')} in {ours}")]
+    try:
+        theirs = importlib.metadata.version(_FOREIGN)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    else:
+        text = (
+            f"the package {_FOREIGN} {theirs} is somebody else's and has our import name, so that one of the two hides the "
+            f"other: pip uninstall {_FOREIGN}, then install pymetaq again"
+        )
+        found.append(Finding("metaq", WRONG, text))
+    for entry in sys.path:
+        folder = pathlib.Path(entry or ".").absolute()
+        other = next((path for path in (folder / "metaq", folder / "metaq.py") if path.exists()), None)
+        # Another copy of ours, as of a clone beside an installation, is none; nor is a folder that is no package.
+        if other is not None and not _is_ours(other) and (other.is_file() or any(other.glob("*.py"))):
+            found.append(Finding("metaq", WRONG, f"{other} has our import name and may hide ours: rename or remove it"))
+    return found
+
+
+def _is_ours(package: pathlib.Path) -> bool:
+    return (package / "cli" / "doctor.py").is_file()
 
 
 def _python() -> list[Finding]:

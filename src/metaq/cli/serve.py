@@ -19,6 +19,7 @@ from metaq.app.configuration import Configuration, load, template
 from metaq.app.reload import Reload
 from metaq.app.runtime import EXIT_OK, EXIT_USAGE, loop_name, run, set_up_logging
 from metaq.errors import ConfigError
+from metaq.options import LOG_LEVELS
 from metaq.store.offline.sizes import SMALL, first_use
 
 SERVERS = {
@@ -56,7 +57,8 @@ def main(argv: Sequence[str]) -> int:
         tables = {section: getattr(configuration, section) for section in _SECTIONS[arguments.command]}
         print(template(tables, configuration.sections), end="")
         return EXIT_OK
-    set_up_logging(arguments.log_level)
+    leading = "namesrv" if arguments.command == "namesrv" else "broker"
+    set_up_logging(getattr(configuration, leading).log_level)
     for warning in configuration.warnings:
         log.warning("%s", warning)
     # Without a file there is nothing that could have changed, and no reload.
@@ -115,6 +117,7 @@ def _configure(arguments: argparse.Namespace) -> Configuration:
         flags["broker"]["namesrv_addr"] = arguments.namesrv
     if command == "up":
         flags["namesrv"] = {"bind_address": arguments.host, "listen_port": arguments.namesrv_port}
+    flags["namesrv" if command == "namesrv" else "broker"]["log_level"] = arguments.log_level
     for section, folders in _folders(command, arguments.data).items() if arguments.data else ():
         flags[section] |= folders
     configuration = load(
@@ -198,8 +201,12 @@ def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
         "-p", "-m", "--print-config", action="store_true", help="print a complete metaq.toml with these values and exit"
     )
     command.add_argument(
-        "--insecure", action="store_true", help="allow --host other than this machine without access control"
+        "--insecure",
+        action="store_true",
+        help="allow --host other than this machine, and administration from others, without access control",
     )
     command.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="on standard error"
+        "--log-level",
+        choices=LOG_LEVELS,
+        help="on standard error (default info); a logLevel in FILE can be changed while it runs",
     )

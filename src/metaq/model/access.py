@@ -74,4 +74,8 @@ def administered_locally(caller: Caller, action: Action, _resource: str) -> None
     RocketMQ's name server takes them from anybody, which was the way into CVE-2023-37582.
     """
     if action is Action.ADMINISTER and not caller.loopback:
-        raise Refused(Reason.NO_PERMISSION, f"taken from loopback addresses only, not from {caller.address}")
+        raise Refused(
+            Reason.NO_PERMISSION,
+            f"taken from loopback addresses only, not from {caller.address}, unless the server is started with --insecure "
+            "or remoteAdministrationEnable=true",
+        )

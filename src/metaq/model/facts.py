@@ -18,6 +18,14 @@ class Rates(NamedTuple):
     ten_minutes: float
 
 
+class PutLatencies(NamedTuple):
+    """Times that sends have taken in the broker, in seconds: the 99th and 99.9th percentile and the longest, of those timed."""
+
+    p99: float
+    p999: float
+    longest: float
+
+
 class LevelProgress(NamedTuple):
     """One delay level: QueueOffset of the next record to deliver, and the end of the level's queue."""
 
@@ -49,6 +57,10 @@ class BrokerFacts(Struct, frozen=True, kw_only=True):
     """Store time of the oldest message."""
     disk_ratio: float
     """Used share of the disk, 0 to 1."""
+    disk_bytes: tuple[int, int]
+    """Size of the log's file system, and what is free of it."""
+    log_folder: str
+    put_latencies: PutLatencies
     held_pulls: int
     staged_parts: int
     staged_bytes: int
@@ -74,3 +86,4 @@ class BrokerSettings(Struct, frozen=True):
     port: int
     folder: str
     """Folder of its store."""
+    log_folder: str

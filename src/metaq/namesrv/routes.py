@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from metaq.clock import Clock
 from metaq.model import BrokerData, ClusterInfo, DataVersion, Perm, QueueData, Route
-from metaq.model.topics.registration import Registration, VersionCheck
+from metaq.model.topics.registration import BrokerIdentity, Registration, VersionCheck
 from metaq.model.topics.route import MASTER_ID
 from metaq.model.topics.topic import READ_WRITE
 
@@ -66,6 +66,13 @@ class RouteTable:
                 self._queues.setdefault(topic.name, {})[who.broker] = data
         self._leases[who.address] = _Lease(self._clock.monotonic(), connection, registration.version, who.ha_address)
         return broker
+
+    def holder(self, who: BrokerIdentity, connection: object) -> str | None:
+        """Return the other address that has a broker's name and id over another connection; None: there is none."""
+        known = self._brokers.get(who.broker)
+        address = known.addresses.get(who.broker_id) if known is not None else None
+        lease = self._leases.get(address) if address is not None and address != who.address else None
+        return address if lease is not None and lease.connection is not connection else None
 
     def ha_address(self, address: str) -> str | None:
         """Return the replication address of the broker at `address`, None if it is not alive."""

@@ -49,12 +49,13 @@ class NameService:
         have."""
         for name in registration.topics:
             check_partition_topic(name)
+        replaced = self._routes.holder(registration.who, connection)
         broker = self._routes.register(registration, connection)
         order = self._kv.table(ORDER_NAMESPACE)
         # Only slaves are told: they copy their configuration from the master's address.
         if registration.who.broker_id != MASTER_ID and broker.master:
-            return Registered(broker.master, self._routes.ha_address(broker.master), order)
-        return Registered(order=order)
+            return Registered(broker.master, self._routes.ha_address(broker.master), order, replaced)
+        return Registered(order=order, replaced=replaced)
 
     def unregister(self, broker: str, broker_id: int, address: str) -> None:
         """Drop a broker that unregisters. An unknown one is ignored."""

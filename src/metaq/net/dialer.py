@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
+import socket
+import threading
 from collections.abc import Callable
 
 from metaq.errors import ConnectionFailed
@@ -37,11 +41,63 @@ async def dial(
     stream = Stream(Group(NO_LIMITS, server=False), make_session)
     try:
         async with asyncio.timeout(timeout):
-            await asyncio.get_running_loop().create_connection(
-                lambda: layer(stream) if layer is not None else stream, host, port
-            )
+            await _connect(lambda: layer(stream) if layer is not None else stream, host, port)
     except TimeoutError:
         raise ConnectionFailed(f"no connection to {address} within {timeout:g} s") from None
     except OSError as error:
         raise ConnectionFailed(f"cannot connect to {address}: {error.strerror or error}") from error
     return stream
+
+
+async def _connect(make_protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> None:
+    """Connect to the first address of a host that takes it. Raises OSError."""
+    hosts = [host] if _is_numeric(host) else await _look_up(host, port)
+    for number, one in enumerate(hosts, 1):
+        try:
+            await asyncio.get_running_loop().create_connection(make_protocol, one, port)
+        except OSError:
+            if number == len(hosts):
+                raise
+        else:
+            return
+
+
+def _is_numeric(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def _look_up(host: str, port: int) -> list[str]:
+    """Return a host's addresses. Raises OSError: it has none.
+
+    In a thread of its own. uvloop would do it in libuv's thread pool, whose threads libuv joins when the process exits: a
+    forked child, which does not have them, ends by SIGSEGV there. And a thread pool of Python's would hold up the exit.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[str]] = loop.create_future()
+
+    def done(outcome: list[str] | OSError) -> None:
+        if found.done():
+            return
+        if isinstance(outcome, OSError):
+            found.set_exception(outcome)
+        else:
+            found.set_result(outcome)
+
+    def look() -> None:
+        outcome: list[str] | OSError
+        try:
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            outcome = list(dict.fromkeys(str(info[4][0]) for info in infos))
+        except OSError as error:
+            outcome = error
+        except UnicodeError as error:  # a label that is too long
+            outcome = OSError(f"{host!r:.300} is no name of a host: {error}")
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(done, outcome)
+
+    threading.Thread(target=look, name="metaq-look-up", daemon=True).start()
+    return await found

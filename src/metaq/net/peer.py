@@ -85,6 +85,11 @@ class Peer(Protocol):
     @property
     def closed(self) -> bool: ...
 
+    @property
+    def busy(self) -> bool:
+        """Long answers are being written, or jobs wait for their turn."""
+        ...
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send, or keep until the peer reads. No effect on a closed connection."""
         ...

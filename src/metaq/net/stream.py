@@ -101,9 +101,7 @@ class Stream(asyncio.BufferedProtocol):
         """Writes that came while a long answer was being written."""
         self._queued_bytes = 0
         self._wants_turn = False
-        self._close_when_done = False
-        self._unsent = b""
-        self._why = ""
+        self._close_when_done, self._unsent, self._why = False, b"", ""
         self._sweep: Sweep | None = None
         """The sweep that reads this connection in the loop's place, in slot `_slot`; None: the loop does."""
         self._slot = self._leftovers = 0
@@ -124,6 +122,10 @@ class Stream(asyncio.BufferedProtocol):
     @property
     def closed(self) -> bool:
         return self._transport is None or self._transport.is_closing()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._source or self._sources or self._jobs)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         transport = self._transport

@@ -29,7 +29,7 @@ class FlushedLog(Protocol):
 
 
 class AckSink(Protocol):
-    """Takes released answers: a peer, or a slot among its other answers."""
+    """Takes released answers: a peer, a slot among its other answers, or the `members` of a sweep."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -60,6 +60,7 @@ class HeldAcks:
         clock: of the deadlines.
         call_soon: brings a call from another thread to the event loop.
         timeout_seconds: longest time that an answer is held.
+        took: told how long the answers that waited longest of each release were held, s.
         too_late: rewrites answers whose time is up to say what their messages lack; see `hold`.
     """
 
@@ -71,10 +72,12 @@ class HeldAcks:
         call_soon: Callable[[Callable[[], None]], None],
         timeout_seconds: float,
         too_late: Callable[[bytes, Lack], bytes] | None = None,
+        took: Callable[[float], None] | None = None,
     ) -> None:
         self._acks, self._flusher, self._clock = acks, flusher, clock
         self._call_soon, self._timeout = call_soon, timeout_seconds
         self._too_late = _too_late if too_late is None else too_late
+        self._took = took if acks.promises else None
         # A deque will do: offsets and deadlines both grow, so whatever is to be released or has expired is at the
         # front.
         self._waiting: deque[Waiting] = deque()
@@ -97,6 +100,10 @@ class HeldAcks:
                 self._wait_for_copy(due)
         else:
             self._flusher.when_flushed(due.flushed, self._flushed)
+
+    def holds(self, peer: object) -> bool:
+        """Return whether answers to a peer are held, by itself or with others of a sweep. Looks at all: for rare events."""
+        return any(one.peer is peer or peer in getattr(one.peer, "members", ()) for one in self._waiting)
 
     def _wait_for_copy(self, due: Due) -> None:
         """Wait for the copy of the first answer only: copies come in order, and `_release` looks at the others then."""
@@ -126,12 +133,15 @@ class HeldAcks:
             while self._waiting:
                 self._pop()
             return
+        before = len(self._waiting)
         while self._waiting:
             lack = self._acks.lack(self._waiting[0].due)
             if lack is not None:
                 if lack is Lack.COPIED:
                     self._wait_for_copy(self._waiting[0].due)
                 return
+            if self._took is not None and len(self._waiting) == before:
+                self._took(self._clock.monotonic() - self._waiting[0].deadline + self._timeout)
             waiting = self._pop()
             waiting.peer.write(waiting.frames)
 

@@ -20,8 +20,10 @@ import gc
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 # Spark runs this module with `python -m`: its name is `__main__` then.
 MODULE: Final = __name__ if __name__ != "__main__" else "metaq.spark.daemon"
@@ -36,10 +38,46 @@ def main() -> None:
     # macOS has libraries of its own in numpy, which must not be used on both sides of a fork.
     if sys.platform == "linux":
         warm(NEEDED)
+    quiet()
     # Last: if nothing else can be imported, this is Spark's own daemon.
     from pyspark.daemon import manager
 
     manager()
+
+
+def quiet(daemon: Any = None) -> None:
+    """Keep Spark's daemon from printing a stack trace when a worker's peer is gone before the worker is.
+
+    The JVM ends a planner or worker that was idle for a minute, and all of them at a stop, by closing its connection. What
+    the worker would write then nobody wants, and nothing is wrong. Other failures are told as before.
+
+    Args: daemon: the module `pyspark.daemon`, under whichever name this process has it.
+    """
+    if daemon is None:
+        daemon = importlib.import_module("pyspark.daemon")
+
+    def wanted() -> bool:
+        return not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError)
+
+    def tell(*values: object, **options: Any) -> None:
+        if wanted():
+            print(*values, **options)  # noqa: T201  in the place of Spark's own
+
+    def print_exc() -> None:
+        if wanted():
+            traceback.print_exc()
+
+    # Names that the module's functions find before the built-in, and before the module of that name. Whether the failure of
+    # the last write is printed or raised is a setting of Spark's.
+    daemon.print = tell
+    daemon.traceback = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)
+
+
+def quiet_here() -> None:
+    """As `quiet`, in a worker of Spark's own daemon: planners are always, and in a cluster all are."""
+    main = sys.modules.get("__main__")
+    if getattr(getattr(main, "__spec__", None), "name", "") == "pyspark.daemon":
+        quiet(main)
 
 
 def warm(modules: Iterable[str]) -> None:

@@ -32,7 +32,7 @@ from metaq.model import offsets
 from metaq.model.filters.subscription import checked_expression, subscribe
 from metaq.model.offsets import Generations, Positions, Slice
 from metaq.model.topics.system import SCHEDULE_TOPIC
-from metaq.spark import interpreter, schema
+from metaq.spark import daemon, interpreter, schema
 from metaq.spark.sink.settings import SinkOptions
 from metaq.spark.sink.sink import MetaqStreamWriter, MetaqWriter
 from metaq.spark.source import slicing
@@ -43,6 +43,8 @@ from metaq.spark.source.settings import EARLIEST, LATEST, RAW, SourceOptions
 from metaq.spark.source.watch import FAIL
 
 _LOG = logging.getLogger(__name__)
+
+daemon.quiet_here()
 
 IDLE_SECONDS = 1.0
 """Time that `latestOffset` waits for new messages before it reports none: Spark asks again at once, 60-85 times a second, and

@@ -197,6 +197,11 @@ class Disk:
         except (OSError, ValueError):  # macOS
             return ""
 
+    def size_and_free(self, path: Path) -> tuple[int, int]:
+        """Return the bytes of the file system of `path`, and the free ones, those reserved for root among them."""
+        facts = os.statvfs(path)
+        return facts.f_blocks * facts.f_frsize, facts.f_bfree * facts.f_frsize
+
     def used_percent(self, path: Path) -> float:
         """How full the file system of `path` is, in percent, as `df` tells it: what is reserved for root counts as used."""
         facts = os.statvfs(path)

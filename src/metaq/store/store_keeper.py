@@ -57,6 +57,11 @@ class StoreKeeper:
         return self._parts.disk.used_percent(self._parts.folder.commit_log) / 100
 
     @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Size of the log's file system, and what is free of it."""
+        return self._parts.disk.size_and_free(self._parts.folder.commit_log)
+
+    @property
     def trouble(self) -> str:
         """What fails in the background, and how often in a row; "" while all is well."""
         return "; ".join(filter(None, [*(worker.trouble for worker in self._workers), self._repairs.trouble]))

@@ -70,6 +70,31 @@ def ask_route(link: Client, topic: str) -> Command:
     return link.ask(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic=topic)))
 
 
+def test_a_second_broker_of_one_name_is_warned_of(server, clock, caplog):
+    """Once in ten minutes for as long as both run, though RocketMQ's name servers say nothing; not a broker that moved."""
+    one, two = Client(server), Client(server)
+    one.ask(registration())
+    one.ask(registration())
+    two.ask(registration(broker_id=1, address="10.0.0.2:10911"))
+    assert caplog.messages == []
+    for _ in range(3):
+        two.ask(registration(address="10.0.0.2:10911"))
+        one.ask(registration())
+    (text,) = caplog.messages
+    assert text.startswith(
+        "the broker a registers from 10.0.0.2:10911 while it is registered and connected from 10.0.0.1:"
+    )
+    clock.advance(601)
+    two.ask(registration(address="10.0.0.2:10911"))
+    assert "and 5 more like it" in caplog.messages[1]
+    caplog.clear()
+    clock.advance(601)
+    two.session.on_lost("")
+    one.ask(registration())
+    one.ask(registration(address="10.0.0.3:10911"))
+    assert caplog.messages == []
+
+
 def test_a_registered_topic_is_routed_in_both_header_forms(server):
     """JSON and binary requests get the same body, each in its own form."""
     link = Client(server)
@@ -169,18 +194,17 @@ def test_kv_configuration(server):
     assert gone.code == ResponseCode.QUERY_NOT_FOUND
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        request(RequestCode.PUT_KV_CONFIG, headers.PutKvHeader(namespace="N", key="k", value="v")),
-        request(RequestCode.DELETE_KV_CONFIG, headers.KvKeyHeader(namespace="N", key="k")),
-        request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, headers.BrokerNameHeader(broker_name="a")),
-        request(RequestCode.ADD_WRITE_PERM_OF_BROKER, headers.BrokerNameHeader(broker_name="a")),
-        request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic="T")),
-        request(RequestCode.GET_NAMESRV_CONFIG),
-    ],
-    ids=lambda command: RequestCode(command.code).name,
-)
+ADMINISTRATION = [
+    request(RequestCode.PUT_KV_CONFIG, headers.PutKvHeader(namespace="N", key="k", value="v")),
+    request(RequestCode.DELETE_KV_CONFIG, headers.KvKeyHeader(namespace="N", key="k")),
+    request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, headers.BrokerNameHeader(broker_name="a")),
+    request(RequestCode.ADD_WRITE_PERM_OF_BROKER, headers.BrokerNameHeader(broker_name="a")),
+    request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic="T")),
+    request(RequestCode.GET_NAMESRV_CONFIG),
+]
+
+
+@pytest.mark.parametrize("command", ADMINISTRATION, ids=lambda command: RequestCode(command.code).name)
 def test_administration_is_for_this_machine_only(server, command):
     """From another address it is refused by name and changes nothing."""
     local = Client(server)
@@ -188,7 +212,19 @@ def test_administration_is_for_this_machine_only(server, command):
     answer = Client(server, "10.0.0.66").ask(command)
     assert answer.code == ResponseCode.NO_PERMISSION
     assert RequestCode(command.code).name in answer.remark
+    assert "remoteAdministrationEnable=true" in answer.remark
     assert len(bodies.route_of("T", ask_route(local, "T").body).writable()) == 4
+
+
+@pytest.mark.parametrize("command", ADMINISTRATION, ids=lambda command: RequestCode(command.code).name)
+def test_an_option_lets_other_machines_administer(clock, command):
+    """Else a name server on a real address could be administered by nobody: its clients come from that address."""
+    options = NamesrvOptions(remote_administration_enable=True)
+    server = NamesrvServer(NameService(options, clock, KvTable(TableFile(MemoryFile(), KV_CONFIG), clock)))
+    remote = Client(server, "10.0.0.66")
+    remote.ask(registration())
+    remote.ask(Command(RequestCode.PUT_KV_CONFIG, ext={"namespace": "N", "key": "k", "value": "v"}))
+    assert remote.ask(command).code == ResponseCode.SUCCESS
 
 
 def test_an_unknown_code_is_refused_by_name(server):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from metaq.model.facts import BrokerFacts, BrokerSettings, LevelProgress, Rates
-from metaq.options import BrokerOptions, StoreOptions
-from metaq.servers.remoting.reports import runtime_table, settings_text
+from metaq.broker.stats import Stats
+from metaq.clock import FakeClock
+from metaq.model.facts import BrokerFacts, BrokerSettings, LevelProgress, PutLatencies, Rates
+from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
+from metaq.servers.remoting.reports import namesrv_settings_text, runtime_table, settings_text
 from metaq.servers.remoting.rocketmq_settings import DEFAULTS
+from tests.servers.support import Client, open_server
 
 NOTHING = Rates(0, 0, 0)
 FACTS = BrokerFacts(
     now_ms=1_000_000 + 90_061_500, started_ms=1_000_000, puts=Rates(1.5, 2, 3), gets=NOTHING, get_hits=Rates(1, 2, 3),
     get_misses=Rates(10, 20, 30), put_messages=4, put_bytes=1000, put_failures=2, got_messages=7, log_min=100,
-    log_end=5000, log_flushed=952, earliest_ms=9, disk_ratio=0.25, held_pulls=3, staged_parts=11, staged_bytes=2200, held_for="long",
+    log_end=5000, log_flushed=952, earliest_ms=9, disk_ratio=0.25, disk_bytes=(3 << 40, 5 << 29),
+    log_folder="/d/commitlog", put_latencies=PutLatencies(0.001_234, 0.0256, 0.4), held_pulls=3, staged_parts=11, staged_bytes=2200, held_for="long",
     held_bytes=77,
     delay_levels={3: LevelProgress(5, 8)}, unsaved={"topics.json": "broken", "delayOffset.json": "full"}, trouble="lost",
 )  # fmt: skip
@@ -25,17 +29,54 @@ def test_figures_stand_under_rocketmqs_names():
         "getTotalTps": "11.000000 22.000000 33.000000", "putMessageAverageSize": "250.0",
         "remainHowManyDataToFlush": "4.0 KiB", "commitLogDiskRatio": "0.2500", "scheduleMessageOffset_3": "5,8",
         "unsavedFiles": "topics.json: broken; delayOffset.json: full", "metaqTrouble": "lost", "heldPulls": "3",
-        "metaqStagedParts": "11", "metaqStagedBytes": "2200",
+        "metaqStagedParts": "11", "metaqStagedBytes": "2200", "commitLogDiskRatio_/d/commitlog": "0.2500",
+        "commitLogDirCapacity": "Total : 3.0 TiB, Free : 2.5 GiB.", "putLatency99": "1.23", "putLatency999": "25.60",
+        "putMessageEntireTimeMax": "400",
     }.items() <= table.items()  # fmt: skip
 
 
 def test_settings_are_rocketmqs_defaults_below_ours():
     """26: one sorted line each; where we have such a setting, its value is told instead."""
     options = BrokerOptions(broker_name="ignored", flush_consumer_offset_interval=777)
-    text = settings_text(BrokerSettings(options, StoreOptions(), "broker-a", "10.0.0.1", 10911, "/data"))
+    text = settings_text(BrokerSettings(options, StoreOptions(), "broker-a", "10.0.0.1", 10911, "/data", "/log"))
     lines = text.splitlines()
     assert lines == sorted(lines)
     table = dict(line.split("=", 1) for line in lines)
     assert DEFAULTS.keys() <= table.keys()
     assert (table["brokerName"], table["brokerIP2"], table["haListenPort"]) == ("broker-a", "10.0.0.1", "10912")
     assert (table["flushConsumerOffsetInterval"], table["storePathRootDir"]) == ("777", "/data")
+    assert table["storePathCommitLog"] == "/log"
+    assert table["rocketmqHome"].endswith("metaq")
+
+
+def test_a_name_servers_settings_have_every_key_of_rocketmqs():
+    """319, as a RocketMQ 4.9.7 told them."""
+    told = namesrv_settings_text(NamesrvOptions(listen_port=7))
+    table = dict(line.split("=", 1) for line in told.splitlines())
+    assert table["listenPort"] == "7"
+    assert table.keys() >= {
+        "clusterTest", "configStorePath", "kvConfigPath", "listenPort", "orderMessageEnable", "productEnvName",
+        "rocketmqHome", "serverAsyncSemaphoreValue", "serverCallbackExecutorThreads", "serverChannelMaxIdleTimeSeconds",
+        "serverOnewaySemaphoreValue", "serverPooledByteBufAllocatorEnable", "serverSelectorThreads",
+        "serverSocketBacklog", "serverSocketRcvBufSize", "serverSocketSndBufSize", "serverWorkerThreads",
+        "useEpollNativeSelector", "writeBufferHighWaterMark", "writeBufferLowWaterMark",
+    }  # fmt: skip
+
+
+def test_put_latencies_are_of_real_sends(tmp_path):
+    """One append of each tick is timed; with SYNC_FLUSH, how long answers waited for the disk."""
+    with open_server(tmp_path) as (broker, server):
+        client = Client(server)
+        assert broker.stats.put_latencies() == PutLatencies(0, 0, 0)
+        for _ in range(3):
+            broker.tick()
+            client.send("orders")
+            client.send("orders")
+        assert len(broker.stats._put_seconds) == 3
+
+
+def test_percentiles_of_latencies():
+    stats = Stats(FakeClock())
+    for number in range(1000):
+        stats.took(number / 1000)
+    assert stats.put_latencies() == PutLatencies(0.989, 0.998, 0.999)

@@ -61,7 +61,7 @@ class Appender(BrokerPart):
         """As `FastPath.expand`, and raises Refused in the same way."""
         self.expand_all = self._guarded(self._writer.expand_all)
         """As `FastPath.expand_all`, and raises Refused as `put` does."""
-        self._stats, self._closed = stats, closed
+        self._stats, self._closed, self._now = stats, closed, environment.clock.monotonic
         self.closed_queues = closed_queues
         """Closed queues: `put` refuses messages for them, and services whose senders can wait ask first."""
         self._log, self._state = environment.store.log.tail, environment.store.state
@@ -118,6 +118,7 @@ class Appender(BrokerPart):
             raise Refused(
                 Reason.BUSY, f"queue {queue_id} of topic {topic} takes the messages of a staged transaction, try again"
             )
+        timing = self._now() if self._stats.timing else None
         try:
             put = self._writer.put(records, carrying=True) if carrying else self._writer.put(records)
         except MessageIllegal as error:
@@ -127,6 +128,8 @@ class Appender(BrokerPart):
         queue = self._existing_queue(topic, queue_id)
         watched = (queue.tail,) if queue is not None and (queue.tail.watched or put.queue_offset == 0) else ()
         self._grew(watched, len(records), put.log_end - put.log_offset)
+        if timing is not None:
+            self._stats.took(self._now() - timing)
         return put
 
     def rows(
@@ -152,11 +155,14 @@ class Appender(BrokerPart):
             or self._acks.waiting_bytes > options.unanswered_bytes_max
         ):
             return False
+        timing = self._now() if self._stats.timing else None
         try:
             self._writer.append_rows(table, row, end, gates, born_host, replies, outcome)
         except (StoreError, OSError, MemoryError) as error:  # the rows before it are stored
             log.debug("row %d fails (%s); the slow path will say so, or succeed", outcome.row, error)
         self._grew(outcome.touched, outcome.messages, outcome.size)
+        if timing is not None and outcome.messages:
+            self._stats.took(self._now() - timing)
         return True
 
     def parts(
@@ -171,11 +177,14 @@ class Appender(BrokerPart):
         """Append the plain sends of many connections (see `hot.append_parts`). What is left is for `rows` to meet again."""
         if self.refusal() is not None:
             return
+        timing = self._now() if self._stats.timing else None
         try:
             self._writer.append_parts(data, parts, senders, table, replies, outcome)
         except (StoreError, OSError, MemoryError) as error:
             log.debug("a part fails (%s); its session will say so, or succeed", error)
         self._grew(outcome.touched, outcome.messages, outcome.size)
+        if timing is not None and outcome.messages:
+            self._stats.took(self._now() - timing)
 
     def puts(
         self,

@@ -173,11 +173,18 @@ class HeldPulls:
                 ready.append(pull)
         return ready
 
+    def of(self, channel: Channel) -> list[HeldPull]:
+        """Remove and return the pulls of a connection."""
+        mine = self._by_channel.get(channel)
+        pulls = list(mine.pulls) if mine is not None else []
+        for pull in pulls:
+            self.remove(pull)
+        return pulls
+
     def closed(self, channel: Channel) -> None:
         """Drop the pulls of a closed connection."""
         if (mine := self._by_channel.get(channel)) is not None:
-            for pull in list(mine.pulls):
-                self.remove(pull)
+            self.of(channel)
             mine.kept.clear()
             del self._by_channel[channel]
             mine.client.connections -= 1

@@ -12,7 +12,7 @@ pull whose filter refuses all new messages stays held, from the offset reached.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -509,7 +509,14 @@ class PullService(BrokerPart):
 
     def overdue(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
         """Return responses (or errors) of held pulls whose deadline has passed."""
-        for held in self._held_pulls.overdue():
+        return self._given_up(self._held_pulls.overdue())
+
+    def give_up(self, channel: Channel) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
+        """Return responses (or errors) of all pulls held for a connection, as if their deadlines had passed."""
+        return self._given_up(self._held_pulls.of(channel))
+
+    def _given_up(self, pulls: Iterable[HeldPull]) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
+        for held in pulls:
             pull: Pull = held.request
             try:
                 self._renew(pull)

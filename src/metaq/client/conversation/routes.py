@@ -90,6 +90,18 @@ class DeleteTopicRoute(Order, frozen=True):
         return request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic=self.topic))
 
 
+class GetNameServerSettings(Call[dict[str, str]], frozen=True):
+    """Settings of a name server (319). Ours tells them to those who may change routes and values."""
+
+    action = "tell its settings"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_NAMESRV_CONFIG)
+
+    def read(self, answer: Command) -> dict[str, str]:
+        return bodies.settings_of(answer.body)
+
+
 class GetValue(Call[str | None], frozen=True):
     """Value of a name server's KV configuration (101); None: there is none."""
 

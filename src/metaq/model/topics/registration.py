@@ -37,6 +37,8 @@ class Registered(Struct, frozen=True):
     master_ha_address: str | None = None
     order: Mapping[str, str] | None = None
     """Topic → fixed layout, of strictly ordered topics."""
+    replaced: str | None = None
+    """Address that had the broker's name and id until now, and is still connected."""
 
 
 class VersionCheck(Struct, frozen=True):

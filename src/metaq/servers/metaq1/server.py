@@ -87,7 +87,9 @@ class Metaq1Server:
             partitions=services.partitions,
             settings=settings,
             transactions=transactions,
-            held_acks=HeldAcks(broker.acks, broker.store.flusher, broker.clock, call_soon, timeout, too_late),
+            held_acks=HeldAcks(
+                broker.acks, broker.store.flusher, broker.clock, call_soon, timeout, too_late, broker.stats.took
+            ),
             cold_reads=ColdReads(self._cold_readers),
             counters=counters,
             stats=self.stats.body,

@@ -57,6 +57,7 @@ class AdminHandlers:
         log.info("%s creates or changes the topic %s", call.session.remote, header.topic)
 
         def saved() -> Later:
+            call.session.put_off(call.command)
             self._after_registration(lambda: call.answer(None))
             return LATER
 

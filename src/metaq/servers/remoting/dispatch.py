@@ -8,6 +8,7 @@ remedy. `Saving` is no error: the request is parked until what it needs is saved
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable, Generator, Mapping
@@ -34,6 +35,9 @@ from metaq.wire.command import FRAME_BYTES_MAX, LENGTH_BYTES, Command, decode, e
 
 log = logging.getLogger(__name__)
 
+LEAVE_SECONDS: Final = 30.0
+"""Longest wait for the answers that a client is owed which has shut its sending side. Acks and parked requests wait 5 s."""
+LEAVE_POLL_SECONDS: Final = 0.05
 REMARK_CHARS_MAX = 4096
 """Characters of an error text in an answer: some carry what the peer sent."""
 
@@ -131,6 +135,11 @@ class RemotingSession:
         self._frame_bytes_max = handling.frame_bytes_max
         self._needed = 0
         self._pushes = 0
+        self._owed: set[int] | None = None
+        """Opaques of requests that are answered by `answer_late`; None: there was none."""
+        self._leave_until = 0.0
+        """Loop time until which a client that sends no more gets the answers it is owed; 0: it sends."""
+        peer.on_half_closed = self._half_closed
 
     # -- metaq.net.peer.Session
     def data_received(self, data: memoryview) -> int:
@@ -162,6 +171,41 @@ class RemotingSession:
     def connection_lost(self, why: str) -> None:
         self.handling.questions.gone(self)
         self.on_lost(why)
+
+    # -- a client that sends no more, and reads on
+    def _half_closed(self) -> bool:
+        """Handle the end of the client's sending. Return whether answers are still to come."""
+        loop = asyncio.get_running_loop()
+        if not self._leave_until:
+            self._leave_until = loop.time() + LEAVE_SECONDS
+            self.on_leaving()
+            if self.owes:
+                loop.call_later(LEAVE_POLL_SECONDS, self._leave)
+        return self.owes
+
+    def _leave(self) -> None:
+        if self.gone:
+            return
+        loop = asyncio.get_running_loop()
+        self.on_leaving()  # again: what was parked may have joined a group, or be a held pull now
+        if self.owes and loop.time() < self._leave_until:
+            loop.call_later(LEAVE_POLL_SECONDS, self._leave)
+        else:
+            self.peer.close("it sends no more")
+
+    @property
+    def owes(self) -> bool:
+        """Whether requests are still to be answered, or long answers to be written."""
+        return bool(self.parked.kept.bytes or self.slices.waits or self._owed or self.peer.busy)
+
+    def on_leaving(self) -> None:
+        """Handle the end of the client's sending: it can renew or take nothing any more. Overridden as `on_lost`."""
+
+    def put_off(self, command: Command) -> None:
+        """Note that a request will be answered by `answer_late`."""
+        if self._owed is None:
+            self._owed = set()
+        self._owed.add(command.opaque)
 
     # -- for servers
     def on_lost(self, why: str) -> None:
@@ -237,13 +281,18 @@ class RemotingSession:
             return answer
 
         try:
-            self.answer_late(command, outcome)
+            self._answer_late(command, outcome)
         finally:
             # Its traceback holds this frame, and so all that the request brought: megabytes until the next collection.
             error = None
 
     def answer_late(self, command: Command, work: Callable[[], Answer]) -> None:
         """Answer a request whose handler returned LATER."""
+        self._answer_late(command, work)
+        if self._owed:
+            self._owed.discard(command.opaque)
+
+    def _answer_late(self, command: Command, work: Callable[[], Answer]) -> None:
         late = self._outcome(command, lambda: self._made(command, work()))
         if late is not None and not command.is_oneway and not self.gone:
             self.send(late)
@@ -254,6 +303,8 @@ class RemotingSession:
         except Saving as saving:
             return self.park(command, saving)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
+            if self._owed:
+                self._owed.discard(command.opaque)
             return self.failure(command, error)
 
     # -- requests that wait for something to be saved

@@ -77,6 +77,10 @@ class CallSession(Protocol):
         """Answer a request that a handler has put off."""
         ...
 
+    def put_off(self, command: Command) -> None:
+        """Note that `answer_late` will come: a client that sends no more is kept until then."""
+        ...
+
 
 class Call(Struct, Generic[H]):
     """One request, as its handler sees it."""

@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
-from metaq.model.access import Action, administered_locally
+from metaq.model.access import Action, administered_locally, everybody
 from metaq.model.topics.registration import BrokerIdentity, Registration
 from metaq.namesrv.service import NameService
 from metaq.net.peer import Peer
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, RemotingSession
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
+from metaq.servers.remoting.reports import namesrv_settings_text
 from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking
 from metaq.wire import bodies, headers
@@ -26,6 +28,9 @@ log = logging.getLogger(__name__)
 
 MODERN_REGISTRATION_VERSION = 37
 """V3_0_11, from which on the body of a registration wraps the topic table."""
+
+_NAMESAKE_SECONDS: Final = 600.0
+"""Shortest interval between two warnings of brokers of one name, which register in turns for as long as they run."""
 
 _DOCS = "See http://rocketmq.apache.org/docs/faq/ for further details."
 
@@ -44,8 +49,8 @@ class NamesrvServer:
             Questions(service.clock, {}),
             RateLimitedLog(log),
             # RocketMQ's name servers take administration from anybody (CVE-2023-37582 came that way); ours only from
-            # this machine.
-            Gatekeeper(administered_locally),
+            # this machine, unless they are told to.
+            Gatekeeper(everybody if service.options.remote_administration_enable else administered_locally),
             service.options.frame_bytes_max,
             slow_work=SlowWork(service.clock.monotonic),
         )
@@ -79,6 +84,7 @@ class BrokerRegistration:
 
     def __init__(self, service: NameService) -> None:
         self._service = service
+        self._log = RateLimitedLog(log, service.clock, _NAMESAKE_SECONDS)
 
     @handles(RequestCode.REGISTER_BROKER, headers.RegisterBrokerHeader, Action.REGISTER)
     def _register(self, call: Call[headers.RegisterBrokerHeader]) -> InPieces[Answer]:
@@ -97,6 +103,13 @@ class BrokerRegistration:
         # The session is handed in, too: the end of a broker's connection ends its registration, long before the lease
         # of 120 s does.
         told = self._service.register(Registration(who, version, topics), call.session)
+        if told.replaced is not None:
+            self._log.warning(
+                (who.broker, who.broker_id),
+                "the broker %s registers from %s while it is registered and connected from %s, which its clients do not "
+                "find any more: if these are two brokers, give one of them another brokerName",
+                who.broker, who.address, told.replaced,
+            )  # fmt: skip
         answer = headers.RegisterBrokerReplyHeader(ha_address=told.master_ha_address, master_address=told.master)
         return Reply(answer, bodies.kv_table(told.order) if told.order is not None else b"")
 
@@ -200,4 +213,4 @@ class KvHandlers:
 
     @handles(RequestCode.GET_NAMESRV_CONFIG, NoHeader, Action.ADMINISTER)  # it names folders: not for everybody
     def _config(self, _call: Call[NoHeader]) -> bytes:
-        return self._service.options.properties_text().encode()
+        return namesrv_settings_text(self._service.options).encode()

@@ -30,6 +30,7 @@ class ReplyHandlers:
     @handles(REPLIES, headers.SendHeader, Action.PUBLISH)
     def _reply(self, call: Call[headers.SendHeader]) -> Later:
         send = send_of(call.header, call.body, session_of(call).born_host, call.version)
+        call.session.put_off(call.command)
         # Answered once the requester has taken the reply or failed to: RocketMQ's code tells of the push alone, not of
         # the stored copy.
         self._broker.replies.reply(

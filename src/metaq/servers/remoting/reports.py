@@ -1,18 +1,21 @@
-"""A broker's figures and settings, as RocketMQ's tools read them: texts by name (26, 28)."""
+"""Figures and settings of a broker, and settings of a name server, as RocketMQ's tools read them: texts by name (26, 28, 319)."""
 
 from __future__ import annotations
 
 import os
+import pathlib
 from typing import Final
 
 from metaq.model.facts import BrokerFacts, BrokerSettings, Rates
-from metaq.options import GIB, KIB, MIB
+from metaq.options import GIB, KIB, MIB, NamesrvOptions
 from metaq.servers.remoting.rocketmq_settings import DEFAULTS
 from metaq.wire.command import VERSION
 from metaq.wire.extensions import OUR_MARK
 
 NO_POOL: Final = "0"
 """Figure of a thread pool. We have none, but mqadmin and the dashboard parse the figures of some."""
+HOME: Final = os.environ.get("ROCKETMQ_HOME") or str(pathlib.Path(__file__).parents[2])
+"""What RocketMQ's tools call the home of the installation."""
 POOLS: Final = ("send", "pull", "query")
 
 
@@ -43,7 +46,9 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "putMessageFailedTimes": str(facts.put_failures),
         "putMessageSizeTotal": str(facts.put_bytes),
         "putMessageAverageSize": f"{facts.put_bytes / max(1, facts.put_messages):.1f}",
-        "putMessageEntireTimeMax": "0",
+        "putMessageEntireTimeMax": f"{facts.put_latencies.longest * 1000:.0f}",
+        "putLatency99": f"{facts.put_latencies.p99 * 1000:.2f}",
+        "putLatency999": f"{facts.put_latencies.p999 * 1000:.2f}",
         "getMessageEntireTimeMax": "0",
         "putMessageDistributeTime": "",
         "pageCacheLockTimeMills": "0",
@@ -59,6 +64,8 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "EndTransactionQueueSize": NO_POOL,
         "EndTransactionThreadPoolQueueCapacity": NO_POOL,
         "commitLogDiskRatio": f"{facts.disk_ratio:.4f}",
+        f"commitLogDiskRatio_{facts.log_folder}": f"{facts.disk_ratio:.4f}",
+        "commitLogDirCapacity": f"Total : {_size(facts.disk_bytes[0])}, Free : {_size(facts.disk_bytes[1])}.",
         "consumeQueueDiskRatio": f"{facts.disk_ratio:.4f}",
         "heldPulls": str(facts.held_pulls),
         "unsavedFiles": "; ".join(f"{name}: {why}" for name, why in facts.unsaved.items()),
@@ -95,9 +102,41 @@ def settings_text(settings: BrokerSettings) -> str:
             os.cpu_count() or 1
         ),  # mqadmin's exportMetrics takes it for the number of cores
         "storePathRootDir": settings.folder,
+        "storePathCommitLog": settings.log_folder,
+        "rocketmqHome": HOME,
     }
     # The later entry of a name wins: what we have ourselves is told as it is.
     table = DEFAULTS | settings.options.properties() | settings.store.properties() | own
+    return "".join(f"{key}={value}\n" for key, value in sorted(table.items()))
+
+
+NAMESRV_KEYS: Final = (
+    "serverAsyncSemaphoreValue",
+    "serverCallbackExecutorThreads",
+    "serverOnewaySemaphoreValue",
+    "serverPooledByteBufAllocatorEnable",
+    "serverSelectorThreads",
+    "serverSocketBacklog",
+    "serverSocketRcvBufSize",
+    "serverSocketSndBufSize",
+    "serverWorkerThreads",
+    "useEpollNativeSelector",
+    "writeBufferHighWaterMark",
+    "writeBufferLowWaterMark",
+)
+"""Keys of a RocketMQ name server's network that have no counterpart here."""
+
+
+def namesrv_settings_text(options: NamesrvOptions) -> str:
+    """Return the answer to GET_NAMESRV_CONFIG (319), made as that to 26."""
+    rocketmq = {
+        "clusterTest": "false",
+        "productEnvName": "center",
+        "configStorePath": "",
+        "kvConfigPath": str(pathlib.Path("~/namesrv/kvConfig.json").expanduser()),  # where none is set, as in RocketMQ
+        "rocketmqHome": HOME,
+    }
+    table = {key: DEFAULTS[key] for key in NAMESRV_KEYS} | rocketmq | options.properties()
     return "".join(f"{key}={value}\n" for key, value in sorted(table.items()))
 
 
@@ -107,7 +146,7 @@ def _three(rates: Rates) -> str:
 
 
 def _size(count: int) -> str:
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+    for unit, name in ((1024 * GIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if count >= unit:
             return f"{count / unit:.1f} {name}"
     return f"{count} B"

@@ -70,7 +70,7 @@ class RemotingServer:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
         timeout = broker.store_options.sync_flush_timeout / 1000
-        held = HeldAcks(broker.acks, broker.store.flusher, broker.clock, call_soon, timeout)
+        held = HeldAcks(broker.acks, broker.store.flusher, broker.clock, call_soon, timeout, took=broker.stats.took)
         self.workspace = Workspace(broker, held, ColdReads(self._cold_readers))
         if sweep.available():
             # One sweep for all connections of this server: the more of them it reads in a pass, the less each costs.

@@ -43,8 +43,7 @@ log = logging.getLogger(__name__)
 
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 RETRY_LIMIT_VERSION = 121
-"""RocketMQ 3.4.9, from which on clients mean the maxReconsumeTimes that they send; older ones get the group's
-retryMaxTimes."""
+"""RocketMQ 3.4.9, from which on clients mean the maxReconsumeTimes that they send; older ones get the group's retryMaxTimes."""
 SIGNATURE: Final = b"Signature"
 """Ext field with the signature of a request. Looked for in whole frames; one that has it only in its body goes by the
 slow path too."""
@@ -98,8 +97,7 @@ class Workspace:
         # The region and the trace switch are part of each send's answer, so they are compiled into the buffers: see
         # `_options_changed`.
         self.answers, self.acks = self._replies(), self._replies()
-        """`acks`: success answers to sends and ends of transactions, apart because they may have to wait for the
-        disk."""
+        """`acks`: success answers to sends and ends of transactions, apart because they may have to wait for the disk."""
         self.woken = self._replies()
         """Answer to one held pull, of whichever connection."""
         self.current: BrokerSession | None = None
@@ -130,8 +128,8 @@ class BrokerSession(RemotingSession):
         self._workspace = workspace
         self._old: deque[tuple[Pull, ReadResult]] = deque()
         """Pulls of old messages that wait for their turn."""
-        self._old_left = 0
-        """Pulls of old messages that this read event may still answer at once."""
+        self._old_left = self._reading = 0
+        """Pulls of old messages that this read event may still answer at once; and those that a thread reads for."""
         self._waiting_pulls = Kept(peer.keep)
         """Memory of pulls that wait for their turn or for the disk."""
         self._singles = 0
@@ -139,8 +137,7 @@ class BrokerSession(RemotingSession):
         self.gates = workspace.broker.gates.of(self.caller)
 
     def data_received(self, data: memoryview) -> int:
-        """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError after answering what came
-        before."""
+        """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError after answering what came before."""
         space = self._workspace
         table, start, end = space.table, 0, len(data)
         space.current, self._old_left = self, OLD_AT_ONCE
@@ -210,6 +207,16 @@ class BrokerSession(RemotingSession):
         self._workspace.cold_reads.forget(self)
         self._workspace.broker.closed(self)
 
+    def on_leaving(self) -> None:
+        # At once, though answers may be out still: a dead client's kernel ends its sending just so, and its group must not wait.
+        for pull, answer in self._workspace.broker.pulls.give_up(self):
+            self.answer_pull(pull, answer)
+        self._workspace.broker.closed(self)
+
+    @property
+    def owes(self) -> bool:
+        return bool(super().owes or self._old or self._reading or self._workspace.held_acks.holds(self.peer))
+
     # -- the two paths
     def _serve(self, rows: int) -> int:
         """Handle the table's rows in their order. Return how many were handled."""
@@ -259,8 +266,7 @@ class BrokerSession(RemotingSession):
         return row
 
     def _brings_signatures(self, rows: int) -> bool:
-        """Return whether any of the rows may be signed. The fast paths take all requests for the connection's own
-        caller."""
+        """Return whether any of the rows may be signed. The fast paths take all requests for the connection's own caller."""
         table = self._workspace.table
         return any(SIGNATURE in bytes(table.frame(row)) for row in range(rows))
 
@@ -434,8 +440,7 @@ class BrokerSession(RemotingSession):
         self.peer.write_now(answers)
 
     def _waits_for_turn(self, pull: Pull) -> bool:
-        """Queue a long pull if others are being answered. Return whether it was queued. Raises Refused BUSY: too many
-        wait."""
+        """Queue a long pull if others are being answered. Return whether it was queued. Raises Refused BUSY: too many wait."""
         if self.peer.turn_is_free:
             return False
         if not self.peer.when_its_turn(functools.partial(self._pull_in_turn, pull)):
@@ -451,8 +456,7 @@ class BrokerSession(RemotingSession):
             self.pull_failed(pull, error)
 
     def _read_cold(self, pull: Pull, pulled: ReadResult) -> None:
-        """Read old messages: a few pulls at once, the others in turns, so that one connection with many delays no
-        other."""
+        """Read old messages: a few pulls at once, the others in turns, so that one connection with many delays no other."""
         # Waiting pulls go first: a connection's pulls of old messages keep their order.
         if self._old_left > 0 and not self._old:
             self._old_left -= 1
@@ -487,14 +491,16 @@ class BrokerSession(RemotingSession):
         if (found := pulled.cached()) is not None:
             self._after_cold(pull, found)
             return
-        if not self._workspace.cold_reads.read(self, pulled.job, functools.partial(self._cold_done, pull)):
+        if self._workspace.cold_reads.read(self, pulled.job, functools.partial(self._cold_done, pull)):
+            self._reading += 1
+            self._waiting_pulls.add(pull.size)
+        else:
             text = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
             self.pull_failed(pull, Refused(Reason.BUSY, text))
-        else:
-            self._waiting_pulls.add(pull.size)
 
     def _cold_done(self, pull: Pull, future: asyncio.Future[ReadResult]) -> None:
         self._waiting_pulls.add(-pull.size)
+        self._reading -= 1
         # The read was cancelled by the server's stop, or the connection closed while the disk was read.
         if future.cancelled() or self.peer.closed:
             return

@@ -72,13 +72,13 @@ class SweptAnswers:
         self._sweep, self._answers = sweep, answers
         # Parts and members are copied now: the next pass overwrites the parts, and a slot may be another connection's
         # by then.
-        self._parts, self._members = memoryview(bytearray(parts)).cast("i"), sweep.answered(parts)
+        self._parts, self.members = memoryview(bytearray(parts)).cast("i"), sweep.answered(parts)
 
     def write(self, data: bytes) -> None:
         """Write the answers, or as many others in their place, in the same order (`too_late`)."""
         if data is not self._answers:
             self._measure(data)
-        self._sweep.write(data, self._parts, self._members)
+        self._sweep.write(data, self._parts, self.members)
 
     def _measure(self, data: bytes) -> None:
         """Set where the parts' answers end in `data`."""

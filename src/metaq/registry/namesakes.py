@@ -1,0 +1,96 @@
+"""Other brokers that register under this broker's name.
+
+To a name server a broker is its name and id: of two with the same, the last registration holds. Clients then talk to one
+or the other, in turns of a registration period, and their progress in a queue of one is taken for that in the other's.
+RocketMQ's name servers say nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+
+from metaq.client.conversation.administration import GetSettings
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.driver import Caller, ask
+from metaq.client.conversation.routes import GetCluster
+from metaq.model.topics.registration import BrokerIdentity
+
+log = logging.getLogger(__name__)
+
+
+class Namesakes:
+    """Looks at the name servers, before the first registration and once in each period, for other addresses under this
+    broker's name.
+
+    Args:
+        caller: sends the requests, over the connections of the registrations.
+        name_servers: their addresses.
+        identity: the broker's names and addresses.
+        failing: returns the name servers at which this broker is not registered now.
+        period: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        name_servers: Sequence[str],
+        identity: BrokerIdentity,
+        failing: Callable[[], Collection[str]],
+        period: float,
+    ) -> None:
+        self._caller, self._name_servers, self._identity = caller, name_servers, identity
+        self._failing, self._period = failing, period
+        self._found: dict[str, str] = {}
+        """Name server → other address found there and logged."""
+
+    async def keep_looking(self) -> None:
+        """Look until cancelled."""
+        await self.look(registered=False)
+        while True:
+            await asyncio.sleep(self._period)
+            await self.look(registered=True)
+
+    async def look(self, *, registered: bool) -> None:
+        """Log an error for each name server that has another address under the name, once per address.
+
+        `registered`: this broker has registered since, so another address is that of a broker that has registered after
+        it. Else it may have been this broker's own before it moved, and counts only if a broker answers there.
+        """
+        for server in self._name_servers:
+            try:
+                await self._look_at(server, registered=registered)
+            except Exception:
+                log.exception("looking for brokers of this name at name server %s failed", server)
+
+    async def _look_at(self, server: str, *, registered: bool) -> None:
+        if registered and server in self._failing():
+            return
+        who = self._identity
+        try:
+            data = (await ask(self._caller, server, GetCluster())).brokers.get(who.broker)
+        except FAULTS:
+            return  # the registration says so
+        other = data.addresses.get(who.broker_id) if data is not None else None
+        if other is None or other in {who.address, self._found.get(server)}:
+            return
+        if not registered and not await self._runs_at(other):
+            return
+        self._found[server] = other
+        log.error(
+            "another broker named %s runs at %s, which name server %s lists in turns with this one at %s: clients would "
+            "take the progress in a queue of one for that of the other, and miss messages; give one of the two another "
+            "brokerName and restart it",
+            who.broker, other, server, who.address,
+        )  # fmt: skip
+
+    async def _runs_at(self, address: str) -> bool:
+        try:
+            settings = await ask(self._caller, address, GetSettings())
+        except FAULTS:
+            return False
+        # Under an address that it had before, this broker may answer itself.
+        host, _, port = address.rpartition(":")
+        told = settings.get("brokerIP1"), settings.get("listenPort")
+        return settings.get("brokerName") == self._identity.broker and told == (host.strip("[]"), port)
