@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ class Core:
     async def learn_level(self, broker: str) -> int:
         return 0
 
-    async def ask_broker(self, broker: str, call: object) -> object:
+    async def ask_broker(self, broker: str, call: Any) -> object:
         self.asked += 1
         if self.away:
             raise RequestTimeout("no answer")
