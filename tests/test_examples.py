@@ -54,6 +54,7 @@ def test_example_runs(name, metaq_broker):
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert "Warning" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,7 @@ def check_payments(done):
     assert "a cashier has died with exit code 9 - waiting for the broker to ask" in lines
     assert 'asked about {"account": "carl", "amount": 50} - paid' in lines
     assert "Warning" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_transactions_with_sqlite(asking_broker, tmp_path):
@@ -107,6 +109,7 @@ def test_atomic_with_sqlite(metaq_broker, tmp_path):
             f'{topic}: {{"item": "chair", "count": 1}}', f'{topic}: {{"item": "lamp", "count": 3}}',
         ]  # fmt: skip
     assert "Warning" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_business_logs_are_watched(metaq_broker):
@@ -116,6 +119,7 @@ def test_business_logs_are_watched(metaq_broker):
     )
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
+    assert "Traceback" not in done.stderr
     lines = done.stdout.splitlines()
     assert lines[-1] == "group storm-spouts: 0 messages behind"
     for service in ("checkout", "payment", "search"):

@@ -38,6 +38,12 @@ def pipeline(log: Path, name: str, *words: str) -> Iterator[subprocess.Popen[str
             running.communicate(timeout=PATIENCE)
 
 
+def chatter(text: str) -> list[str]:
+    """Lines of a standard error that nobody needs who did nothing wrong: all but those that the JVM itself prints."""
+    own = ("WARNING: Using incubator modules: jdk.incubator.vector", "NOTE: Picked up JDK_JAVA_OPTIONS:")
+    return [line for line in text.splitlines() if not line.startswith(own)]
+
+
 def run_here(spark: Any, name: str, *words: str) -> subprocess.CompletedProcess[str]:
     """The command to its end, in this process and on a test's session: what it printed, and the exit status that it would have.
 

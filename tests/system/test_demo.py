@@ -59,6 +59,8 @@ def test_the_demo_loses_and_doubles_nothing(year, tmp_path):
         capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    assert "\tat " not in done.stderr, "no stack trace of the JVM either"
     for text in ("kill -9 of the broker with 64 sends outstanding", "airport-hours", "archived twice", "Plot: "):
         assert text in done.stdout
     assert "WRONG" not in done.stdout

@@ -25,8 +25,8 @@ def words(broker, folder: Path) -> list[str]:
     return ["-n", broker.namesrv, "--topic", TOPIC, "--output", out, "--progress-group", "archiver", "--json"]
 
 
-def pipeline(broker, folder: Path, *more: str):
-    return commands.pipeline(folder / "pipeline.log", "archive", *words(broker, folder), *more)
+def pipeline(broker, folder: Path, *more: str, log: str = "pipeline.log"):
+    return commands.pipeline(folder / log, "archive", *words(broker, folder), *more)
 
 
 def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(spark, metaq_broker, tmp_path):
@@ -41,10 +41,11 @@ def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(spark, 
         below = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.parquet")}
         assert below <= published  # What the most careless reader's glob finds.
         published = len(list(manifests.glob("*.json")))
-        with pipeline(metaq_broker, tmp_path, "--trigger", "0.2") as running:
+        with pipeline(metaq_broker, tmp_path, "--trigger", "0.2", log="stopped.log") as running:
             eventually(lambda: len(list(manifests.glob("*.json"))) > published, WHOLE_PATIENCE, what="another batch")
             running.terminate()
-            assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+            assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "stopped.log").read_text()[-3000:]
+    assert commands.chatter((tmp_path / "stopped.log").read_text()) == [], "no library says anything at a stop"
     done = commands.run_here(spark, "archive", *words(metaq_broker, tmp_path), "--once")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
