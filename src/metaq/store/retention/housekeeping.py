@@ -160,7 +160,10 @@ class Housekeeper:
         # Retention removes files of queues that do not grow.
         self._dirty |= dict.fromkeys(queue for queue in snapshot.queues if queue.run.unsynced)
         holds = self._parts.queues.holds
-        self._dirty = {queue: None for queue in self._dirty if not queue.is_synced and holds(queue)}
+        # An empty one may have no folder: a start has removed it with its topic.
+        self._dirty = {
+            queue: None for queue in self._dirty if queue.max_offset and not queue.is_synced and holds(queue)
+        }
         return list(self._dirty)
 
     def _sync_index(self, index: Index, mark: IndexMark, *, closing: bool) -> None:
