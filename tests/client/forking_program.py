@@ -16,6 +16,7 @@ if sys.argv[2:] == ["asyncio"]:
 import metaq
 from metaq import aio
 from metaq.admin import Admin
+from tests.support import PATIENCE
 
 TOPIC = "forks"
 
@@ -35,7 +36,7 @@ def transaction_producer(namesrv: str) -> object:
 
 def consumer(namesrv: str) -> object:
     made = metaq.Consumer(namesrv, group="fork-c", topics=TOPIC, start="earliest")
-    made.receive(5)
+    made.receive(PATIENCE)
     return made
 
 
@@ -67,7 +68,7 @@ def aio_clients(namesrv: str) -> object:
         for one in made:
             await one.__aenter__()
         await made[0].send(TOPIC, b"x")
-        await made[1].receive(5)
+        await made[1].receive(PATIENCE)
         return made
 
     return asyncio.run(use())

@@ -93,11 +93,12 @@ def join(pairs: Mapping[str, str]) -> str:
 
 def make_room(pairs: MutableMapping[str, str], names: Iterable[str], bytes_max: int = PROPERTIES_BYTES_MAX) -> bool:
     """Remove these properties, one after the other, until the text has at most `bytes_max` bytes. Returns whether it has."""
-    over = len(join(pairs).encode()) - bytes_max
+    # Half a character cannot be sent, which is for the encoder to say.
+    over = len(join(pairs).encode(errors="surrogatepass")) - bytes_max
     for name in names:
         if over <= 0:
             break
         value = pairs.pop(name, None)
         if value is not None:
-            over -= len(name) + len(value.encode()) + len(NAME_END + PAIR_END)
+            over -= len(name) + len(value.encode(errors="surrogatepass")) + len(NAME_END + PAIR_END)
     return over <= 0

@@ -89,7 +89,9 @@ class SourceOptions(OptionTable):
         None, "About the most bytes of one Spark partition, as messages are stored; judged by samples.", low=1
     )
     fail_on_data_loss: bool = option(
-        True, "Fail when messages left the log unread, or a queue ends before the checkpoint; false: warn and go on."
+        True,
+        "Fail when messages left the log unread, a queue ends before the checkpoint, or its topic was made anew; false: warn "
+        "and go on.",
     )
     corrupt: str = option(
         RAW,
