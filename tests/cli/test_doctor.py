@@ -34,6 +34,13 @@ def test_somebody_elses_package_of_our_name_is_found(monkeypatch, tmp_path):
     assert (beside.state, str(tmp_path / "metaq.py") in beside.text) == (doctor.WRONG, True)
 
 
+def test_the_command_itself_is_nobody_elses_package(monkeypatch, tmp_path):
+    """Python looks for modules beside it first, as in `env/bin/metaq doctor`."""
+    (tmp_path / "metaq").write_text("#!/usr/bin/env python")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [finding.state for finding in find(doctor.examine(), "metaq")] == [doctor.OK]
+
+
 def test_hot_module_is_named_with_its_reason():
     """Native or pure-Python fallback, in the words of the module itself; the fallback is worth a notice."""
     [found] = find(doctor.examine(), "compiled extension")

@@ -75,7 +75,9 @@ def _package() -> list[Finding]:
         found.append(Finding("metaq", WRONG, text))
     for entry in sys.path:
         folder = pathlib.Path(entry or ".").absolute()
-        other = next((path for path in (folder / "metaq", folder / "metaq.py") if path.exists()), None)
+        # A file `metaq` is no module: the command itself, beside which Python looks first.
+        candidates = (path for path in (folder / "metaq", folder / "metaq.py") if path.is_dir() or path.suffix)
+        other = next((path for path in candidates if path.exists()), None)
         # Another copy of ours, as of a clone beside an installation, is none; nor is a folder that is no package.
         if other is not None and not _is_ours(other) and (other.is_file() or any(other.glob("*.py"))):
             found.append(Finding("metaq", WRONG, f"{other} has our import name and may hide ours: rename or remove it"))
