@@ -27,7 +27,7 @@ however many connections."""
 
 READING_MAX = 128
 """Held pulls with an SQL filter that are woken per queue: each new message is evaluated for each of them at once."""
-HELD_BYTES = 1600
+HELD_BYTES = 4000
 """Memory of a held pull beside its filter, with what the server keeps to answer it."""
 DEAF_SECONDS = 1.0
 """Hold time of further ones, s, which are not woken. Answered at once, their clients would pull again at once, in a loop."""
