@@ -9,7 +9,6 @@ from typing import Any, assert_type
 
 import metaq
 from metaq import Json, Text, aio
-from tests.support import PATIENCE
 
 
 @dataclass
@@ -57,7 +56,7 @@ producer.send("orders", Rush(1, 2.0), tag="paid", ordering_key="7")
 producer.send(metaq.Message("orders", b"as it is"))
 producer.send("orders", 5)  # type: ignore[arg-type]
 producer.send("orders", b"{}")  # type: ignore[arg-type]
-producer.submit("orders", Order(1)).result(PATIENCE)
+producer.submit("orders", Order(1)).result()
 producer.submit("orders", "no order")  # type: ignore[arg-type]
 producer.request("orders", Order(1))
 producer.request("orders", {"id": 1})  # type: ignore[arg-type]
