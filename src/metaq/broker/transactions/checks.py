@@ -132,7 +132,7 @@ class TransactionChecks:
 
     def tick(self) -> None:
         """Log what the rate limit has suppressed."""
-        self._steady.now_ms()
+        self._steady.now_ms()  # rounds may be far apart, and time between two looks counts as confirmed
         self._log.tick()
 
     def carry(self, before: int) -> None:

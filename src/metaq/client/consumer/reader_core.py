@@ -347,8 +347,7 @@ class ReaderCore:
             return await self._out_of_range(reader, range(result.min_offset, result.max_offset))
         messages = pulled.messages
         if messages:
-            newest = messages[-1]
-            reader.newest = Anchor(newest.queue_offset, newest.log_offset, newest.store_ms)
+            reader.newest = Anchor.of(messages[-1])
         if pulled.broken and self._corrupt != SKIP:
             self.faulty = True
             for message, why in pulled.broken:

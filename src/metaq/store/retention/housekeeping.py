@@ -145,7 +145,7 @@ class Housekeeper:
         """Bring what is kept of the last snapshot up to this one. Returns it."""
         before, self._before = self._before, snapshot
         if before is None or before.queues is not snapshot.queues:
-            self._ends = _ends_of(snapshot)
+            self._ends = {}  # and all that are not empty count as changed
         for place in snapshot.changed:
             queue, end = snapshot.queues[place], snapshot.max_offset(place)
             if end:
@@ -183,7 +183,7 @@ class Housekeeper:
 
     def start_as_found(self) -> None:
         """Take the state after a stop in order as saved: all of it is durable, and the tails on the disk say so."""
-        snapshot, commit_log = self._take_over(self._writer.snapshot()), self._parts.log
+        snapshot, commit_log = self._writer.snapshot(), self._parts.log
         self._tails_at = snapshot.log_end
         self._saved = (snapshot.log_end, commit_log.min, len(snapshot.queues))
 

@@ -18,7 +18,7 @@ from metaq.client.conversation.reading.offsets import Beginning, GetBeginning
 from metaq.client.conversation.reading.pulling import Pull, PullStatus
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
-from metaq.model import MessageQueue
+from metaq.model import MessageQueue, StoredMessage
 from metaq.model.topics.system import TOOLS_GROUP
 from metaq.wire.record import decode_record
 
@@ -33,6 +33,11 @@ class Anchor(Struct, frozen=True):
     offset: int
     log_offset: int
     store_ms: int
+
+    @classmethod
+    def of(cls, message: StoredMessage) -> Anchor:
+        """Return the anchor that a message is."""
+        return cls(message.queue_offset, message.log_offset, message.store_ms)
 
 
 class Generations:

@@ -175,8 +175,7 @@ class QueuePuller:
             return seconds.pause
         self.end_seen = result.max_offset
         if pulled.messages:
-            message = pulled.messages[-1]
-            self.newest = Anchor(message.queue_offset, message.log_offset, message.store_ms)
+            self.newest = Anchor.of(pulled.messages[-1])
         limit = self._options.skip_when_behind
         if queue.topic == pulling.retry_topic:
             limit = None  # retries are not outdated news: they would be lost
