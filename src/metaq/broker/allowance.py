@@ -13,8 +13,9 @@ PEERS_MAX: Final = 4096
 """Peers whose use is remembered. Beyond that those are forgotten whose allowance is whole again."""
 
 SHARES: Final = 4
+"""One client, which is a host or a signer (`Caller.client`), gets a quarter of each table that clients fill."""
 SHARE_MIN: Final = 64
-"""One client may make a quarter of all that clients may make, or so many."""
+"""Topics, and groups, that one client may make in any case."""
 
 
 class Rate(Struct, frozen=True):

@@ -15,7 +15,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 
-from metaq.broker.allowance import Allowances, Rate
+from metaq.broker.allowance import SHARES, Allowances, Rate
 from metaq.broker.part import BrokerPart
 from metaq.clock import Clock, SteadyTime
 from metaq.errors import Reason, Refused
@@ -33,8 +33,6 @@ KEPT_BYTES_MAX = 16 * MIB
 """Text of all stored filters. Beyond that, filters of groups that are gone are dropped, the oldest first."""
 COMPILED_BYTES_MAX = 128 * MIB
 """Memory of all compiled filters in use, also by held pulls (estimate); less if all clients may have less than four times that."""
-SHARES = 4
-"""One client gets a quarter of both."""
 RECENT_MAX = 16
 NEW_BYTES_MAX = 128 * 1024
 """Text of new expressions of one group in one heartbeat: parsing them takes some 0.1 s of the event loop."""

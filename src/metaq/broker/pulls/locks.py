@@ -18,6 +18,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from metaq.broker.allowance import SHARES
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.tables.members import CLIENT_ID_CHARS_MAX
@@ -30,7 +31,6 @@ from metaq.model.access import Action, Caller
 
 log = logging.getLogger(__name__)
 
-SHARES: Final = 4
 SHARE_MIN: Final = 1024
 """One host, and one group, get at most a quarter of all locks, or so many."""
 QUEUES_MAX = 10_000
