@@ -83,13 +83,18 @@ def launch(
 class MetaqNamesrv:
     """`metaq namesrv` of this clone, alone."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
+        self._folder, self._options = folder, options
         self.address = "127.0.0.1:0"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def start(self) -> None:
         command = metaq_command("namesrv", "--data", str(self._folder / "namesrv"))
         command += ["--port", self.address.rpartition(":")[2]]
+        command += [word for option in self._options for word in ("-o", option)]
         log = self._folder / "namesrv.log"
         self._process, ready = launch(command, log, r"^ready namesrv (\S+)", environment())
         self.address = ready.group(1)

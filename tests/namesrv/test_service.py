@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 
 import pytest
-from tests.broker.support import MemoryFile
+from tests.broker.support import MemoryFile, SlowFile
+from tests.namesrv.support import Link
 
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.topics.registration import BrokerIdentity, Registered, Registration
 from metaq.model.topics.route import ORDER_NAMESPACE
-from metaq.namesrv.kv import VALUES_MAX, KvTable
+from metaq.namesrv.kv import TABLE_CHARS_MAX, TEXT_CHARS_MAX, VALUES_MAX, KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
 from metaq.saved_file import TableFile
@@ -29,6 +30,11 @@ def on_file(file, **options) -> NameService:
     return NameService(NamesrvOptions(**options), clock, KvTable(TableFile(file, KV_CONFIG), clock))
 
 
+def end_all(file: SlowFile) -> None:
+    while file.under_way:
+        file.end()
+
+
 def registration(broker_id=0, address="10.0.0.1:1", topic="T") -> Registration:
     who = BrokerIdentity("C", "a", broker_id, address, "10.0.0.1:2")
     return Registration(who, DataVersion(0, 1), {topic: TopicConfig(topic)})
@@ -38,21 +44,21 @@ def test_a_slave_learns_its_master_and_the_order_configuration():
     """The answer to a slave names the master and its replication address."""
     names = service()
     names.put_kv(ORDER_NAMESPACE, "T", "a:4")
-    assert names.register(registration(), "one") == Registered(order={"T": "a:4"})
-    assert names.register(registration(1, "10.0.0.2:1"), "two") == Registered("10.0.0.1:1", "10.0.0.1:2", {"T": "a:4"})
+    assert names.register(registration(), Link()) == Registered(order={"T": "a:4"})
+    assert names.register(registration(1, "10.0.0.2:1"), Link()) == Registered("10.0.0.1:1", "10.0.0.1:2", {"T": "a:4"})
 
 
 def test_a_topic_that_would_leave_its_folder_is_refused_whole():
     """A registration with a name such as ../x registers nothing."""
     names = service()
     with pytest.raises(Refused, match="characters outside"):
-        names.register(registration(topic="../x"), "one")
+        names.register(registration(topic="../x"), Link())
     assert names.clusters().brokers == {}
 
 
 def test_a_topic_with_a_dot_which_clients_of_metaq_1_x_make_has_a_route():
     names = service()
-    names.register(registration(topic="com.shop.orders"), "one")
+    names.register(registration(topic="com.shop.orders"), Link())
     assert [queues.broker for queues in names.route("com.shop.orders").queues] == ["a"]
 
 
@@ -61,7 +67,7 @@ def test_the_order_configuration_is_in_the_route_only_on_request():
     for enabled, order in ((False, None), (True, "a:4")):
         names = service(order_message_enable=enabled)
         names.put_kv(ORDER_NAMESPACE, "T", "a:4")
-        names.register(registration(), "one")
+        names.register(registration(), Link())
         assert names.route("T").order == order
 
 
@@ -114,11 +120,31 @@ def test_the_kv_table_is_bounded():
         service().put_kv("N", "k", "v" * 70_000)
 
 
+def test_the_kv_table_is_bounded_in_characters_too():
+    """100 000 values of 64 Ki characters would be 6.5 GB; what is being saved counts, and what is deleted is given back."""
+    file = SlowFile()
+    table = KvTable(TableFile(file, KV_CONFIG), FakeClock())
+    value = "v" * (TEXT_CHARS_MAX - 10)
+    with pytest.raises(Refused, match=f"the KV table is full: {TABLE_CHARS_MAX} characters"):
+        for number in range(TABLE_CHARS_MAX // len(value) + 1):
+            table.put("N", str(number), value)
+    end_all(file)
+    with pytest.raises(Refused, match="full"):
+        table.put("N", "one more", value)
+    table.put("N", "7", value.upper())
+    table.delete("N", "8")
+    end_all(file)
+    assert table.get("N", "7") == value.upper()
+    table.put("N", "one more", value)
+    end_all(file)
+    assert table.get("N", "one more") == value
+
+
 def test_brokers_hear_that_the_last_ordered_topic_is_none_any_more():
     """None means that there never was one: they would keep what they know."""
     names = service()
-    assert names.register(registration(), "one").order is None
+    assert names.register(registration(), Link()).order is None
     names.put_kv(ORDER_NAMESPACE, "T", "a:4")
     names.delete_kv(ORDER_NAMESPACE, "T")
-    assert names.register(registration(), "one").order == {}
+    assert names.register(registration(), Link()).order == {}
     assert names.kv_table(ORDER_NAMESPACE) == {}

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from metaq.model import ConsumerView, Heartbeat
+from metaq.model import ConsumerView, DataVersion, Heartbeat, TopicConfig
 from metaq.model.filters.subscription import subscribe
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode as Code
 from metaq.wire.command import Command, encode, request
 from tests.interop.metaq1 import OurServer
+from tests.interop.servers import MetaqNamesrv
 from tests.servers.support import send_header
 from tests.support import PATIENCE
 from tests.system.test_hostile_peers import anonymous_bytes, ask, connect
@@ -128,7 +129,7 @@ def server(tmp_path: pathlib.Path) -> Iterator[Server]:
         made.kill()
 
 
-def settled(server: Server) -> int:
+def settled(server: Server | MetaqNamesrv) -> int:
     """Memory of the server when it has done what it was asked to do."""
     last, now = -1, anonymous_bytes(server)
     while abs(now - last) > MIB // 4:
@@ -154,3 +155,29 @@ def test_what_peers_make_a_broker_keep_is_bounded(server: Server, load: Callable
         most = max(most, settled(server))
         assert ask(bystander, Command(99_999)).code == 3
     assert most - server.rested < FACTOR * BUDGET + ASIDE
+
+
+def test_what_brokers_register_at_a_name_server_is_bounded(tmp_path: pathlib.Path) -> None:
+    """Forty brokers of 4 000 topics each, 64 MiB: those that fit are taken, the others hear why."""
+    server = MetaqNamesrv(tmp_path, [f"peerBytesMax={16 * MIB}"])
+    server.start()
+    try:
+        with contextlib.ExitStack() as peers:
+            bystander = peers.enter_context(connect(server.address))
+            rested, codes = settled(server), []
+            for number in range(40):
+                topics = {name: TopicConfig(name) for name in (f"{number}-{topic:060d}" for topic in range(4000))}
+                broker = headers.RegisterBrokerHeader(
+                    broker_name=f"b{number}", broker_address=f"10.0.0.{number}:1", cluster="C", broker_id=0
+                )
+                body = bodies.registration(DataVersion(0, 1), topics)
+                raw = peers.enter_context(connect(server.address))
+                codes.append(ask(raw, request(Code.REGISTER_BROKER, broker, body)))
+            assert settled(server) - rested < FACTOR * 16 * MIB + ASIDE
+            refused = [answer.remark for answer in codes if answer.code]
+            assert 3 <= len(codes) - len(refused) < 20
+            assert "the registration of b39" in refused[-1]
+            assert "peerBytesMax" in refused[-1]
+            assert ask(bystander, Command(99_999)).code == 3
+    finally:
+        server.stop()

@@ -47,9 +47,10 @@ broker the request to read its file again: `--insecure` or `remoteAdministration
 
 **Memory that peers take.** All that clients can make a process keep counts for `peerBytesMax`, over all its ports together:
 unfinished frames, answers that are not read, subscriptions and memberships of heartbeats, held pulls, requests that wait for
-something to be saved, for the disk or for a predicate, and what MetaQ 1.x clients have gathered in open transactions.
-Python's objects count with what they take, not with their bytes on the wire. Above the limit the connection that holds the most
-is closed, and the log says what it held; a heartbeat that would be the most is refused instead, with the reason.
+something to be saved, for the disk or for a predicate, what MetaQ 1.x clients have gathered in open transactions, and at a
+name server what brokers have registered. Python's objects count with what they take, not with their bytes on the wire. Above
+the limit the connection that holds the most is closed, and the log says what it held; a heartbeat or registration that would be
+the most is refused instead, with the reason.
 `halfReadBytesMax` and `unansweredBytesMaxTotal` are limits of the first two kinds within it. Beside it stand what belongs to no
 single connection: compiled SQL filters (a quarter of it, at most 128 MiB), caches of the checks of pulls (an eighth), sends that
 outlive their connection and transactions of XA (an eighth each, at most 64 MiB), answers that wait for the disk

@@ -9,23 +9,61 @@ or a deletion does; and only a master's registration writes queue data, and only
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final, Protocol
 
 from msgspec import Struct, structs
 
 from metaq.clock import Clock
+from metaq.errors import Reason, Refused
 from metaq.model import BrokerData, ClusterInfo, DataVersion, Perm, QueueData, Route
 from metaq.model.topics.registration import BrokerIdentity, Registration, VersionCheck
 from metaq.model.topics.route import MASTER_ID
 from metaq.model.topics.topic import READ_WRITE
+
+_LEASE_BYTES: Final = 800
+"""Estimated memory of a lease with the broker's data, without their texts."""
+_QUEUES_BYTES: Final = 400
+"""Estimated memory of a broker's queues of one topic, without the topic's name."""
+
+
+class BrokerConnection(Protocol):
+    """Connection over which brokers register, which counts what they make the name server keep. Compared by identity."""
+
+    def keep(self, more: int) -> None:
+        """Count bytes that are kept for this connection, or given up (below 0)."""
+        ...
+
+    def may_keep(self, more: int) -> bool:
+        """Return whether so many bytes more would not get this connection closed."""
+        ...
 
 
 class _Lease(Struct):
     """Lease of a broker's address: time and connection of its last registration, and what that said."""
 
     heard: float
-    connection: object
+    connection: BrokerConnection
     version: DataVersion
     ha_address: str
+    size: int
+    """Bytes that it counts for at its connection."""
+
+
+class _Charge(Struct):
+    """Memory of a broker's queues, and the connection at which it counts: that of the master, as long as there is one."""
+
+    connection: BrokerConnection
+    bytes: int = 0
+
+    def add(self, more: int) -> None:
+        self.bytes += more
+        self.connection.keep(more)
+
+    def move(self, connection: BrokerConnection) -> None:
+        if connection is not self.connection:
+            self.connection.keep(-self.bytes)
+            connection.keep(self.bytes)
+            self.connection = connection
 
 
 class RouteTable:
@@ -41,33 +79,55 @@ class RouteTable:
         self._leases: dict[str, _Lease] = {}
         self._brokers: dict[str, BrokerData] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}  # topic → broker → queues
+        self._charges: dict[str, _Charge] = {}  # broker → memory of its queues
 
     # ---------------------------------------------------------------- brokers come and go
 
-    def register(self, registration: Registration, connection: object) -> BrokerData:
+    def register(self, registration: Registration, connection: BrokerConnection) -> BrokerData:
         """Take a broker's registration and renew its lease. Return the broker's data, with all its addresses.
 
         Another id at the same address is dropped first: the process there has changed its role.
+
+        Raises Refused BUSY: with it, this connection would hold more than any other, and all hold what they may.
         """
         who = registration.who
         known = self._brokers.get(who.broker)
         first = known is None or who.broker_id not in known.addresses
+        lease = self._leases.get(who.address)
+        moved = lease is None or lease.version != registration.version
+        # Only then, as in RocketMQ: otherwise each registration would undo WIPE_WRITE_PERM_OF_BROKER within 30 s.
+        topics = registration.topics.values() if who.broker_id == MASTER_ID and (first or moved) else ()
+        size = _LEASE_BYTES + sum(map(len, (who.cluster, who.broker, who.address, who.ha_address)))
+        more = size - (0 if lease is None else lease.size)
+        grown = sum(_size_of(topic.name) for topic in topics if who.broker not in self._queues.get(topic.name, ()))
+        if more + grown > 0 and not connection.may_keep(more + grown):
+            raise Refused(
+                Reason.BUSY,
+                f"the registration of {who.broker} at {who.address} takes {more + grown} bytes more, and all peers "
+                "together take what they may already (peerBytesMax)",
+            )
         addresses = {} if known is None else known.addresses
         addresses = {key: value for key, value in addresses.items() if value != who.address}
         addresses[who.broker_id] = who.address
         broker = BrokerData(who.cluster, who.broker, dict(sorted(addresses.items())))
         self._brokers[who.broker] = broker
-        lease = self._leases.get(who.address)
-        moved = lease is None or lease.version != registration.version
-        # Only then, as in RocketMQ: otherwise each registration would undo WIPE_WRITE_PERM_OF_BROKER within 30 s.
-        if who.broker_id == MASTER_ID and (first or moved):
-            for topic in registration.topics.values():
-                data = QueueData(who.broker, topic.read_queues, topic.write_queues, topic.perm, topic.sys_flag)
-                self._queues.setdefault(topic.name, {})[who.broker] = data
-        self._leases[who.address] = _Lease(self._clock.monotonic(), connection, registration.version, who.ha_address)
+        for topic in topics:
+            data = QueueData(who.broker, topic.read_queues, topic.write_queues, topic.perm, topic.sys_flag)
+            self._queues.setdefault(topic.name, {})[who.broker] = data
+        self._leases[who.address] = _Lease(
+            self._clock.monotonic(), connection, registration.version, who.ha_address, size
+        )
+        charge = self._charges.setdefault(who.broker, _Charge(connection))
+        if who.broker_id == MASTER_ID:
+            charge.move(connection)
+        # Only now: who holds the most may be closed for it, and what is his leaves the tables then.
+        if lease is not None:
+            lease.connection.keep(-lease.size)
+        connection.keep(size)
+        charge.add(grown)
         return broker
 
-    def holder(self, who: BrokerIdentity, connection: object) -> str | None:
+    def holder(self, who: BrokerIdentity, connection: BrokerConnection) -> str | None:
         """Return the other address that has a broker's name and id over another connection; None: there is none."""
         known = self._brokers.get(who.broker)
         address = known.addresses.get(who.broker_id) if known is not None else None
@@ -93,7 +153,7 @@ class RouteTable:
         if data is not None and data.addresses.get(broker_id) == address:
             self._remove(address)
 
-    def disconnected(self, connection: object) -> list[str]:
+    def disconnected(self, connection: BrokerConnection) -> list[str]:
         """Drop the brokers that registered through a broken connection. Return their addresses."""
         gone = [address for address, lease in self._leases.items() if lease.connection is connection]
         for address in gone:
@@ -109,13 +169,18 @@ class RouteTable:
         return gone
 
     def _remove(self, address: str) -> None:
-        self._leases.pop(address, None)
+        lease = self._leases.pop(address)
+        lease.connection.keep(-lease.size)
         for name, data in list(self._brokers.items()):
             if address not in data.addresses.values():
                 continue
             left = {key: value for key, value in data.addresses.items() if value != address}
             if left:
                 self._brokers[name] = structs.replace(data, addresses=left)
+                charge = self._charges[name]
+                if charge.connection is lease.connection:
+                    # The queues stay for as long as a slave does: it may be read from.
+                    charge.move(self._leases[next(iter(left.values()))].connection)
             else:
                 del self._brokers[name]
                 self._drop_queues(name)
@@ -124,6 +189,8 @@ class RouteTable:
         for topic, holders in list(self._queues.items()):
             if holders.pop(broker, None) and not holders:
                 del self._queues[topic]
+        charge = self._charges.pop(broker)
+        charge.add(-charge.bytes)
 
     # ---------------------------------------------------------------- topics
 
@@ -161,6 +228,7 @@ class RouteTable:
             data = self._brokers.get(name)
             if cluster is None or (data and data.cluster == cluster):
                 del holders[name]
+                self._charges[name].add(-_size_of(topic))
         if not holders:
             self._queues.pop(topic, None)
 
@@ -185,3 +253,7 @@ class RouteTable:
         for name, data in sorted(self._brokers.items()):
             clusters[data.cluster] = (*clusters.get(data.cluster, ()), name)
         return ClusterInfo(dict(sorted(self._brokers.items())), clusters)
+
+
+def _size_of(topic: str) -> int:
+    return _QUEUES_BYTES + len(topic)

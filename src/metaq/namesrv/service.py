@@ -12,7 +12,7 @@ from metaq.model.topics.registration import Registered, Registration, VersionChe
 from metaq.model.topics.route import MASTER_ID, ORDER_NAMESPACE, SystemTopics
 from metaq.model.topics.topic import UNIT, UNIT_SUBSCRIBED, check_partition_topic
 from metaq.namesrv.kv import KvTable
-from metaq.namesrv.routes import RouteTable
+from metaq.namesrv.routes import BrokerConnection, RouteTable
 from metaq.options import NamesrvOptions, Settings
 from metaq.saved import Pending
 
@@ -44,9 +44,11 @@ class NameService:
 
     # ---------------------------------------------------------------- brokers
 
-    def register(self, registration: Registration, connection: object) -> Registered:
-        """Take a registration, which lasts as long as `connection`. Raises Refused INVALID: a name that no topic may
-        have."""
+    def register(self, registration: Registration, connection: BrokerConnection) -> Registered:
+        """Take a registration, which lasts as long as `connection`.
+
+        Raises Refused INVALID: a name that no topic may have; BUSY: all peers together hold what they may.
+        """
         for name in registration.topics:
             check_partition_topic(name)
         replaced = self._routes.holder(registration.who, connection)
@@ -61,7 +63,7 @@ class NameService:
         """Drop a broker that unregisters. An unknown one is ignored."""
         self._routes.unregister(broker, broker_id, address)
 
-    def disconnected(self, connection: object) -> list[str]:
+    def disconnected(self, connection: BrokerConnection) -> list[str]:
         """Drop the brokers that registered through a broken connection. Return their addresses."""
         return self._routes.disconnected(connection)
 

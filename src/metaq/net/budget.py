@@ -7,6 +7,7 @@ Each kind of the first two has a limit of its own, too. Above a limit, the conne
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
@@ -99,14 +100,15 @@ class Budget:
         self.half_read_bytes += more
         self._add(stream, more)
         limit = self.limits.half_read_bytes_max
-        while more > 0 and limit and self.half_read_bytes > limit:
-            # The search is long but rare; `abort` gives the bytes back through `hold`, so the loop ends.
-            greediest = max(self._holders, key=lambda one: one.held)
-            if not greediest.held:
-                break
-            greediest.abort(
-                f"it held {greediest.held} bytes of an unfinished frame when all peers together held "
-                f"{self.half_read_bytes}, above the limit of {limit}"
+        if more > 0 and limit and self.half_read_bytes > limit:
+            self._cut(
+                self._holders,
+                lambda one: one.held,
+                lambda: self.half_read_bytes - limit,
+                lambda greediest: (
+                    f"it held {greediest.held} bytes of an unfinished frame when all peers together held "
+                    f"{self.half_read_bytes}, above the limit of {limit}"
+                ),
             )
 
     def leave_unread(self, stream: LimitedStream, size: int) -> None:
@@ -123,14 +125,15 @@ class Budget:
         if more:
             self._add(stream, more)
         limit = self.limits.unanswered_bytes_max_total
-        while more > 0 and limit and self.unanswered_bytes > limit:
-            # The one with the most, not the one that crossed the limit: that may be a client with one small answer.
-            greediest = max(self.behind, key=lambda one: one.waiting, default=None)
-            if greediest is None or not greediest.waiting:
-                break
-            greediest.abort(
-                f"it left {greediest.waiting} bytes of answers unread when all peers together left "
-                f"{self.unanswered_bytes}, above the limit of {limit}"
+        if more > 0 and limit and self.unanswered_bytes > limit:
+            self._cut(
+                self.behind,
+                lambda one: one.waiting,
+                lambda: self.unanswered_bytes - limit,
+                lambda greediest: (
+                    f"it left {greediest.waiting} bytes of answers unread when all peers together left "
+                    f"{self.unanswered_bytes}, above the limit of {limit}"
+                ),
             )
 
     def keep(self, stream: LimitedStream, more: int) -> None:
@@ -158,15 +161,36 @@ class Budget:
             return
         self._holders.add(stream)
         limit = self.limits.peer_bytes_max
-        while limit and self.bytes > limit:
-            greediest = max(self._holders, key=_all_of, default=None)
-            if greediest is None or not (most := _all_of(greediest)):
-                break
-            greediest.abort(
-                f"it made the process keep {most} bytes, {greediest.held} of an unfinished frame, {greediest.waiting} of "
-                f"answers that it does not read, and {greediest.kept} of subscriptions and waiting requests, when all "
-                f"peers together held {self.bytes}, above the limit of {limit} (peerBytesMax)"
+        if limit and self.bytes > limit:
+            self._cut(
+                self._holders,
+                _all_of,
+                lambda: self.bytes - limit,
+                lambda greediest: (
+                    f"it made the process keep {_all_of(greediest)} bytes, {greediest.held} of an unfinished "
+                    f"frame, {greediest.waiting} of answers that it does not read, and {greediest.kept} of subscriptions, "
+                    f"registrations and waiting requests, when all peers together held {self.bytes}, above the limit of {limit} "
+                    "(peerBytesMax)"
+                ),
             )
+
+    @staticmethod
+    def _cut(
+        streams: set[LimitedStream],
+        size_of: Callable[[LimitedStream], int],
+        excess: Callable[[], int],
+        why: Callable[[LimitedStream], str],
+    ) -> None:
+        """Close those of `streams` with the most, until nothing is in excess.
+
+        The one with the most, not the one that crossed the limit: that may be a client with one small answer. The search is
+        long but rare; `abort` gives the bytes back through `hold`, `leave_unread` and `forget`, so the loop ends.
+        """
+        while excess() > 0:
+            greediest = max(streams, key=size_of, default=None)
+            if greediest is None or not size_of(greediest):
+                break
+            greediest.abort(why(greediest))
 
     @property
     def share(self) -> int:

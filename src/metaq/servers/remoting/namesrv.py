@@ -75,7 +75,7 @@ class _NamesrvSession(RemotingSession):
         self._service = server.service
 
     def on_lost(self, why: str) -> None:
-        for address in self._service.disconnected(self):
+        for address in self._service.disconnected(self.peer):
             log.info("the broker at %s is gone: its connection ended%s", address, f" ({why})" if why else "")
 
 
@@ -100,9 +100,8 @@ class BrokerRegistration:
         who = BrokerIdentity(
             header.cluster, header.broker_name, header.broker_id, header.broker_address, header.ha_address
         )
-        # The session is handed in, too: the end of a broker's connection ends its registration, long before the lease
-        # of 120 s does.
-        told = self._service.register(Registration(who, version, topics), call.session)
+        # The connection is handed in, too: its end ends the registration, long before the lease of 120 s does.
+        told = self._service.register(Registration(who, version, topics), call.session.peer)
         if told.replaced is not None:
             self._log.warning(
                 (who.broker, who.broker_id),
