@@ -14,7 +14,7 @@ from metaq.errors import Refused
 from metaq.in_pieces import InPieces, finish
 from metaq.model import Heartbeat
 from metaq.model.access import Caller
-from metaq.model.topics.topic import RETRY_PREFIX, UNIT_SUBSCRIBED, check_group, check_topic
+from metaq.model.topics.topic import RETRY_PREFIX, UNIT_SUBSCRIBED, check_consumer_group, check_group
 from metaq.saved import Pending, Saving
 
 NOTICES_OF_A_PIECE = 32
@@ -65,10 +65,10 @@ class Membership(BrokerPart):
         for view in beat.consumers:
             try:
                 self._filters.check_amount(view.group, view.subscriptions)
-                config = self._groups.require(view.group, client)
+                config = self._groups.require(check_consumer_group(view.group), client)
                 unit = UNIT_SUBSCRIBED if view.unit_mode else 0
                 # RocketMQ creates the retry topic here, so that the group's first failure finds a route for it.
-                self._topics.ensure(check_topic(RETRY_PREFIX + view.group), max(1, config.retry_queues), unit)
+                self._topics.ensure(RETRY_PREFIX + view.group, max(1, config.retry_queues), unit)
                 joining.append(view)
             except Saving as saving:
                 waiting += saving.pending

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 import metaq
-from metaq import Consumer, Later, Message, Producer, Reader, aio
+from metaq import Consumer, Later, Message, Producer, PullConsumer, Reader, aio
 from metaq.admin import Admin
 from metaq.client.conversation.groups import ListMembers
 from metaq.client.conversation.locks import LockQueues, UnlockQueues
@@ -243,3 +243,11 @@ def test_names_that_are_too_long_with_the_namespace_are_refused(client):
         Reader("127.0.0.1:1", "t" * 125, namespace="shop")
     with pytest.raises(metaq.ConfigError, match="255"):
         client("127.0.0.1:1", group="g" * 252, namespace="shop")
+
+
+@pytest.mark.parametrize("client", [Consumer, PullConsumer, aio.Consumer, aio.PullConsumer])
+def test_a_consumer_groups_name_leaves_room_for_its_retry_topics(client):
+    """RocketMQ takes 255 characters, and then nothing that the group gives back can be stored."""
+    for size, options in ((121, {}), (116, {"namespace": "shop"})):
+        with pytest.raises(metaq.ConfigError, match=r"121 characters, the limit is 120: .* retry topic, %RETRY%"):
+            client("127.0.0.1:1", group="g" * size, topics="t", **options)

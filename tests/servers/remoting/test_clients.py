@@ -9,7 +9,7 @@ from metaq.model.filters.subscription import subscribe
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.extensions import level_of
-from metaq.wire.headers import ConsumerGroupHeader, UnregisterClientHeader
+from metaq.wire.headers import ConsumerGroupHeader, SendBackHeader, UnregisterClientHeader
 from tests.servers.support import Client, open_server, tick
 
 
@@ -337,3 +337,15 @@ def test_a_member_that_asked_for_it_stays_in_the_list_for_a_while(server, clock,
     tick(server)
     assert notices(stays) == ["G"]
     assert members(stays) == ["z@1"]
+
+
+def test_a_group_whose_retry_topic_could_not_be_named_is_told_so_and_not_made(server, client):
+    """When it joins, and when it gives back: it might pull without having joined."""
+    group = "g" * 121
+    client.send("orders")
+    for answer in (
+        client.beat(group, {"orders": "*"}),
+        client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset=0, group=group, delay_level=0)),
+    ):
+        assert "has 121 characters, the limit is 120: the name of its retry topic" in answer.remark
+    assert server.broker.groups.get(group) is None

@@ -30,7 +30,7 @@ from metaq.model import Perm, StoredMessage
 from metaq.model import properties as props
 from metaq.model.message import FIRST_RETRY_LEVEL
 from metaq.model.topics.system import SCHEDULE_TOPIC
-from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_consumer_group
 from metaq.store.log.writer import Put
 from metaq.wire.hot import RecordHead
 from metaq.wire.record import copied_from, decode_record
@@ -134,7 +134,7 @@ class RetryService(BrokerPart):
 
         Raises Refused: NO_GROUP, NO_PERMISSION: not writable, or INVALID: no record at that offset. Saving: not yet.
         """
-        group = self._groups.require(back.group, back.client)
+        group = self._groups.require(check_consumer_group(back.group), back.client)
         if not self._environment.options.broker_permission & Perm.WRITE:
             raise Refused(Reason.NO_PERMISSION, "the broker may not be written to")
         if group.retry_queues <= 0:

@@ -23,7 +23,7 @@ from metaq.model import ConsumeFrom, MessageModel
 from metaq.model.filters.predicates import Predicate
 from metaq.model.filters.sql import Sql
 from metaq.model.filters.subscription import ALL, Expression, checked_expression
-from metaq.model.topics.topic import check_group, check_topic
+from metaq.model.topics.topic import check_consumer_group, check_topic
 
 Topics = (
     str
@@ -73,8 +73,8 @@ class MemberArguments(Struct, frozen=True):
         given = dict(common)
         observing = Observing.taken_from(given)
         client = client_options(**given)
-        checked(check_group, group)
-        outside = client.namespace.check_group(group)
+        checked(check_consumer_group, group)
+        outside = checked(check_consumer_group, client.namespace.check_group(group))
         if not topics and not required:
             return cls(group, outside, client, observing, {}, {})
         return cls(group, outside, client, observing, *topics_and_patterns(topics, client.namespace))

@@ -19,6 +19,7 @@ QUEUES_MAX = 65_536
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
+CONSUMER_GROUP_CHARS_MAX = TOPIC_CHARS_MAX - len(RETRY_PREFIX)
 UNIT, UNIT_SUBSCRIBED = 1, 2
 """Bits of a topic's `sys_flag`: the topic belongs to a unit; a group of a unit subscribes to it."""
 _HIDDEN_PREFIXES = (SYSTEM_PREFIX, RETRY_PREFIX, DEAD_LETTER_PREFIX)
@@ -81,6 +82,22 @@ def check_partition_topic(name: str) -> str:
 def check_group(name: str) -> str:
     """Return `name` if it may become a consumer or producer group. Raises Refused INVALID."""
     return _check(name, "group", GROUP_CHARS_MAX)
+
+
+def check_consumer_group(name: str) -> str:
+    """Return `name` if it may become a group of consumers: its retry topic's name must be a topic's. Raises Refused INVALID.
+
+    RocketMQ takes up to 255 characters, and then neither lets such a group share queues nor stores what it gives back.
+    """
+    check_group(name)
+    if len(name) > CONSUMER_GROUP_CHARS_MAX:
+        raise Refused(
+            Reason.INVALID,
+            f"the consumer group name {name[:40]!r}... has {len(name)} characters, the limit is "
+            f"{CONSUMER_GROUP_CHARS_MAX}: the name of its retry topic, {RETRY_PREFIX}{name[:20]}..., may have "
+            f"{TOPIC_CHARS_MAX}",
+        )
+    return name
 
 
 def users_topics(found: Iterable[str], own: Iterable[str]) -> list[str]:
