@@ -397,8 +397,8 @@ def made_anew(broker: Broker, messages: int) -> None:
 def test_each_deletion_begins_a_generation_which_outlives_the_log(tmp_path):
     clock, small = FakeClock(), {"mapped_file_size_commit_log": 64 << 10}
     with open_broker(tmp_path, clock, small) as broker:
-        assert broker.deletions.generation("orders") == 0
-        found = [0]
+        assert broker.deletions.generation("orders") == -clock.now_ms()
+        found = [-clock.now_ms()]
         for _ in range(2):
             send(broker, "orders", b"old")
             made_anew(broker, 1)
@@ -413,6 +413,23 @@ def test_each_deletion_begins_a_generation_which_outlives_the_log(tmp_path):
         assert broker.deletions.generation("orders") == found[-1]
     with open_broker(tmp_path, clock, small) as broker:
         assert broker.deletions.generation("orders") == found[-1]
+
+
+def test_a_new_store_is_a_generation_of_its_own(tmp_path):
+    """A broker whose folder was wiped has other messages at the same offsets. A store that another has made is dated by nothing."""
+    clock = FakeClock()
+    found = []
+    for folder in ("first", "second"):
+        with open_broker(tmp_path / folder, clock) as broker:
+            found.append(broker.deletions.generation("orders"))
+            send(broker, "orders", b"x")
+        clock.advance(1)
+        with open_broker(tmp_path / folder, clock) as broker:
+            assert broker.deletions.generation("orders") == found[-1] < 0
+    assert found[0] != found[1]
+    (tmp_path / "first" / "config" / "metaqGenerations.json").unlink()
+    with open_broker(tmp_path / "first", clock) as broker:
+        assert broker.deletions.generation("orders") == 0
 
 
 def test_a_commit_of_the_topic_before_counts_in_none_after(tmp_path):

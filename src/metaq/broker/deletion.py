@@ -7,7 +7,8 @@
 4. Delete the queues and the offsets; respond when the offsets are on the disk.
 
 Who holds a position in the topic sees by its generation, the LogOffset of step 3, whether it is still the same topic.
-`metaqGenerations.json` keeps that when the mark is no longer needed.
+`metaqGenerations.json` keeps that when the mark is no longer needed. Topics that were never deleted are of the generation of
+their store, which is the moment when it was new: a broker whose folder was wiped has other messages at the same offsets.
 
 A crash before step 3 leaves queues without a topic, which restore it at the next start: nothing acknowledged is lost.
 Meanwhile the topic takes no messages: they would be lost with it, or outlive it.
@@ -36,6 +37,8 @@ GENERATIONS_MAX = 10_000
 """Deleted topics, and groups with progress in them, that are kept though no topic has their name now; the newest."""
 _GROUP = "@"
 """Before a group's name, as in consumerOffset.json; no topic and no group has it in its name."""
+_STORE = _GROUP
+"""Key of the store's own generation."""
 
 
 class Deletions(BrokerPart):
@@ -53,7 +56,7 @@ class Deletions(BrokerPart):
         call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
         self._store, self._topics, self._offsets, self._gates = store, topics, offsets, gates
-        self._call_soon = call_soon
+        self._clock, self._call_soon = clock, call_soon
         version, saved = file.read(DataVersion())
         self.marks = SavedTable(file, saved, version, clock=clock, call_soon=call_soon)
         version, saved = generations.read(DataVersion())
@@ -64,8 +67,12 @@ class Deletions(BrokerPart):
                 self._is_anew(topic)
 
     def generation(self, topic: str) -> int:
-        """Return what tells a topic from those of its name before it: the LogOffset of the last deletion, 0 without one."""
-        return self.marks.table.get(topic) or self._generations.table.get(topic, 0)
+        """Return what tells a topic from those of its name before it: the LogOffset of the last deletion.
+
+        Without one, the time when the store was new, ms, below 0; 0: a RocketMQ, or an earlier release, has made the store.
+        """
+        table = self._generations.table
+        return self.marks.table.get(topic) or table.get(topic) or table.get(_STORE, 0)
 
     def returns(self, group: str, topic: str) -> bool:
         """Return whether a group without progress in a topic had some when the topic was deleted.
@@ -92,7 +99,9 @@ class Deletions(BrokerPart):
         return queue.max_offset if queue is not None else 0
 
     def open(self) -> None:
-        """Adjust the marks to a log that a crash has shortened, and finish interrupted deletions."""
+        """Adjust the marks to a log that a crash has shortened, finish interrupted deletions, and date a new store."""
+        if not (self._store.log.end or self._generations.table or self.marks.table):
+            self._generations.start_with({_STORE: -self._clock.now_ms()})
         deleted = self._store.deleted
         moved = {
             topic: deleted[topic] for topic, place in self.marks.table.items() if deleted.get(topic, place) != place
@@ -181,7 +190,9 @@ class Deletions(BrokerPart):
             return
         self.marks.change(topic, None)
         table = self._generations.table
-        gone = [key for key in table if self._topics.get(key.partition(_GROUP)[0]) is None]
+        if len(table) <= GENERATIONS_MAX:
+            return
+        gone = [key for key in table if key != _STORE and self._topics.get(key.partition(_GROUP)[0]) is None]
         for key in sorted(gone, key=table.__getitem__)[:-GENERATIONS_MAX]:
             self._generations.change(key, None)
             self._offsets.made_anew.pop(key, None)

@@ -3,7 +3,7 @@
     {"v": 1, "q": {"orders": {"broker-a": {"0": 17, "1": 20}}}}
 
 Each number is the QueueOffset of the next message: a range of two is half-open. The form is in files that outlive this
-release, so it changes only with `v`. Offsets in a topic that was deleted and made anew have its generation with them, where it is told:
+release, so it changes only with `v`. The generations of the topics are with them, where brokers tell them:
 
     {"v": 1, "q": {...}, "g": {"orders": {"broker-a": 52428800}}}
 """
@@ -22,7 +22,16 @@ VERSION = 1
 
 Positions = dict[MessageQueue, int]
 Generations = dict[tuple[str, str], int]
-"""(topic, broker) → generation of the topic, the LogOffset of its last deletion. 0, that it was never deleted, may be left out."""
+"""(topic, broker) → generation of the topic there: the LogOffset of its last deletion; without one, the time when the broker's store
+was new, below 0; 0, which may be left out: that is not known."""
+
+
+def is_another(now: int, then: int) -> bool:
+    """Return whether a topic of generation `now` is another one than that of generation `then`.
+
+    What was reached where no generation was known (at a RocketMQ broker, from a slave, by hand) may be of any that was not deleted.
+    """
+    return now != then and not (then == 0 and now < 0)
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -80,11 +89,11 @@ def from_json(value: Any, what: str = "offsets") -> Positions:
 
 
 def generations_of(value: Any, what: str = "offsets") -> Generations:
-    """Return the generations in a JSON text or a parsed value; none, if all its topics are the first. Raises ConfigError."""
+    """Return the generations in a JSON text or a parsed value. Raises ConfigError."""
     try:
         tree = json.loads(value) if isinstance(value, str) else value
         return {
-            (topic, broker): _whole(generation)
+            (topic, broker): _number(generation)
             for topic, brokers in tree.get("g", {}).items()
             for broker, generation in brokers.items()
         }
@@ -95,8 +104,12 @@ def generations_of(value: Any, what: str = "offsets") -> Generations:
 
 
 def _whole(offset: Any) -> int:
-    if isinstance(offset, bool) or not isinstance(offset, int):
-        raise TypeError(f"the offset {offset!r} is not a whole number")
-    if offset < 0:
+    if _number(offset) < 0:
         raise ValueError(f"the offset {offset} is negative")
-    return offset
+    return int(offset)
+
+
+def _number(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"{given!r} is not a whole number")
+    return given

@@ -292,7 +292,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         if not isinstance(limit, ReadAllAvailable):
             rest = {queue: offset for queue, offset in end.items() if queue not in anew}
             end = planner.limited({queue: begin[queue] for queue in begin if queue not in anew}, rest) | anew
-        return offsets.to_json(end, self._begun)
+        # Spark compares text: generations that are told only now would be news to it.
+        return offsets.to_json(end, self._begun) if end != begin or anew else start
 
     def _enough(self, begin: Positions, end: Positions, *, anew: bool) -> bool:
         """Return whether to begin a batch: `minOffsetsPerTrigger` messages are there, or have waited `maxTriggerDelay`."""

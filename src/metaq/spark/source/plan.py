@@ -420,7 +420,8 @@ class Planner:
         if not_read:
             raise ConfigError(f"{what} names queues that are not read: {', '.join(not_read[:10])}")
         kept, of = self.client.starts(given), offsets.generations_of(text, what)
-        for queue in self._made_anew(list(given), given, of) if of else ():
+        of_known = [queue for queue in given if (queue.topic, queue.broker) in of]
+        for queue in self._made_anew(of_known, given, of):
             given[queue] = kept[queue]
         ends = self.client.ends(given)
         beyond = [f"{queue} ends at {ends[queue]}, {at} is given" for queue, at in given.items() if at > ends[queue]]
@@ -438,7 +439,7 @@ class Planner:
 def differ(now: Mapping[tuple[str, str], int], then: Mapping[tuple[str, str], int], queue: MessageQueue) -> bool:
     """Return whether a queue's topic has another generation now than then; not if it is not told now."""
     place = queue.topic, queue.broker
-    return place in now and now[place] != then.get(place, 0)
+    return place in now and offsets.is_another(now[place], then.get(place, 0))
 
 
 @functools.lru_cache(maxsize=8)

@@ -148,7 +148,7 @@ def queue_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
 
 
 def kept_offsets(offsets: Mapping[MessageQueue, int], generations: Mapping[MessageQueue, int]) -> bytes:
-    """Encode a client's offsets.json: RocketMQ's, with the generation of each queue of a topic that was made anew."""
+    """Encode a client's offsets.json: RocketMQ's, with the generation of each queue's topic."""
     if not generations:
         return queue_offsets(offsets)
     return fastjson.dumps_java(

@@ -22,6 +22,7 @@ from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import in_thread, together
 from metaq.errors import BadRequest, BrokerError, ClientError, ConfigError, MetaqError, RequestTimeout
 from metaq.model import MessageQueue
+from metaq.model.offsets import is_another
 from metaq.wire import bodies
 
 log = logging.getLogger("metaq.client")
@@ -204,7 +205,7 @@ class LocalOffsets:
         async with self._busy:
             kept = await self._read_once()
             offset, now = self._unwritten.get(queue, kept.get(queue)), self.generation(queue)
-            if offset is not None and now is not None and now != self._generations.get(queue, 0):
+            if offset is not None and now is not None and is_another(now, self._generations.get(queue, 0)):
                 log.warning(
                     "topic %s was deleted and made anew at broker %s since the offset %d of %s was written to %s: going on at its first "
                     "message", queue.topic, queue.broker, offset, queue, self._path,
