@@ -143,6 +143,54 @@ def test_a_reader_goes_on_at_the_beginning(broker, topic, count, caplog):
     assert "is read from its first message on" in caplog.text
 
 
+class Progress:
+    """A store of the user's that keeps generations."""
+
+    def __init__(self) -> None:
+        self.kept, self.generations = {}, {}
+
+    def load(self, queue):
+        return self.kept.get(queue)
+
+    def update(self, queue, offset):
+        self.kept[queue] = offset
+
+    def load_generation(self, queue):
+        return self.generations.get(queue)
+
+    def update_generation(self, queue, generation):
+        self.generations[queue] = generation
+
+    def persist(self):
+        pass
+
+
+@pytest.mark.parametrize("count", [3, 9])
+@pytest.mark.parametrize("kind", [metaq.Consumer, metaq.PullConsumer])
+def test_progress_in_an_own_store_is_of_one_generation(broker, topic, count, kind):
+    progress = Progress()
+    make(broker, topic)
+    fill(broker, topic, 5)
+
+    def consumed_now(expected):
+        with kind(broker.namesrv, group=topic, topics=topic, start="earliest", offset_store=progress) as consumer:
+            found = []
+            while len(found) < expected:
+                if kind is metaq.PullConsumer:
+                    found += consumer.poll(PATIENCE)
+                else:
+                    found.append(consumer.receive(PATIENCE))
+                    found[-1].ack()
+            consumer.commit()
+            return [message.body for message in found]
+
+    consumed_now(5)
+    make_anew(broker, topic, count)
+    assert consumed_now(count) == new(count)
+    fill(broker, topic, 1, "later")
+    assert consumed_now(1) == [b"later 0"]
+
+
 @pytest.mark.parametrize("count", [3, 9])
 def test_progress_in_a_file_is_of_one_generation(broker, topic, count, tmp_path, caplog):
     """The file is RocketMQ's, with one table more."""

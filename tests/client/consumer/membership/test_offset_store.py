@@ -130,6 +130,63 @@ def test_failing_store_is_asked_again_and_the_log_has_the_numbers(caplog):
     assert table.kept == {FIRST: 2}
 
 
+class DatedTable(Table):
+    """One that keeps generations, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generations: dict[MessageQueue, int] = {}
+        self.calls: list[str] = []
+
+    def load_generation(self, queue):
+        return self.generations.get(queue)
+
+    def update_generation(self, queue, generation):
+        self.calls.append(f"generation {generation}")
+        self.generations[queue] = generation
+
+    def update(self, queue, offset):
+        self.calls.append(f"offset {offset}")
+        super().update(queue, offset)
+
+
+def test_own_store_keeps_the_generation_of_its_offsets(caplog):
+    """Told before the offset, where it is another; a topic made anew while nobody ran is begun at its first message."""
+    table = DatedTable()
+    store = OwnOffsets(table, "g")
+    asyncio.run(store.persist({FIRST: 3}))
+    store.generation = lambda _: -7
+    asyncio.run(store.persist({FIRST: 3}))
+    asyncio.run(store.persist({FIRST: 5}))
+    assert table.calls == ["offset 3", "generation -7", "offset 3", "offset 5"]
+    again = OwnOffsets(table, "g")
+    again.generation = lambda _: -7
+    assert asyncio.run(again.load(FIRST)) == 5
+    again = OwnOffsets(table, "g")
+    again.generation = lambda _: 400
+    assert asyncio.run(again.load(FIRST)) == 0
+    assert "made anew at broker b since the offset 5 of t@b:0 was kept by DatedTable" in caplog.text
+    asyncio.run(again.persist({FIRST: 5}))
+    assert (table.kept[FIRST], table.generations[FIRST]) == (5, 400)
+
+
+def test_a_generation_that_is_none_stops_the_queue():
+    table = DatedTable()
+    table.kept[FIRST], table.generations[FIRST] = 5, "7"
+    with pytest.raises(OffsetsUnknown, match=r"load_generation.* returned '7': need None, or a whole number"):
+        asyncio.run(OwnOffsets(table, "g").load(FIRST))
+
+
+def test_a_store_with_half_of_the_methods_for_generations_is_refused():
+    table = Table()
+    table.load_generation = lambda queue: None
+    with pytest.raises(
+        TypeError, match="no method update_generation: it needs load_generation and update_generation, or neither"
+    ):
+        checked_store(table, broadcast=False)
+    checked_store(DatedTable(), broadcast=False)
+
+
 @pytest.mark.parametrize("answer", [-1, "7", True, 1.5])
 def test_own_store_that_returns_no_offset_stops_the_queue(answer):
     """Beginning anywhere else would lose or repeat messages."""

@@ -20,7 +20,7 @@ from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.ordering import OrderedDelivery
 from metaq.client.consumer.delivery.window import Chunk, Shut, Window
 from metaq.client.consumer.membership.generations import Anchor, Generations
-from metaq.client.consumer.membership.offset_store import BrokerOffsets, LocalOffsets, Offsets, kept_in_time
+from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets, kept_in_time
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.puller import Pulling, QueuePuller
@@ -65,8 +65,7 @@ class GroupMember:
             everything[self._retry_topic] = "*"
         self._subscriptions = Subscriptions(everything, core.clock)
         self._generations = Generations(core)
-        if isinstance(offsets, BrokerOffsets | LocalOffsets):
-            offsets.generation = self._generations.of
+        offsets.generation = self._generations.of
         self._starting = Starting(core, group, offsets, options)
         faults = OnceLog(log)
         delivery = OrderedDelivery if options.orderly else ConcurrentDelivery

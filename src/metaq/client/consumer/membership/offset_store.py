@@ -12,7 +12,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.groups import GetConsumeStats
@@ -34,9 +34,16 @@ OWN_TRIES = 2
 """Tries of a user's store per commit; the next follow with the next commit."""
 
 
+GenerationOf = Callable[[MessageQueue], int | None]
+
+
 class OffsetStore(Protocol):
     """A user's own store, given as `offset_store=`. Its methods are called in a thread, never two at a time, and may
-    block. An offset is the number of the next message to be consumed."""
+    block. An offset is the number of the next message to be consumed.
+
+    An offset is good for the topic of which it was taken, and not for one that is made anew under its name. A store tells the two apart
+    across runs of the program if it has two methods more, as `GenerationStore`.
+    """
 
     def load(self, queue: MessageQueue) -> int | None:
         """The offset that is kept for the queue; None if there is none. Called before the queue is begun.
@@ -56,8 +63,26 @@ class OffsetStore(Protocol):
         ...
 
 
+class GenerationStore(OffsetStore, Protocol):
+    """An `OffsetStore` that keeps a number with each offset: the generation of the queue's topic, which only its broker knows.
+
+    If the topic has another one when the queue is begun again, the queue is begun at its first message.
+    """
+
+    def load_generation(self, queue: MessageQueue) -> int | None:
+        """The generation that was kept with the queue's offset; None: none. Called after `load`; what it raises counts as there."""
+        ...
+
+    def update_generation(self, queue: MessageQueue, generation: int) -> None:
+        """The generation to be kept with the queue's offset. Called before its `update`, if it has changed; `persist` follows."""
+        ...
+
+
 class Offsets(Protocol):
     """Loads and stores the next offset to be consumed, per queue."""
+
+    generation: GenerationOf
+    """Returns the generation of a queue's topic that its offsets are of; None: not known."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         """Load the stored offset; None: there is none. Raises one of FAULTS: unknown, so the queue must not be begun."""
@@ -120,8 +145,7 @@ class BrokerOffsets:
 
     def __init__(self, core: ClientCore, group: str) -> None:
         self._core, self._group = core, group
-        self.generation: Callable[[MessageQueue], int | None] = lambda _: None
-        """Generation of a queue's topic that its offset is of: a broker takes no offset of the topic before."""
+        self.generation: GenerationOf = _unknown  # a broker takes no offset of the topic before
         self._kept: dict[MessageQueue, int] = {}
         self._begun: set[tuple[str, str]] = set()
         """(broker, topic) for which the broker has an offset of this group."""
@@ -185,8 +209,7 @@ class LocalOffsets:
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
-        self.generation: Callable[[MessageQueue], int | None] = lambda _: None
-        """Generation of a queue's topic that its offset is of; None: not known."""
+        self.generation: GenerationOf = _unknown
         self._generations: dict[MessageQueue, int] = {}
         """Generations that the offsets of `_kept` are of, where it is not 0."""
         self._to_write: Mapping[MessageQueue, int] = {}
@@ -206,10 +229,7 @@ class LocalOffsets:
             kept = await self._read_once()
             offset, now = self._unwritten.get(queue, kept.get(queue)), self.generation(queue)
             if offset is not None and now is not None and is_another(now, self._generations.get(queue, 0)):
-                log.warning(
-                    "topic %s was deleted and made anew at broker %s since the offset %d of %s was written to %s: going on at its first "
-                    "message", queue.topic, queue.broker, offset, queue, self._path,
-                )  # fmt: skip
+                _tell_made_anew(queue, offset, f"was written to {self._path}")
                 # Written with the next offsets. If the first messages are gone already, the first pull says so.
                 self._unwritten[queue] = offset = 0
         return offset
@@ -293,14 +313,18 @@ class OwnOffsets:
 
     def __init__(self, store: OffsetStore, group: str) -> None:
         self._store, self._group = store, group
+        self.generation: GenerationOf = _unknown
         self._kept: dict[MessageQueue, int] = {}
+        self._keeps_generations = callable(getattr(store, "load_generation", None))
+        self._generations: dict[MessageQueue, int] = {}
+        """Generations that the store has."""
         self._busy = asyncio.Lock()
 
     async def load(self, queue: MessageQueue) -> int | None:
         name = type(self._store).__name__
         async with self._busy:
             try:
-                offset = await in_thread(self._store.load, queue)
+                offset, then = await in_thread(self._load, queue)
             except Exception as error:
                 log.exception("the offset store %s of group %s failed to load %s", name, self._group, queue)
                 raise OffsetsUnknown(f"{name}.load({queue}) failed: {type(error).__name__}: {error}") from error
@@ -309,8 +333,22 @@ class OwnOffsets:
         # A wrong offset would skip or repeat messages without a word: the queue waits instead.
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise OffsetsUnknown(f"{name}.load({queue}) returned {offset!r}: need None, or an offset from 0 on")
+        if then is not None:
+            if not isinstance(then, int) or isinstance(then, bool):
+                raise OffsetsUnknown(f"{name}.load_generation({queue}) returned {then!r}: need None, or a whole number")
+            self._generations[queue] = then
+        now = self.generation(queue)
         self._kept[queue] = offset
+        if self._keeps_generations and now is not None and is_another(now, then or 0):
+            _tell_made_anew(queue, offset, f"was kept by {name}")
+            return 0
         return offset
+
+    def _load(self, queue: MessageQueue) -> tuple[int | None, int | None]:
+        offset = self._store.load(queue)
+        if offset is None or not self._keeps_generations:
+            return offset, None
+        return offset, cast("GenerationStore", self._store).load_generation(queue)
 
     async def begun(self, queues: Collection[MessageQueue]) -> bool:
         # By what was loaded: `load` is promised to be called for queues that are begun.
@@ -322,7 +360,11 @@ class OwnOffsets:
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
         name, errors = type(self._store).__name__, list[MetaqError]()
         async with self._busy:
-            changed = {queue: offset for queue, offset in offsets.items() if self._kept.get(queue) != offset}
+            changed = {
+                queue: offset
+                for queue, offset in offsets.items()
+                if self._kept.get(queue) != offset or self._new_generation(queue) is not None
+            }
             for tries_left in reversed(range(OWN_TRIES if changed else 0)):
                 try:
                     await in_thread(self._keep, changed)
@@ -339,10 +381,31 @@ class OwnOffsets:
                     return []
         return errors
 
+    def _new_generation(self, queue: MessageQueue) -> int | None:
+        """Return the generation that the store is to keep; None: it has it, or keeps none."""
+        now = self.generation(queue) if self._keeps_generations else None
+        return None if now == self._generations.get(queue) else now
+
     def _keep(self, offsets: Mapping[MessageQueue, int]) -> None:
+        generations = dict[MessageQueue, int]()
         for queue, offset in offsets.items():
+            if (now := self._new_generation(queue)) is not None:
+                cast("GenerationStore", self._store).update_generation(queue, now)
+                generations[queue] = now
             self._store.update(queue, offset)
         self._store.persist()
+        self._generations |= generations
+
+
+def _unknown(_queue: MessageQueue) -> int | None:
+    return None
+
+
+def _tell_made_anew(queue: MessageQueue, offset: int, how: str) -> None:
+    log.warning(
+        "topic %s was deleted and made anew at broker %s since the offset %d of %s %s: going on at its first message",
+        queue.topic, queue.broker, offset, queue, how,
+    )  # fmt: skip
 
 
 def _not_kept(what: str, cause: Exception) -> OffsetsNotKept:
@@ -366,10 +429,15 @@ def checked_store(given: str | os.PathLike[str] | OffsetStore | None, *, broadca
         raise ConfigError(
             f"offset_store={given!r}: need 'broker', 'local', a path, or an object with load, update, persist"
         )
-    for name, arguments in (("load", 1), ("update", 2), ("persist", 0)):
+    generations = {"load_generation": 1, "update_generation": 2}
+    optional = generations if any(hasattr(given, name) for name in generations) else {}
+    for name, arguments in ({"load": 1, "update": 2, "persist": 0} | optional).items():
         method = getattr(given, name, None)
         if not callable(method):
-            raise TypeError(f"the offset store {given!r} has no method {name}: it needs load, update and persist")
+            needed = (
+                "load_generation and update_generation, or neither" if name in optional else "load, update and persist"
+            )
+            raise TypeError(f"the offset store {given!r} has no method {name}: it needs {needed}")
         if inspect.iscoroutinefunction(method):
             raise TypeError(f"the offset store's {name} is asynchronous: make it `def`; it is called in a thread")
         with contextlib.suppress(ValueError):  # Native code, whose signature may be unknown.

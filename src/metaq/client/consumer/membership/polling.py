@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, field
 
+from metaq.client.consumer.membership.generations import Anchor
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.shared.core import ClientCore
@@ -44,8 +45,6 @@ class Batch(Protocol):
 Pull = Callable[[MessageQueue, int], Awaitable[Batch]]
 """(queue, offset): up to so many messages, held by the broker while there are none. Raises OffsetOutOfRange, MetaqError."""
 
-Look = Callable[[list[MessageQueue]], Awaitable[bool]]
-
 
 class PolledMember(Protocol):
     """The member whose queues are polled."""
@@ -56,6 +55,10 @@ class PolledMember(Protocol):
     async def position(self, queue: MessageQueue) -> int: ...
 
     def update(self, queue: MessageQueue, offset: int) -> None: ...
+
+    async def look_for_new(self, queues: Sequence[MessageQueue]) -> bool:
+        """Move those of the queues, which end before positions, whose topic was made anew. Returns whether one was."""
+        ...
 
 
 class Stopped(Exception):
@@ -70,6 +73,8 @@ class _Place(Struct):
     """Offset of the next pull; below 0: not known yet."""
     position: int = -1
     """Offset of the next message that is handed out."""
+    newest: Anchor | None = None
+    """The newest message that was pulled."""
     task: asyncio.Task[None] | None = None
 
     def end(self) -> None:
@@ -80,9 +85,8 @@ class _Place(Struct):
 class Polling:
     """One pull consumer's polls."""
 
-    def __init__(self, core: ClientCore, member: PolledMember, pull: Pull, look: Look | None = None) -> None:
-        """Args: look: moves those of the queues whose topic was made anew, and returns whether one was."""
-        self._core, self._member, self._pull, self._renew = core, member, pull, look
+    def __init__(self, core: ClientCore, member: PolledMember, pull: Pull) -> None:
+        self._core, self._member, self._pull = core, member, pull
         self._places: dict[MessageQueue, _Place] = {}
         self._given: dict[MessageQueue, int] = {}
         """Queue → next offset, if what the last poll handed out is consumed."""
@@ -136,6 +140,11 @@ class Polling:
         """The offset of the next message of a queue that poll hands out; None: nothing was polled of it."""
         place = self._places.get(queue)
         return None if place is None or place.position < 0 else place.position
+
+    def newest(self, queue: MessageQueue) -> Anchor | None:
+        """Return the newest message that was pulled of a queue since its offset was moved."""
+        place = self._places.get(queue)
+        return None if place is None else place.newest
 
     def seek(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue at these offsets. Raises ConfigError: a queue is not ours."""
@@ -224,7 +233,7 @@ class Polling:
             batch = await self._pull(queue, place.next_offset)
         except OffsetOutOfRange as error:
             short = place.next_offset > error.kept.stop
-            if short and self._renew is not None and self._places.get(queue) is place and await self._renew([queue]):
+            if short and self._places.get(queue) is place and await self._member.look_for_new([queue]):
                 return  # the place is forgotten
             self._out_of_range(queue, place, error)
         except MetaqError as error:
@@ -234,6 +243,8 @@ class Polling:
             self._faults.over(f"{queue}")
             place.next_offset = batch.next_offset
             place.waiting.extend(batch.messages)
+            if batch.messages:
+                place.newest = Anchor.of(batch.messages[-1])
             self._waiting_bytes += sum(len(message.body) for message in batch.messages)
             if not place.waiting and place.position != batch.next_offset:  # A filter passed over what is there.
                 place.position = self._given[queue] = batch.next_offset

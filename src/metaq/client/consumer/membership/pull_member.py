@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import structs
 
-from metaq.client.consumer.membership.generations import Generations, tell
+from metaq.client.consumer.membership.generations import Anchor, Generations, tell
 from metaq.client.consumer.membership.group import QUEUES_AT_ONCE
-from metaq.client.consumer.membership.offset_store import BrokerOffsets, LocalOffsets, Offsets, kept_in_time
+from metaq.client.consumer.membership.offset_store import Offsets, kept_in_time
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.sharing import Sharing
@@ -56,8 +56,7 @@ class PullMember:
         self.options = structs.replace(options, on_share=self._share_changed)
         self.subscriptions = Subscriptions({}, core.clock)
         self._generations = Generations(core)
-        if isinstance(offsets, BrokerOffsets | LocalOffsets):
-            offsets.generation = self._generations.of
+        offsets.generation = self._generations.of
         self._starting = Starting(core, group, offsets, options)
         self._sharing = Sharing(core, group, self.subscriptions, RETRY_PREFIX + group, self.options, self, OnceLog(log))
         self._positions: dict[MessageQueue, int] = {}
@@ -70,6 +69,8 @@ class PullMember:
         """Called, in any thread, when our queues are others than before."""
         self.on_moved: Callable[[MessageQueue], None] = lambda _: None
         """Called, in the loop, when an administrator moved our progress in a queue, or it is no longer ours."""
+        self.newest: Callable[[MessageQueue], Anchor | None] = lambda _: None
+        """Returns the newest message that was polled of a queue."""
         self._tasks: list[asyncio.Task[None]] = []
         self.follows = False
         """Whether it takes part in sharing out topics by patterns."""
@@ -211,11 +212,14 @@ class PullMember:
         return all(await together(self._take, queues, QUEUES_AT_ONCE))
 
     async def _look_at_generations(self) -> None:
-        await self.look_for_new(list(self._positions))
+        await self.look_for_new(list(self._positions), short=False)
 
-    async def look_for_new(self, queues: Collection[MessageQueue]) -> bool:
-        """Go on at the first message in those of our queues whose topic was made anew. Returns whether one was."""
-        found = await self._generations.renewed(queues, lambda _: None)
+    async def look_for_new(self, queues: Collection[MessageQueue], *, short: bool = True) -> bool:
+        """Go on at the first message in those of our queues whose topic was made anew. Returns whether one was.
+
+        `short`: they end before positions.
+        """
+        found = await self._generations.renewed(queues, self.newest, short=short)
         for queue, begin in found.items():
             if (before := self._positions.get(queue)) is not None:
                 tell(self.group, queue, before, begin)
