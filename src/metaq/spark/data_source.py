@@ -58,10 +58,15 @@ LOOK_SHARE = 0.05
 class SlicePartition(InputPartition):  # type: ignore[misc]
     """One Spark partition: a range of offsets of one queue."""
 
-    def __init__(self, wanted: Slice) -> None:
-        """Args: wanted: the range. Plain values: Spark pickles it for the task."""
+    def __init__(self, wanted: Slice, generation: int | None = None) -> None:
+        """Plain values: Spark pickles it for the task.
+
+        Args:
+            wanted: the range.
+            generation: of the queue's topic when it was planned; None: not known.
+        """
         super().__init__(str(wanted))
-        self.wanted = wanted
+        self.wanted, self.generation = wanted, generation
 
 
 class MetaqDataSource(DataSource):  # type: ignore[misc]
@@ -148,15 +153,23 @@ class _SliceReading:
     def read(self, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows. Runs in an executor's Python worker, on a pickled copy of the reader.
 
-        Raises as `read_slice`.
+        Raises as `read_slice`; MessagesLost: the topic was made anew since it was planned, and failOnDataLoss is set.
         """
         if self.options.rows == "slices":
             yield schema.slice_batch(partition.wanted, self.columns)
             return
-        client = self.planner.client
-        for decoded in read_slice(client, partition.wanted, self.fetch):
+        planner = self.planner
+        if not self.options.fail_on_data_loss and planner.is_made_anew(partition.wanted, partition.generation):
+            return
+        for decoded in read_slice(planner.client, partition.wanted, self.fetch):
             for piece in decoded.pieces(self.columns):
                 yield self._read(piece).to_batch(self.columns)
+        # Behind the last message: what was read before it was made anew is of the topic that was planned.
+        if self.options.fail_on_data_loss:
+            planner.is_made_anew(partition.wanted, partition.generation)
+
+    def _partitions(self, slices: Iterable[Slice], of: Generations) -> list[InputPartition]:
+        return [SlicePartition(wanted, of.get((wanted.queue.topic, wanted.queue.broker))) for wanted in slices]
 
     def _read(self, piece: records.Decoded) -> records.Decoded:
         """Return the records that become rows, by the option `corrupt`. Raises BodyUnreadable."""
@@ -186,7 +199,7 @@ class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
         slices = planner.cut(slices)
         # For an empty list Spark would run one task with read(None): give it an empty slice.
         empty = [Slice(queue, offset, offset) for queue, offset in sorted(start.items())[:1]]
-        return [SlicePartition(wanted) for wanted in slices or empty]
+        return self._partitions(slices or empty, planner.generations_now(start))
 
     def read(self, partition: SlicePartition | None) -> Iterator[pa.RecordBatch]:
         # None if a pattern matches no topic: there is no queue to make an empty slice of.
@@ -252,10 +265,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
             # Asked only where no batch is committed, so none of the group's progress can be this query's.
             self.planner.check_progress_group(own=False)
             self._initial = self.planner.start(LATEST)
-            # One queue of each topic and broker is enough.
-            one = {(queue.topic, queue.broker): queue for queue in self._initial}
-            self.planner.client.starts(one.values())
-            self._begun = self.planner.generations(self._initial)
+            self._begun = self.planner.generations_now(self._initial)
         return offsets.to_json(self._initial, self._begun)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -327,7 +337,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         # The positions of a topic and of the one made anew under its name have nothing between them.
         begin = {queue: offset for queue, offset in begin.items() if not differ(now, then, queue)}
         slices = slicing.slices_between(begin, offsets.from_json(end))
-        return [SlicePartition(wanted) for wanted in self.planner.cut(slices)]
+        return self._partitions(self.planner.cut(slices), now)
 
     def _news(self, planner: Planner, begin: Positions, then: Generations) -> Positions:
         """Return the queues' ends; waits up to IDLE_SECONDS for enough messages, and returns `begin` without.

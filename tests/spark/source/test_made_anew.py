@@ -6,14 +6,14 @@ import json
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from metaq.admin import Admin
 from metaq.errors import ConfigError, MessagesLost
 from metaq.model import offsets
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster import client
-from metaq.spark.data_source import MetaqStreamReader
+from metaq.spark.data_source import MetaqReader, MetaqStreamReader
 from metaq.spark.source.plan import Planner
 from metaq.spark.source.settings import SourceOptions
 from tests.scripted import ScriptedCluster
@@ -164,3 +164,47 @@ def test_the_form_in_checkpoints():
 def test_what_was_reached_where_no_generation_was_known_goes_on_in_a_store_that_is_dated(now, then, another):
     """Otherwise a position that a slave has told would be lost data at its master."""
     assert offsets.is_another(now, then) is another
+
+
+def planned(stream, cluster):
+    start = stream.latestOffset(stream.initialOffset(), NO_LIMIT)
+    (part,) = stream.partitions(start, stream.latestOffset(start, NO_LIMIT))
+    assert (part.wanted.start, part.wanted.end) == (0, 50)
+    return part
+
+
+@pytest.mark.parametrize("count", [50, 90])
+def test_a_batch_that_was_planned_before_is_not_read_of_the_topic_after(cluster, count, caplog):
+    part = planned(reader(cluster), cluster)
+    make_anew(cluster, count)
+    with pytest.raises(MessagesLost, match="made anew"):
+        list(reader(cluster).read(part))
+    careless = reader(cluster, failOnDataLoss="false")
+    assert list(careless.read(part)) == []
+    assert "was deleted and made anew" in caplog.text
+
+
+def test_a_batch_whose_topic_is_the_same_is_read(cluster):
+    for more in ({}, {"failOnDataLoss": "false"}):
+        stream = MetaqStreamReader(options(cluster, **more), StructType([StructField("queue_offset", LongType())]))
+        assert sum(batch.num_rows for batch in stream.read(planned(stream, cluster))) == 50
+
+
+def test_a_batch_read_is_of_the_topic_that_was_planned(cluster):
+    batch = MetaqReader(options(cluster), StructType([]))
+    (part,) = batch.partitions()
+    assert part.generation < 0
+    make_anew(cluster, 60)
+    with pytest.raises(MessagesLost, match="made anew"):
+        list(batch.read(part))
+
+
+def test_a_batch_read_of_a_topic_made_anew_in_between_is_a_new_one(cluster):
+    """Whatever this process knew of it."""
+    for given in ("earliest", '{"v":1,"q":{"orders":{"broker-a":{"0":10}}}}'):
+        (part,) = MetaqReader(options(cluster, startingOffsets=given), StructType([])).partitions()
+        make_anew(cluster, 60)
+        batch = MetaqReader(options(cluster, startingOffsets=given), StructType([]))
+        (again,) = batch.partitions()
+        assert again.generation != part.generation
+        list(batch.read(again))
