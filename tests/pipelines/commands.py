@@ -44,6 +44,11 @@ def chatter(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith(own)]
 
 
+def traces(text: str) -> list[str]:
+    """Lines of stack traces, of Python and of the JVM: what goes wrong beside a pipeline is told in a line."""
+    return [line for line in text.splitlines() if line.startswith(("Traceback", "  File ", "\tat "))]
+
+
 def run_here(spark: Any, name: str, *words: str) -> subprocess.CompletedProcess[str]:
     """The command to its end, in this process and on a test's session: what it printed, and the exit status that it would have.
 

@@ -67,6 +67,10 @@ def test_killed_twice_the_tables_are_what_was_sent(spark, metaq_broker, tmp_path
                     return status is not None and status.pid == running.pid and status.batches >= 2
 
                 eventually(done, WHOLE_PATIENCE, what="two batches of this run")
+                assert commands.chatter((tmp_path / "pipeline.log").read_text()) == [], (
+                    "nothing is wrong until it is killed"
+                )
+                (tmp_path / "pipeline.log").unlink()
         done = commands.run_here(spark, "changes", *command, "--once")
         assert done.returncode == 0, done.stderr
         told = [json.loads(line) for line in done.stdout.splitlines()]

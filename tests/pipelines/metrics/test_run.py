@@ -23,13 +23,13 @@ def words(broker, folder: Path) -> list[str]:
     return [*given, "--window-seconds", "1", "--sample-seconds", "0.2"]
 
 
-def pipeline(broker, folder: Path, *more: str):
-    return commands.pipeline(folder / "pipeline.log", "metrics", *words(broker, folder), *more)
+def pipeline(broker, folder: Path, *more: str, log: str = "pipeline.log"):
+    return commands.pipeline(folder / log, "metrics", *words(broker, folder), *more)
 
 
 def test_killed_stopped_and_finished_every_message_is_counted_once(spark, metaq_broker, tmp_path):
     """kill -9 in full run, then SIGTERM, then `--once`: the windows hold what the queues hold, and `show` tells it."""
-    state, log = tmp_path / "m" / STATE, tmp_path / "pipeline.log"
+    state, log = tmp_path / "m" / STATE, tmp_path / "stopped.log"
 
     def batches() -> int:
         return decode(state.read_bytes()).batch if state.exists() else -1
@@ -40,10 +40,12 @@ def test_killed_stopped_and_finished_every_message_is_counted_once(spark, metaq_
         with pipeline(metaq_broker, tmp_path, "--trigger", "0.2"):
             eventually(lambda: batches() >= 2, WHOLE_PATIENCE, what="some batches")
         seen = batches()
-        with pipeline(metaq_broker, tmp_path, "--trigger", "0.2") as running:
+        with pipeline(metaq_broker, tmp_path, "--trigger", "0.2", log=log.name) as running:
             eventually(lambda: batches() > seen + 1, WHOLE_PATIENCE, what="another batch")
             running.terminate()
             assert running.wait(WHOLE_PATIENCE) == 0, log.read_text()[-3000:]
+    (line,) = commands.chatter(log.read_text())
+    assert "there is no trace topic" in line, "no library says anything at a stop"
     done = commands.run_here(spark, "metrics", *words(metaq_broker, tmp_path), "--once")
     assert done.returncode == 0, done.stderr
 

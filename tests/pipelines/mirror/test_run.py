@@ -30,8 +30,8 @@ def words(source, target, folder: Path) -> list[str]:
     return [*given, "--trigger", "0.2", "--json"]
 
 
-def pipeline(source, target, folder: Path, *more: str):
-    return commands.pipeline(folder.parent / "pipeline.log", "mirror", *words(source, target, folder), *more)
+def pipeline(source, target, folder: Path, *more: str, log: str = "pipeline.log"):
+    return commands.pipeline(folder.parent / log, "mirror", *words(source, target, folder), *more)
 
 
 def batches(folder: Path) -> int:
@@ -43,7 +43,8 @@ def batches(folder: Path) -> int:
 def reached(running, folder: Path, batch: int) -> None:
     """Wait until the mirror has come so far, or has died of something."""
     eventually(lambda: batches(folder) >= batch or running.poll() is not None, WHOLE_PATIENCE, what=f"batch {batch}")
-    assert running.poll() is None, (folder.parent / "pipeline.log").read_text()[-3000:]
+    logs = [log.read_text()[-3000:] for log in folder.parent.glob("*.log")]
+    assert running.poll() is None, "\n".join(logs)
 
 
 def dumped(broker) -> list[dict]:
@@ -70,13 +71,14 @@ def test_killed_and_finished_the_target_is_what_the_source_holds(spark, fresh_me
         with producing(source, TOPIC):
             with pipeline(source, target, folder) as running:
                 reached(running, folder, 3)
-            with pipeline(source, target, folder) as running:
+            with pipeline(source, target, folder, log="stopped.log") as running:
                 reached(running, folder, batches(folder) + 1)
                 target.kill()
                 target.start()
                 reached(running, folder, batches(folder) + 3)
                 running.terminate()
-                assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+                assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "stopped.log").read_text()[-3000:]
+        assert commands.traces((tmp_path / "stopped.log").read_text()) == [], "the target's death is told in lines"
         more = ["--once", "--progress-group", "mirrors"]
         done = commands.run_here(spark, "mirror", *words(source, target, folder), *more)
         assert done.returncode == 0, done.stderr

@@ -34,7 +34,6 @@ from metaq.spark.source.settings import LATEST, SourceOptions
 _LOG = logging.getLogger(__name__)
 ASK_SECONDS = 5.0
 """Retry time of a sample for a broker that is away: short, because the next sample comes soon."""
-FIRST_ROUTE_SECONDS = 2.0
 TOPIC, COMMAND = "topic", "command"
 
 
@@ -68,7 +67,8 @@ def _topics(options: MetricsOptions) -> tuple[list[str], str]:
         if not options.traced:
             return topics, ""
         try:
-            client.queues([options.traced], FIRST_ROUTE_SECONDS)
+            # Once: each further try would log that there is no route, where nothing is wrong.
+            client.queues([options.traced], 0.0)
         except NoRoute:
             _LOG.warning(
                 "metrics: there is no trace topic %s yet: latencies of consumers are measured from the next start on, if it is "
