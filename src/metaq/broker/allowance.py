@@ -18,6 +18,11 @@ SHARE_MIN: Final = 64
 """Topics, and groups, that one client may make in any case."""
 
 
+def share_of(limit: int, least: int = 1) -> int:
+    """Return one client's share of a table of at most `limit` entries. `least`: what it gets of a small table."""
+    return max(least, limit // SHARES)
+
+
 class Rate(Struct, frozen=True):
     """Amount that may be taken at once, and amount that becomes available again per second."""
 
@@ -108,7 +113,7 @@ class Quota:
         if self._bucket.refill(rate, now) < 1:
             return f"the limit of {per_minute} a minute is reached, try again later"
         if client:
-            share, own = max(SHARE_MIN, total_max // SHARES), Rate(per_minute // SHARES, per_minute / 60 / SHARES)
+            share, own = share_of(total_max, SHARE_MIN), Rate(per_minute // SHARES, per_minute / 60 / SHARES)
             maker = self._makers.get(client) or _Maker(Bucket(own.burst, now))
             if maker.count >= share:
                 return f"the client {client} has made {maker.count}, its share of the limit of {total_max}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from metaq.broker.allowance import SHARES
+from metaq.broker.allowance import share_of
 from metaq.broker.channel import Channel
 from metaq.clock import Clock
 from metaq.kept import SLACK_BYTES, Kept
@@ -99,7 +99,7 @@ class HeldPulls:
         if mine is None:
             mine = self._add_holder(pull.channel)
         # Answered at once instead of refused: clients treat NO_NEW_MSG as the normal case, and simply pull again.
-        if self._count >= self._held_max or mine.client.held >= max(CHANNEL_HELD_MIN, self._held_max // SHARES):
+        if self._count >= self._held_max or mine.client.held >= share_of(self._held_max, CHANNEL_HELD_MIN):
             return False
         if pull.reads and self._reading[pull.key] >= READING_MAX:
             pull.deaf, pull.deadline = True, min(pull.deadline, self._clock.monotonic() + DEAF_SECONDS)

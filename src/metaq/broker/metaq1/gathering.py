@@ -7,10 +7,12 @@ not be staged is kept unchanged: a repeated chunk must have the same content und
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from msgspec import Struct, field
 
+from metaq.broker.allowance import share_of
 from metaq.broker.channel import Channel
 from metaq.errors import Reason, Refused
 from metaq.model import properties as props
@@ -28,8 +30,6 @@ GATHERED_BYTES: Final = 64 << 20
 """Buffered bytes of all connections at most."""
 _BRANCH_BYTES, _PART_BYTES = 1500, 1000
 """Memory of an open transaction and of one of its parts beside the messages (estimate)."""
-PEER_SHARE: Final = 4
-"""Divisor: one connection may have a quarter of all open local transactions, one client a quarter of XA branches."""
 
 
 class Entries(Protocol):
@@ -158,13 +158,39 @@ def entry_of(entry: PartitionEntry, cluster: str) -> bytes:
 
 
 class Memory:
-    """Accounting of buffered bytes, per connection and in all."""
+    """Accounting of buffered bytes, per connection and in all.
 
-    def __init__(self) -> None:
+    Args: peer_bytes_max: bytes of all that clients may make the broker keep, as it is now.
+    """
+
+    def __init__(self, peer_bytes_max: Callable[[], int]) -> None:
         self.bytes = 0
+        self._peer_bytes_max = peer_bytes_max
         self._shares: dict[Channel, int] = {}
         self._branches: dict[str, Branch] = {}
         """Transactions with buffered messages, the longest holder first."""
+
+    @property
+    def limit(self) -> int:
+        """Buffered bytes of all connections at most: what an XA branch has gathered outlives its connection."""
+        return min(GATHERED_BYTES, self._peer_bytes_max() // 8)
+
+    def is_full(self, size: int) -> bool:
+        """Return whether `size` more bytes are too many for all connections together."""
+        return self.bytes + size > self.limit
+
+    def is_full_for(self, channel: Channel, size: int) -> bool:
+        """Return whether `size` more bytes are too many for a connection."""
+        return self.share(channel) + size > SHARE_BYTES
+
+    def check(self, channel: Channel, size: int) -> None:
+        """Return if `size` more bytes fit. Raises Refused BUSY."""
+        if self.is_full_for(channel, size) or self.is_full(size):
+            raise Refused(
+                Reason.BUSY,
+                f"{self.share(channel)} bytes of transactions of this connection wait in memory, {self.bytes} of all; the limits "
+                f"are {SHARE_BYTES} and {self.limit}: try again, or commit or roll back some",
+            )
 
     def share(self, channel: Channel) -> int:
         """Return the buffered bytes of a connection's transactions."""
@@ -223,21 +249,21 @@ class Counts:
     def check_transactions(self, limit: int, channel: Channel, *, local: bool) -> None:
         """Return if one more transaction may be opened. Raises Refused BUSY."""
         count, mine = self.all.transactions, self.of(channel, local=local).transactions
-        if count >= limit or mine >= max(1, limit // PEER_SHARE):
+        if count >= limit or mine >= share_of(limit):
             raise Refused(
                 Reason.BUSY,
                 f"{count} transactions are open, {mine} of them {_of_this(local=local)}; the limits are {limit} "
-                f"(stagedPartsMax) and {max(1, limit // PEER_SHARE)}: commit or roll back some",
+                f"(stagedPartsMax) and {share_of(limit)}: commit or roll back some",
             )
 
     def check_parts(self, limit: int, branch: Branch) -> None:
         """Return if one more part may be opened. Raises Refused BUSY."""
         count, mine = self.all.parts, self.of(branch.channel, local=branch.local).parts
-        if count >= limit or mine >= max(1, limit // PEER_SHARE):
+        if count >= limit or mine >= share_of(limit):
             raise Refused(
                 Reason.BUSY,
                 f"there are messages for {count} partitions in open transactions, counted in each, {mine} "
-                f"{_of_this(local=branch.local)}; the limits are {limit} (stagedPartsMax) and {max(1, limit // PEER_SHARE)}: "
+                f"{_of_this(local=branch.local)}; the limits are {limit} (stagedPartsMax) and {share_of(limit)}: "
                 "commit or roll back some",
             )
 

@@ -20,8 +20,6 @@ from metaq.broker.environment import Environment
 from metaq.broker.log.acks import AckPolicy, Due, later
 from metaq.broker.metaq1.gathering import (
     CHUNK_BYTES,
-    GATHERED_BYTES,
-    SHARE_BYTES,
     Branch,
     Counts,
     Entries,
@@ -91,7 +89,8 @@ class Metaq1Transactions(BrokerPart):
         self._by_hand = EndedByHand(staging, self._new_id)
         self._due: dict[str, Outcome] = {}
         """Staged transactions to be ended, which could not be written yet → outcome; retried with every tick."""
-        self._memory, self._counts, self._timed = Memory(), Counts(), 0
+        self._memory = Memory(lambda: environment.options.peer_bytes_max)
+        self._counts, self._timed = Counts(), 0
         self._timers: list[tuple[float, int, Branch]] = []
         self._numbers = itertools.count()
         self._run = f"{environment.clock.now_ms():x}-{environment.clock.token()[:8]}"
@@ -230,28 +229,21 @@ class Metaq1Transactions(BrokerPart):
     def _make_room(self, branch: Branch, size: int) -> None:
         """Stage buffered messages until `size` more bytes fit into memory. Raises Refused, Saving: they do not."""
         memory, channel = self._memory, branch.channel
-        # What an XA branch has gathered outlives its connection: a part of what all clients may make the broker keep.
-        gathered_max = min(GATHERED_BYTES, self._environment.options.peer_bytes_max // 8)
         # First its own messages, then those of its connection's other transactions, then the longest holders of all.
-        if branch.held and (memory.share(channel) + size > SHARE_BYTES or branch.held + size > SHARE_BYTES):
+        if branch.held and memory.is_full_for(channel, size):
             self._stage_all(branch)
-        if memory.share(channel) + size > SHARE_BYTES:
+        if memory.is_full_for(channel, size):
             for other in [*self._local.get(channel, {}).values(), *memory.oldest(STAGED_AT_ONCE)]:
                 if other.channel is channel and other.held:
                     self._stage_other(other)
-                    if memory.share(channel) + size <= SHARE_BYTES:
+                    if not memory.is_full_for(channel, size):
                         break
-        if memory.bytes + size > gathered_max:
+        if memory.is_full(size):
             for other in memory.oldest(STAGED_AT_ONCE):
                 self._stage_other(other)
-                if memory.bytes + size <= gathered_max:
+                if not memory.is_full(size):
                     break
-        if memory.share(channel) + size > SHARE_BYTES or memory.bytes + size > gathered_max:
-            raise Refused(
-                Reason.BUSY,
-                f"{memory.share(channel)} bytes of transactions of this connection wait in memory, {memory.bytes} of all; the "
-                f"limits are {SHARE_BYTES} and {gathered_max}: try again, or commit or roll back some",
-            )
+        memory.check(channel, size)
 
     def _stage_other(self, branch: Branch) -> None:
         """Stage another transaction to make room. An error there is that client's, at its next step, and not this one's."""

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from metaq.broker.allowance import SHARES
+from metaq.broker.allowance import share_of
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.tables.members import CLIENT_ID_CHARS_MAX
@@ -214,7 +214,7 @@ class Locks:
     @property
     def _share(self) -> int:
         """Locks that one host, and one group, may have."""
-        return max(SHARE_MIN, self._options.queue_locks_max // SHARES)
+        return share_of(self._options.queue_locks_max, SHARE_MIN)
 
     def _leave(self, host: str) -> None:
         self._by_host[host] -= 1

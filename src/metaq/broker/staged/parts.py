@@ -8,13 +8,12 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from metaq.broker.allowance import share_of
 from metaq.broker.channel import Channel
 from metaq.errors import Reason, Refused
 from metaq.model.transactions.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, PartState, Seal, part_crc
 from metaq.options import BrokerOptions
 
-PEER_SHARE: Final = 4
-"""Divisor: one peer may have a quarter of `stagedPartsMax`."""
 CHUNKS_MEAN: Final = 64
 """Chunks of all parts, per part of `stagedPartsMax`: each takes memory, however small it is."""
 NAMED_MEAN: Final = 16
@@ -210,7 +209,7 @@ class Staged:
                     f"{self.parts} parts of staged transactions are open, the limit is {options.staged_parts_max} "
                     "(stagedPartsMax): nothing was staged, commit or roll back some",
                 )
-            share = max(1, options.staged_parts_max // PEER_SHARE)
+            share = share_of(options.staged_parts_max)
             if self._peers.get(peer, 0) + parts > share:
                 raise Refused(
                     Reason.BUSY,
