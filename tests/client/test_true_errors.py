@@ -111,6 +111,35 @@ def test_a_name_server_that_comes_in_time_is_found(topic, kind, key):
                 producer.close()
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda producer, topic: producer.queues(topic),
+        lambda producer, topic: producer.send_oneway(topic, b"x"),
+        lambda producer, topic: send_atomic(producer, topic),
+    ],
+    ids=["queues", "oneway", "atomic"],
+)
+def test_a_name_server_that_comes_in_time_is_found_by_other_calls_too(topic, ask):
+    with (
+        FakeCluster() as cluster,
+        Producer(cluster.namesrv, timeout=PATIENCE) as producer,
+        ThreadPoolExecutor() as pool,
+    ):
+        cluster.topics[topic] = 1
+        cluster.script[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lose
+        asked = pool.submit(ask, producer, topic)
+        eventually(lambda: cluster.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) >= 3)
+        assert not asked.done()
+        cluster.script.clear()
+        asked.result(PATIENCE)
+
+
+def send_atomic(producer, topic) -> None:
+    with pytest.raises(metaq.NotSupported):  # which is known once its broker is
+        producer.atomic(timeout=PATIENCE).send(topic, b"x")
+
+
 def lose(session, command) -> None:
     """A script entry: break the connection."""
     session.peer.abort("the test says so")

@@ -36,6 +36,7 @@ from metaq.client.shared.core import ClientCore
 from metaq.client.shared.messages import NO_KEYS, Selector, as_message, chosen, queue_for_key
 from metaq.client.shared.names import checked
 from metaq.client.shared.options import checked_seconds
+from metaq.client.shared.sending import found_within
 from metaq.client.shared.serializers import Encode
 from metaq.client.shared.values import Sent_contra
 from metaq.errors import (
@@ -228,7 +229,7 @@ class AtomicBase:
     async def _find_queues(self, topic: str, strict: bool) -> None:
         try:
             async with asyncio.timeout(self._timeout):
-                await self._outlet.find_queues(topic, strict)
+                await found_within(self._timeout, lambda: self._outlet.find_queues(topic, strict))
         except TimeoutError:
             raise RequestTimeout(f"no name server told the route of topic {topic} within {self._timeout:g} s") from None
 

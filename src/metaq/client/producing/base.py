@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import warnings
@@ -34,11 +33,11 @@ from metaq.client.shared.names import checked
 from metaq.client.shared.options import client_options
 from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.requests import AwaitedReply
-from metaq.client.shared.sending import ROUTE_PAUSE, Choose, Sender
+from metaq.client.shared.sending import Choose, Sender, found_within
 from metaq.client.shared.serializers import Serialize, encoder_of
 from metaq.client.shared.values import Sent_contra
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BufferFull, ClientClosed, ConfigError, ConnectionFailed, MetaqError, RequestTimeout
+from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError, RequestTimeout
 from metaq.model import Message, MessageQueue
 from metaq.model.message import BODY_BYTES_MAX, check_tag
 from metaq.model.topics.system import AUTO_CREATE_TOPIC
@@ -303,23 +302,20 @@ class ProducerBase(Generic[Sent_contra]):
         routes = self._core.routes
         return routes.fixed_queues_now(topic) if strict else routes.publish_queues_now(topic)
 
+    async def _queues(self, topic: str) -> list[MessageQueue]:
+        return list(await self._find_queues_within(self._accumulator.limits.timeout, topic, fresh=True))
+
     async def _find_queues(self, topic: str, *, strict: bool = False, fresh: bool = False) -> list[MessageQueue]:
         """In the loop: the same, asked for. Raises NoRoute, ConfigError: the topic has no fixed list of queues."""
         if strict:
             return await self._core.routes.fixed_queues(topic)
         return await self._core.routes.publish_queues(topic, fresh=fresh, template=self._sender.rules.template)
 
-    async def _find_queues_within(self, seconds: float, topic: str, *, strict: bool = False) -> list[MessageQueue]:
+    async def _find_queues_within(
+        self, seconds: float, topic: str, *, strict: bool = False, fresh: bool = False
+    ) -> list[MessageQueue]:
         """As `_find_queues`, again and again while no name server can be reached."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        while True:
-            try:
-                return await self._find_queues(topic, strict=strict)
-            except (ConnectionFailed, RequestTimeout):
-                if loop.time() + ROUTE_PAUSE >= deadline:
-                    raise
-            await asyncio.sleep(ROUTE_PAUSE)
+        return await found_within(seconds, lambda: self._find_queues(topic, strict=strict, fresh=fresh))
 
     def _outlet(self) -> Outlet:
         async def find_queues(topic: str, strict: bool) -> list[MessageQueue]:
@@ -395,6 +391,8 @@ class ProducerBase(Generic[Sent_contra]):
     async def _oneway(self, message: Message, choose: Choose | None) -> None:
         prefix = self._core.id_prefixes.next().decode()
         outgoing = self._accumulator.outgoing(message, f"{prefix}0000")
+        if self._queues_now(message.topic, strict=False) is None:
+            await self._find_queues_within(self._accumulator.limits.timeout, message.topic)
         await self._sender.send_oneway(outgoing, choose)
 
     async def _close(self) -> None:

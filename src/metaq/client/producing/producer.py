@@ -176,9 +176,9 @@ class Producer(ProducerBase[Sent_contra]):
         self._wait_for_callbacks(None if deadline is None else deadline - self._core.clock.monotonic())
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The topic's writable queues. Raises NoRoute, ClientClosed."""
+        """The topic's writable queues. Raises NoRoute, ClientClosed; ConnectionFailed: no name server, for the producer's `timeout`."""
         self._check_open()
-        return list(self._calls.run(self._find_queues(topic, fresh=True)))
+        return self._calls.run(self._queues(topic))
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Refuse further sends, flush, and disconnect. Raises RequestTimeout: not all was sent in `timeout` seconds."""

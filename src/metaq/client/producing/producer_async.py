@@ -182,9 +182,9 @@ class Producer(ProducerBase[Sent_contra]):
         await asyncio.to_thread(self._wait_for_callbacks, timeout)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The topic's writable queues. Raises NoRoute, ClientClosed."""
+        """The topic's writable queues. As `metaq.Producer.queues`."""
         self._check_open()
-        return list(await self._calls.awaited(self._find_queues(topic, fresh=True)))
+        return await self._calls.awaited(self._queues(topic))
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Refuse further sends, flush, and disconnect. Raises RequestTimeout."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -25,8 +25,23 @@ from metaq.client.shared.core import ClientCore
 from metaq.errors import ConnectionFailed, MetaqError, NoRoute, RequestTimeout, SendFailed
 from metaq.model import MessageQueue, SendStatus
 
+T = TypeVar("T")
+
 ROUTE_PAUSE = 0.2
 """Between two look-ups of a route while no name server can be reached, s."""
+
+
+async def found_within(seconds: float, look_up: Callable[[], Awaitable[T]]) -> T:
+    """Look a route up, again and again while no name server can be reached. Raises what the last try in `seconds` has raised."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        try:
+            return await look_up()
+        except (ConnectionFailed, RequestTimeout):
+            if loop.time() + ROUTE_PAUSE >= deadline:
+                raise
+        await asyncio.sleep(ROUTE_PAUSE)
 
 
 class SendRules(Struct, frozen=True):
