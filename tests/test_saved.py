@@ -177,6 +177,30 @@ def test_a_file_that_may_hold_what_was_refused_is_written_again():
     assert file.under_way == [], "once is enough"
 
 
+class FailingSync(MemoryFile):
+    """A file whose saves fail after the rename, as long as `error` is set."""
+
+    def save_soon(self, text, done) -> None:
+        self.save(text())
+        done(self.error)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["before the end", "not yet"])
+def test_a_table_that_is_closed_leaves_nothing_refused_in_its_file(told):
+    """A broker that stops within a second of a failed save: a deletion that was refused would be found done at the next start."""
+    file, calls = FailingSync(), []
+    table = table_on(file, entries={"old": 1}, call_soon=calls.append)
+    file.error = OSError(errno.EIO, "Input/output error")
+    change = table.change("old", None)
+    if told:
+        calls.pop()()
+        assert change.error is not None
+    assert stored(file) == {}
+    file.error = None
+    table.close()
+    assert stored(file) == table.table == {"old": 1}
+
+
 def test_entries_that_are_known_without_the_file_may_come_while_a_save_is_under_way():
     """A broker that begins to lead in the middle of its life: they are seen at once, and nothing of that save is lost."""
     file, seen = SlowFile(), []

@@ -290,12 +290,21 @@ class SavedTable(Generic[Key, Value, Version]):
             self._journal.fold_soon(self._whole())
 
     def close(self) -> None:
-        """Refuse further changes, wait for a running save, and fold the journal."""
+        """Refuse further changes, wait for a running save, and leave nothing in the file that was refused."""
         self._closed = True
         self._file.flush()
+        # A save may have ended in the file's thread without this thread having heard of it.
+        took = self._running and self._outcome == [None]
         if self._journal is not None:
-            # A save may have ended in the file's thread without this thread having heard of it.
-            self._journal.fold(self._step if self._running and self._outcome == [None] else self._whole())
+            self._journal.fold(self._step if took else self._whole())
+        elif not took and (self._running or self.failing):
+            # As `tick` would have done in a moment: a save can fail after its rename.
+            self._file.save_soon(self._whole().text, self._left)
+            self._file.flush()
+
+    def _left(self, error: OSError | None) -> None:
+        if error is not None:
+            log.error("%s may hold changes that were refused: %s", self._file.where, _reason(error))
 
     # -- saving
     def _start(self) -> None:
