@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Self
 
@@ -62,25 +63,26 @@ class MessageStore:
         self.folder = StoreFolder(options, self.disk)
         # The lock comes first: nothing may be looked at while another broker has the folder.
         self.folder.open()
-        try:
+        # Undone in the end of a failed start: a program with a broker in it goes on.
+        with contextlib.ExitStack() as opened:
+            opened.callback(self.folder.close)
             with reserving(self.folder.root):
                 tail = hot.LogTail(store_host, cluster.encode(), options.max_message_size)
-                self._open(tail)
-        except BaseException:
-            self.folder.close()
-            raise
+                self._open(tail, opened)
+            opened.pop_all()
         if threads:
             # Threads start last: until here an error closes the folder, and no thread works on half-open parts.
             for part in (self.flusher, self._populator, self._housekeeper, self._repairs.worker):
                 part.start()
 
-    def _open(self, tail: hot.LogTail) -> None:
+    def _open(self, tail: hot.LogTail, opened: contextlib.ExitStack) -> None:
         options, folder = self.options, self.folder
         state = self.state = State(folder.root)
         # Then records go through a descriptor: no pages to populate, and cheaper syncs.
         synced = options.flush_disk_type == "SYNC_FLUSH"
         size = options.mapped_file_size_commit_log
         self.log = CommitLog(folder.commit_log, size, self.disk, tail, state.fail, by_writes=synced)
+        opened.callback(self.log.let_go)
         self.index = (
             Index(folder.index, options.max_hash_slot_num, options.max_index_num, self.disk)
             if options.message_index_enable

@@ -216,6 +216,8 @@ class Life:
         """Let go of a store without a word, as a killed process does."""
         if self._store is not None:
             self._store.folder.close()
+            # A killed process's descriptors are closed for it; thousands of lives in one process would run out of them.
+            self._store.log.let_go()
         self._store = self._broker = None
 
     def change(self, pending: Pending, true: Callable[[], None]) -> None:

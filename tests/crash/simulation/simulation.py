@@ -95,6 +95,7 @@ class _Course:
                 self._life.tell("... in the middle of that")
             self._next()
         self._start(last=True)
+        self._steps.staged.go_on_to_the_end()
         self._steps.transactions.end_all()
         self._steps.staged.end_all()
         self._checks.deliver_all()

@@ -212,6 +212,14 @@ class StagedTransactions:
             self._life.broker.staging.closed(self._life.producer)
         self._took(allowed)
 
+    def go_on_to_the_end(self) -> None:
+        """Time passes until nothing is left to take up: a queue that is being written to holds up the ends of other transactions."""
+        for _ in range(ROUNDS):
+            self._life.clock.advance(1)
+            self._life.save()
+            self._life.answer()
+            self._go_on()
+
     # ------------------------------------------------------------------ how
 
     def _begin(self) -> Planned:
@@ -421,11 +429,7 @@ class StagedTransactions:
         """What was committed comes, whole, in its order and together."""
         life = self._life
         life.tell("all staged transactions come to their end")
-        for _ in range(ROUNDS):
-            life.clock.advance(1)
-            life.save()
-            life.answer()
-            self._go_on()
+        self.go_on_to_the_end()
         everything = self._all_found()
         for planned in self._planned.values():
             found = everything.get(planned.transaction, Found())

@@ -116,7 +116,7 @@ class CommitLog:
         self._attach(following, following.start)
 
     def _attach(self, file: MappedFile, end: int) -> None:
-        self._close_descriptor()
+        self.let_go()
         # With SYNC_FLUSH each append is synced, and a page changed through the mapping costs the sync more than a written one.
         if self._by_writes:
             try:
@@ -132,9 +132,10 @@ class CommitLog:
             self._end = self.tail.end
             self.tail.detach()
             self._attached = None
-            self._close_descriptor()
+            self.let_go()
 
-    def _close_descriptor(self) -> None:
+    def let_go(self) -> None:
+        """Close the current file's descriptor, and leave the file as it is."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
