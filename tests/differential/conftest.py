@@ -26,12 +26,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", params=["metaq", pytest.param("rocketmq", marks=pytest.mark.all)])
-def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+def peer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, programs: Programs
+) -> Iterator[Peer]:
     """A name server and a broker with the module's SETTINGS in its broker.conf, NAMESRV_SETTINGS in the other's."""
     settings, of_namesrv = (getattr(request.module, name, {}) for name in ("SETTINGS", "NAMESRV_SETTINGS"))
     running = peer_of(request.param, tmp_path_factory.mktemp(request.param), settings, of_namesrv)
     running.start()
     yield running
+    # Node's client keeps brokers' addresses by the client's name, also after it was shut down: `c1` of the next peer's tests would go
+    # on asking this peer's broker, which has the same name.
+    programs.abandon("node")
     running.close()
 
 

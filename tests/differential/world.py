@@ -309,10 +309,11 @@ class Programs:
             self._shared[kind] = self.new(kind)
         return self._shared[kind]
 
-    def abandon(self) -> None:
-        """Kill them: one may hold a client that never started, and the next of its name would share its connections."""
-        for program in self._shared.values():
-            if program.alive:
+    def abandon(self, *kinds: str) -> None:
+        """Kill them, or those of some kinds: one may hold a client that never started, and the next of its name would share its
+        connections."""
+        for kind, program in self._shared.items():
+            if program.alive and (not kinds or kind in kinds):
                 program.kill()
 
     def close(self) -> None:
