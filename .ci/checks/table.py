@@ -193,6 +193,9 @@ STEPS = (
 )  # fmt: skip
 
 SEEDS, REST = 4, "all and not long and not spark_all"
+# A name per line: what failed is seen at once, and not after an hour.
+REST_OF = (RUN, "-m", "pytest", "-v", "-n", "2", "--dist", "loadgroup", "-m", REST)
+PEERS, LIVES = ("tests/interop", "tests/differential"), ("tests/crash",)
 
 
 def nightly(day: int) -> tuple[Step, ...]:
@@ -204,8 +207,10 @@ def nightly(day: int) -> tuple[Step, ...]:
     whole, unsteady_too = ("*",), (("METAQ_QUARANTINE", "run"),)
     more = (
         # Debian's servers, other generations of foreign clients, chaos: what needs an installation or many minutes.
+        Step("rest of peers", (*REST_OF, *PEERS), 900, only=whole, environment=unsteady_too),
+        Step("rest of lives", (*REST_OF, *LIVES), 1800, only=whole, environment=unsteady_too),
         Step(
-            "rest", (RUN, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", REST, "tests", "--ignore=tests/bench"), 900,
+            "rest", (*REST_OF, "tests", *(f"--ignore={part}" for part in (*PEERS, *LIVES, "tests/bench"))), 900,
             only=whole, environment=unsteady_too,
         ),
         dataclasses.replace(
