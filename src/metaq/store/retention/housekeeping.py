@@ -21,7 +21,7 @@ from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.store.queues.index_file import Index
 from metaq.store.retention.expiry import Debt, Expired, FileAge, Owed, decide, oldest_debt
 from metaq.store.retention.floors import Floors
-from metaq.store.worker import Worker, is_no_room
+from metaq.store.worker import Worker, giving_way, is_no_room
 
 log = logging.getLogger(__name__)
 _SHARE_OF_TIME: Final = 0.05
@@ -146,7 +146,7 @@ class Housekeeper:
         before, self._before = self._before, snapshot
         if before is None or before.queues is not snapshot.queues:
             self._ends = {}  # and all that are not empty count as changed
-        for place in snapshot.changed:
+        for place in giving_way(snapshot.changed):
             queue, end = snapshot.queues[place], snapshot.max_offset(place)
             if end:
                 self._ends.setdefault(queue.topic, {})[queue.queue_id] = end
@@ -158,11 +158,13 @@ class Housekeeper:
     def _unsynced(self, snapshot: Snapshot) -> list[ConsumeQueue]:
         """Return the queues with units or names of files that are not durable."""
         # Retention removes files of queues that do not grow.
-        self._dirty |= dict.fromkeys(queue for queue in snapshot.queues if queue.run.unsynced)
+        self._dirty |= dict.fromkeys(queue for queue in giving_way(snapshot.queues) if queue.run.unsynced)
         holds = self._parts.queues.holds
         # An empty one may have no folder: a start has removed it with its topic.
         self._dirty = {
-            queue: None for queue in self._dirty if queue.max_offset and not queue.is_synced and holds(queue)
+            queue: None
+            for queue in giving_way(self._dirty)
+            if queue.max_offset and not queue.is_synced and holds(queue)
         }
         return list(self._dirty)
 
@@ -192,8 +194,10 @@ class Housekeeper:
             for queue in dirty:
                 self._sync_queue(queue)
             return
-        ends = [queue.max_offset for queue in dirty]  # before the sync: units that come meanwhile may miss it
-        for queue in dirty:
+        ends = [
+            queue.max_offset for queue in giving_way(dirty)
+        ]  # before the sync: units that come meanwhile may miss it
+        for queue in giving_way(dirty):
             queue.run.unsynced = False  # first: a file that is made meanwhile is due again
         # syncfs wants any descriptor of the file system.
         descriptor = self._parts.disk.open(self._parts.folder.consume_queues, os.O_RDONLY)
@@ -201,7 +205,7 @@ class Housekeeper:
             self._parts.disk.sync_all(descriptor)
         finally:
             os.close(descriptor)
-        for queue, end in zip(dirty, ends, strict=True):
+        for queue, end in giving_way(zip(dirty, ends, strict=True)):
             queue.synced = end
 
     def _sync_queue(self, queue: ConsumeQueue) -> None:
