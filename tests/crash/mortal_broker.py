@@ -7,6 +7,7 @@ written behind is taken back before, as if the broker had not come to it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import runpy
@@ -32,8 +33,8 @@ APPENDS = (
 class MortalStore(MessageStore):
     """A store whose process dies at a fault point."""
 
-    def _open(self, tail: hot.LogTail) -> None:
-        super()._open(tail)
+    def _open(self, tail: hot.LogTail, opened: contextlib.ExitStack) -> None:
+        super()._open(tail, opened)
         self._point = self.folder.root.parent / "fault-point"
         self._left: int | None = None
         self._answered = False

@@ -65,8 +65,8 @@ class MortalStore(MessageStore):
     left = 0
     dead = False
 
-    def _open(self, tail: Any) -> None:
-        super()._open(tail)
+    def _open(self, tail: Any, opened: contextlib.ExitStack) -> None:
+        super()._open(tail, opened)
         for name in APPENDS:
             setattr(self.writer, name, self._mortal(getattr(self.writer, name)))
 
