@@ -180,6 +180,11 @@ def test_queues_of_a_broker_whose_slave_lives_count_there(routes):
     routes.disconnected(master)
     assert master.kept == 0
     assert slave.kept > 35_000
+    again = Link()
+    routes.register(registration(broker_id=1, address="10.0.0.2:1"), again)
+    assert slave.kept == 0
+    assert again.kept > 35_000, "the slave is connected anew"
+    slave = again
     routes.register(registration(version=2), master)
     assert slave.kept < 2000
     routes.unregister("a", 1, "10.0.0.2:1")

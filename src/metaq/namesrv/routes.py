@@ -118,7 +118,7 @@ class RouteTable:
             self._clock.monotonic(), connection, registration.version, who.ha_address, size
         )
         charge = self._charges.setdefault(who.broker, _Charge(connection))
-        if who.broker_id == MASTER_ID:
+        if who.broker_id == MASTER_ID or (lease is not None and charge.connection is lease.connection):
             charge.move(connection)
         # Only now: who holds the most may be closed for it, and what is his leaves the tables then.
         if lease is not None:

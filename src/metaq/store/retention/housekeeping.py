@@ -194,9 +194,8 @@ class Housekeeper:
             for queue in dirty:
                 self._sync_queue(queue)
             return
-        ends = [
-            queue.max_offset for queue in giving_way(dirty)
-        ]  # before the sync: units that come meanwhile may miss it
+        # Before the sync: units that come meanwhile may miss it.
+        ends = [queue.max_offset for queue in giving_way(dirty)]
         for queue in giving_way(dirty):
             queue.run.unsynced = False  # first: a file that is made meanwhile is due again
         # syncfs wants any descriptor of the file system.
