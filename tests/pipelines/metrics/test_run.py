@@ -44,8 +44,9 @@ def test_killed_stopped_and_finished_every_message_is_counted_once(spark, metaq_
             eventually(lambda: batches() > seen + 1, WHOLE_PATIENCE, what="another batch")
             running.terminate()
             assert running.wait(WHOLE_PATIENCE) == 0, log.read_text()[-3000:]
-    (line,) = commands.chatter(log.read_text())
-    assert "there is no trace topic" in line, "no library says anything at a stop"
+    # Another test may have made the trace topic.
+    told = [line for line in commands.chatter(log.read_text()) if "there is no trace topic" not in line]
+    assert told == [], "no library says anything at a stop"
     done = commands.run_here(spark, "metrics", *words(metaq_broker, tmp_path), "--once")
     assert done.returncode == 0, done.stderr
 
