@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,6 +110,15 @@ def test_an_answer_is_read_as_the_codec_reads_it_or_not_at_all(code, flag, opaqu
     data = framed(msgspec.json.encode(header), body)
     quick, usual = quick_and_usual(data, 2)
     assert quick is None or quick == usual
+
+
+@pytest.mark.parametrize("number", ["1.0", "1e3", "-0", "01", 1, 1.0])
+@pytest.mark.parametrize("name", ["queueId", "queueOffset"])
+def test_a_number_in_another_form_is_left_to_the_codec(name, number):
+    ext = {"msgId": "", "queueId": "1", "queueOffset": "0"} | {name: number}
+    header = {"code": 0, "extFields": ext, "flag": 1, "language": "JAVA", "opaque": 2, "version": 1}
+    quick, _ = quick_and_usual(framed(msgspec.json.encode(header), b""), 2)
+    assert quick is None
 
 
 @given(st.integers(0, (1 << 31) - 1), st.integers(0, (1 << 63) - 1), opaques)

@@ -103,4 +103,10 @@ def stored_answer(data: bytes, opaque: int) -> StoredAnswer | None:
         answer = _read(data[_HEAD_BYTES:])
     except msgspec.MsgspecError:
         return None
-    return answer if answer.opaque == opaque and not answer.code and answer.flag & 1 else None
+    if answer.opaque != opaque or answer.code or not answer.flag & 1:
+        return None
+    # msgspec takes 1.0 and 1e3 for whole numbers, too.
+    fields = answer.extFields
+    if b'"queueId":"%d"' % fields.queueId not in data or b'"queueOffset":"%d"' % fields.queueOffset not in data:
+        return None
+    return answer
