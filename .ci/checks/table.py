@@ -194,7 +194,7 @@ STEPS = (
 
 SEEDS, REST = 4, "all and not long and not spark_all"
 # A name per line: what failed is seen at once, and not after an hour.
-REST_OF = (RUN, "-m", "pytest", "-v", "-n", "2", "--dist", "loadgroup", "-m", REST)
+REST_OF = (RUN, "-m", "pytest", "-vv", "-n", "2", "--dist", "loadgroup", "-m", REST)
 PEERS, LIVES = ("tests/interop", "tests/differential"), ("tests/crash",)
 
 
