@@ -267,7 +267,7 @@ def test_deleting_a_group_or_a_topic_forgets_its_filters(server, client):
 def test_texts_that_are_kept_are_bounded(server, client, monkeypatch, caplog):
     """Those of groups that are gone leave first; then the newest is not kept, which the log says, and filters all the same."""
     monkeypatch.setattr(filters, "KEPT_BYTES_MAX", 5_000)
-    monkeypatch.setattr(filters, "SHARES", 1)
+    monkeypatch.setattr(filters, "share_of", lambda limit: limit)
     fill(client, 3)
     long = "a = 1 OR c = '" + "x" * 1500 + "'"
     gone = Client(server)
@@ -312,7 +312,7 @@ def test_pulls_by_an_expression_that_wait_at_a_queue_are_bounded(server, client,
 def test_compiled_expressions_are_bounded(server, client, monkeypatch):
     """What nobody uses any more makes room; what is in use is not pushed out, and who is too many is told to come again."""
     monkeypatch.setattr(filters, "COMPILED_BYTES_MAX", 20_000)
-    monkeypatch.setattr(filters, "SHARES", 1)
+    monkeypatch.setattr(filters, "share_of", lambda limit: limit)
     fill(client, 3)
     for number in range(50):  # kept to be at hand, given back when there is no room
         (answer,) = client.pull("orders", subscription=f"a = 1 OR b = {number}", expression_type="SQL92")

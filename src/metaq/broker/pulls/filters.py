@@ -15,7 +15,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 
-from metaq.broker.allowance import SHARES, Allowances, Rate
+from metaq.broker.allowance import Allowances, Rate, share_of
 from metaq.broker.part import BrokerPart
 from metaq.clock import Clock, SteadyTime
 from metaq.errors import Reason, Refused
@@ -222,9 +222,9 @@ class Filters(BrokerPart):
                 del self._compiled_bytes[freed]
         if self._compiled_bytes.total() + cost > most:
             return f"the SQL filters in use take more than {most} bytes: use shorter or fewer expressions"
-        if self._compiled_bytes[client] + cost > most // SHARES:
+        if self._compiled_bytes[client] + cost > share_of(most):
             return (
-                f"the SQL filters in use that came from {client} take more than {most // SHARES} bytes, a client's share: "
+                f"the SQL filters in use that came from {client} take more than {share_of(most)} bytes, a client's share: "
                 "use shorter or fewer expressions"
             )
         return ""
@@ -310,16 +310,16 @@ class Filters(BrokerPart):
         kept = GroupFilter(wanted.topic, group, wanted.expression, SQL92, wanted.version, now, 0)
         key = wanted.topic, group
         more = _size(kept) - (_size(known) if known is not None and self._brought.get(key) == peer else 0)
-        for old in self._dead() if self._bytes_of[peer] + more > KEPT_BYTES_MAX // SHARES else ():
-            if self._bytes_of[peer] + more <= KEPT_BYTES_MAX // SHARES:
+        for old in self._dead() if self._bytes_of[peer] + more > share_of(KEPT_BYTES_MAX) else ():
+            if self._bytes_of[peer] + more <= share_of(KEPT_BYTES_MAX):
                 break
             if old != key and self._brought.get(old) == peer:
                 self._drop([old])
-        if self._bytes_of[peer] + more > KEPT_BYTES_MAX // SHARES:
+        if self._bytes_of[peer] + more > share_of(KEPT_BYTES_MAX):
             self._drop([key])
             self._log.warning(
                 ("share", peer), "the filters that came from %s take more than %d bytes, a client's share: that of group %s for "
-                "topic %s is not saved", peer, KEPT_BYTES_MAX // SHARES, group, wanted.topic,
+                "topic %s is not saved", peer, share_of(KEPT_BYTES_MAX), group, wanted.topic,
             )  # fmt: skip
             return
         self._put(kept, peer)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from metaq.broker.allowance import SHARES
+from metaq.broker.allowance import share_of
 from metaq.broker.channel import Channel, Effect
 from metaq.clock import Clock
 from metaq.errors import MetaqError, Reason, Refused
@@ -46,7 +46,7 @@ _GROUP_BYTES, _SUBSCRIPTION_BYTES, _TAG_BYTES = 1000, 350, 170
 """Memory of an online group, of one of its subscriptions, and of a tag of that (estimate)."""
 KEPT_OF_GROUP_MAX = 256
 KEPT_MAX = 4096
-KEPT_OF_CLIENT_MAX = KEPT_MAX // SHARES
+KEPT_OF_CLIENT_MAX = share_of(KEPT_MAX)
 """Kept members at most, of one group, of all, and of one host or signer. Beyond that a member leaves at once, as without
 static membership."""
 
