@@ -22,6 +22,7 @@ from metaq.testing.faults import FaultyDisk
 from tests.store.support import (
     HOST,
     START_MS,
+    bodies_of,
     checkpoint,
     crash,
     log_file,
@@ -356,6 +357,28 @@ def test_no_power_cut_brings_back_a_hint_that_a_start_has_not_seen(tmp_path, mon
             tails = cut.root / "config" / "metaqTails.json"
             assert [path.read_bytes() if path.exists() else None for path in (tails, cut.root / "checkpoint")] == found
             assert tails.exists() is not tails.with_name("metaqTails.json.bak").exists(), "one version vouches, not two"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_index_entries_of_the_checkpoints_own_millisecond_are_made_anew(tmp_path, seed):
+    """Others came in the millisecond of the newest entry that was synced, the tails are gone, and the power is cut."""
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        store = quiet(disk, max_hash_slot_num=5000)
+        store.clock.advance(11)  # the index is due
+        put(store, "T", 0, b"0", key="k0")
+        store.keeper.checkpoint()
+        for number in range(1, 10):
+            put(store, "T", 0, b"%d" % number, key=f"k{number}")
+        store.flusher.flush()
+        cut = disk.cut(tmp_path / "b")
+        store.close()
+    with cut:
+        for path in (cut.root / "config").glob("metaqTails.json*"):
+            path.unlink()
+        store = quiet(cut, max_hash_slot_num=5000)
+        found = [bodies_of(b"".join(store.reader.query("T", f"k{number}", 32, 0, 1 << 60))) for number in range(10)]
+        assert found == [[b"%d" % number] for number in range(10)]
+        store.close()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

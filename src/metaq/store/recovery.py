@@ -182,6 +182,9 @@ def plan_index(facts: Facts, start: Start, log_end: int) -> IndexPlan:
         # Also without a crash: a broker that knows nothing of the tails may have gone on writing.
         as_marked = facts.clean and not drop and headers[kept.files[-1]] == kept.header
         return IndexPlan(drop, first, None if as_marked else kept)
+    if facts.tails is None and facts.checkpoint.log_ms == 0:
+        # Nothing tells how the last run ended: somebody may have removed `abort` as well. The whole log is read anyway.
+        return IndexPlan(frozenset(headers), facts.log_min)
     # Without tails RocketMQ's rule: after a crash it deletes index files that are newer than the checkpoint's third time.
     bad = [
         name

@@ -171,6 +171,23 @@ def test_a_flipped_bit_is_no_power_cut(tmp_path, flush):
         assert drained(store, "T", 0) == [body for number, body in enumerate(BODIES) if number != LOST]
 
 
+@pytest.mark.parametrize("into", range(5))
+def test_a_sector_that_a_power_cut_took_may_end_in_the_next_record(tmp_path, into):
+    """The record behind it begins in the last bytes of the lost sector, where its size has zeros anyway."""
+    store = open_store(tmp_path / "running")
+    first = put(store, "T", 0, b"first")
+    overhead = first.log_end - first.log_offset - len(b"first")
+    torn = put(store, "T", 0, b"t" * (1024 - into - first.log_end - overhead))
+    behind = put(store, "T", 0, b"behind")
+    assert (behind.log_offset, behind.log_offset + into) == (torn.log_end, 1024)
+    root = crash(store, tmp_path / "killed")
+    restart_machine(root)
+    overwrite(log_file(root), 512, bytes(512))
+    with quiet(root) as store:
+        assert drained(store, "T", 0) == [b"first"]
+        assert (store.reader.queue("T", 0).max_offset, store.log.end) == (1, first.log_end)
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_what_a_power_cut_makes_the_log_lose_is_kept_aside(tmp_path, again, caplog):
     """A sector never reached the disk: what follows was not promised, and is in a folder that can be read."""

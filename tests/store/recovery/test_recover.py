@@ -68,6 +68,7 @@ NO_KEYS = IndexMark((), (0, 0, 0, 0, 0, 0), 3200)
     ("changes", "dropped", "index_from", "rewind"),
     [
         ({"clean": True}, set(), 3300, False),
+        ({"clean": True, "checkpoint": Checkpoint()}, {name for name, _ in INDEX}, 1000, False),
         ({"clean": True, "tails": Tails(3500, 3400, 47_000)}, set(), 3500, False),
         ({"tails": Tails(3500, 3400, 47_000, index=MARK)}, {"20260102000000000"}, 1900, True),
         ({"tails": Tails(3500, 3400, 47_000, index=BOTH)}, set(), 3400, True),

@@ -15,6 +15,8 @@ from metaq.wire import hot
 
 SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all."""
+_SIZE_BYTES: Final = 4
+"""With its size a record begins; the first of these bytes is always zero."""
 
 
 class DamagedPlace(Struct, frozen=True):
@@ -109,14 +111,16 @@ def whole_records(file: MappedFile, start: int, stop: int) -> int:
 
 
 def may_be_unwritten(run: FileRun, start: int, stop: int) -> bool:
-    """Whether [start, stop) may be what a power cut leaves of bytes that were never synced.
+    """Whether [start, stop), with a whole record behind it, may be what a power cut leaves of bytes that were never synced.
 
     What did not reach the disk is whole sectors, each of which holds zeros from some byte on: nothing else was written there
     before. A flipped bit looks otherwise.
     """
-    for border in range(start - start % SECTOR_BYTES + SECTOR_BYTES, stop + 1, SECTOR_BYTES):
+    for border in range(start - start % SECTOR_BYTES + SECTOR_BYTES, stop + _SIZE_BYTES, SECTOR_BYTES):
         file = run.find(border - 1)
-        if file is None or file.read(border - 1, 1) == b"\0":
+        # The record behind may begin in the last sector, if that ends in the zeros of its size.
+        first = min(border, stop) - 1
+        if file is None or not any(file.read(first, border - first)):
             return True
     return False
 

@@ -228,7 +228,9 @@ class Housekeeper:
         tails.save(parts.folder.tails)
         self._tails_at = last_record
         newest_ms = snapshot.store_ms
-        Checkpoint(newest_ms, newest_ms, index.header[1] if index else 0).save(parts.folder.checkpoint, parts.disk)
+        # The index may still get entries of this millisecond: a start without tails must not take those for durable.
+        index_ms = max(0, min(index.header[1], newest_ms - 1)) if index else 0
+        Checkpoint(newest_ms, newest_ms, index_ms).save(parts.folder.checkpoint, parts.disk)
 
     # ------------------------------------------------------------------ retention
 
