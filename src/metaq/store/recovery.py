@@ -22,7 +22,7 @@ from metaq.store.folder import StoreFolder
 from metaq.store.log.aside import keep_aside
 from metaq.store.log.broken import DamagedPlace
 from metaq.store.log.commit_log import CommitLog
-from metaq.store.log.scan import Judge, LogScan, NeedsWholeLog, past_damage, past_places
+from metaq.store.log.scan import END_OF_FILES, WHY, Judge, LogScan, NeedsWholeLog, past_damage, past_places
 from metaq.store.log_walk import LogWalk, Promise, Walk
 from metaq.store.mapped_file import any_byte
 from metaq.store.queues.consume_queue import ConsumeQueue, Unit
@@ -136,6 +136,8 @@ class Plan(Struct, frozen=True):
     """Queue offsets of the messages that they have cost, as far as they are known."""
     lost: dict[Key, dict[int, Unit]] = field(default_factory=dict)
     """Units of some of these."""
+    in_order: bool = False
+    """The last run ended in order: nothing lies behind the ends of log, queues and index."""
 
 
 class IndexPlan(Struct, frozen=True):
@@ -355,7 +357,18 @@ class Recovery:
             places=places,
             missing={(key[0].decode(), key[1]): tuple(filter(None, known)) for key, known in judge.missing.items()},
             lost={(key[0].decode(), key[1]): units for key, units in found.units.items()},
+            in_order=self._ended_in_order(log_end, why, {key: end for key, end in ends.items() if key not in rebuild}, index),
         )  # fmt: skip
+
+    def _ended_in_order(self, log_end: int, why: str, ends: Mapping[Key, int], index: IndexPlan) -> bool:
+        """Whether the last run ended in order: a missing abort file alone does not prove it, somebody may have removed it."""
+        facts = self._facts
+        if not facts.clean or facts.tails is None:
+            return facts.clean
+        # A stop in order leaves log, queues and index where the tails say, and nothing behind.
+        if log_end != facts.tails.log_end or index.rewind is not None or why not in {END_OF_FILES, WHY[hot.END_ZERO]}:
+            return False
+        return not any((unit := self._queues[key].unit(end)) and unit.size for key, end in ends.items())
 
     def _promise(self) -> Promise:
         facts = self._facts
@@ -472,13 +485,10 @@ class Recovery:
         """
         untouched = self.untouched(plan)
         self._tell_damage(plan)
-        # A stop in order leaves the log where the tails say. Where it is not, a missing abort file proves nothing.
-        tails = self._facts.tails
-        in_order = self._facts.clean and (tails is None or plan.log_end == tails.log_end)
         if not untouched:
             self._log.run.remove_leftovers()
             self._keep_aside(plan, root)
-            self._log.truncate(plan.log_end, zero=True, again=not in_order)
+            self._log.truncate(plan.log_end, zero=True, again=not plan.in_order)
         for key, held in self._queues.items():
             if not held.run.is_whole or not untouched:
                 held.run.remove_leftovers()
@@ -517,14 +527,14 @@ class Recovery:
         self._log.start_at(plan.log_end)
         self._log.tail.store_ms = plan.last_ms
         if untouched:
-            if self._index is not None and tails is not None:
-                self._index.durable = tails.index
+            if self._index is not None and self._facts.tails is not None:
+                self._index.durable = self._facts.tails.index
         else:
             self._report(plan, dispatcher.messages)
             for held in list(self._queues.values()):
                 held.cut()
                 held.mark_unsynced()
-            self._log.secure(plan.start.log_offset, again=not in_order)
+            self._log.secure(plan.start.log_offset, again=not plan.in_order)
         for held in list(self._queues.values()):
             held.correct_min(self._facts.log_min)
             held.run.close()  # a start has opened thousands: whoever needs a queue opens it again
@@ -541,7 +551,7 @@ class Recovery:
         """Whether the last run ended in order and everything is as it left it: then all of it is durable."""
         tails = self._facts.tails
         return (
-            self._facts.clean
+            plan.in_order
             and tails is not None
             and plan.start.log_offset == plan.log_end == tails.log_end
             and not plan.rebuild

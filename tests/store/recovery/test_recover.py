@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 
 import pytest
 from msgspec.structs import replace
@@ -524,3 +525,28 @@ def test_a_deleted_topics_files_go_in_the_background_and_at_the_latest_at_the_ne
         assert read_all(store, "T", 0) == [b"newer"]
         assert not list((tmp_path / "b/consumequeue").glob("*.deleted-*"))
     assert not list((tmp_path / "a/consumequeue").glob("*.deleted-*"))
+
+
+@pytest.mark.parametrize("left", ["units", "log"])
+def test_a_missing_abort_file_alone_does_not_prove_that_the_last_run_ended_in_order(tmp_path, left):
+    """A power cut took the newest records, and left their units or a torn one; then somebody removed `abort`. What lies
+    behind the ends that the tails tell is cut off: it would be met by the search for the oldest message, and the next start.
+    """
+    root, changes = tmp_path / "store", {"mapped_file_size_consume_queue": 20 * 20}
+    bodies = [b"%d" % number for number in range(15)]
+    with open_store(root, **changes) as store:
+        put(store, "T", 0, *bodies)
+        end = store.log.end
+    folder = root / "consumequeue" / "T" / "0"
+    unit, header = struct.pack(">qiq", end + 1000, 100, 0), struct.pack(">II", 100, 0xDAA320A7)
+    if left == "units":  # with a hole in front of them
+        (folder / f"{400:020d}").write_bytes(unit.ljust(400, b"\0"))
+        overwrite(folder / f"{0:020d}", 15 * 20, unit)
+    else:
+        overwrite(log_file(root), end, header + b"torn")
+    for _ in range(2):
+        with open_store(root, **changes) as store:
+            assert (store.log.end, read_all(store, "T", 0)) == (end, bodies)
+        assert [path.name for path in folder.iterdir()] == [f"{0:020d}"]
+        assert not any((folder / f"{0:020d}").read_bytes()[15 * 20 :])
+        assert not any(log_file(root).read_bytes()[end:])

@@ -38,7 +38,7 @@ class LogScan:
     ) -> None:
         """`past`: told where the walk would stop and why; returns the LogOffset to go on at, the same one to stop."""
         self._run, self._stop, self._check_crc, self._past = run, stop, check_crc, past
-        self.end, self.why = start, "the end of the files"
+        self.end, self.why = start, END_OF_FILES
 
     def __iter__(self) -> Iterator[list[hot.RecordHead]]:
         while (self._stop is None or self.end < self._stop) and (file := self._run.find(self.end)):
@@ -83,6 +83,7 @@ def past_places(places: Sequence[DamagedPlace]) -> Callable[[int, str], int]:
     return past
 
 
+END_OF_FILES: Final = "the end of the files"
 WHY: Final = {
     hot.END_ZERO: "untouched bytes",
     hot.END_BAD: "a broken record",
