@@ -188,7 +188,8 @@ def test_a_prepared_branch_outlives_a_kill(
 def test_a_deleted_topic_is_registered_no_more(
     java1: Metaq1Client, zookeeper: Zookeeper, nodes: Nodes, root: str, tmp_path: Path
 ) -> None:
-    """Of a topic that a wildcard admitted; a put makes it anew, from position 0."""
+    """Of a topic that a wildcard admitted; a put makes it anew. A consumer whose offset in ZooKeeper is of the one before gets the
+    first message: positions begin behind those of before."""
     namesrv = MetaqNamesrv(tmp_path)
     namesrv.start()
     server = OurServer(tmp_path, zookeeper, {"w-*": {}}, registry={"zk.zkRoot": root})
@@ -198,13 +199,22 @@ def test_a_deleted_topic_is_registered_no_more(
             for number in range(3):
                 assert (text.ask(f"put w-gone 0 3 0 {number}", b"one") or None) is not None
             eventually(lambda: whole(nodes, root, "w-gone") or None)
+            java1.factory("f", zookeeper.address, root=root)
+            consumer(java1, "c", root, {"w-gone": 4096})
+            assert bodies(java1.wait("c", 3)) == ["one"] * 3
+            java1.shutdown("c")
             with Admin(namesrv.address) as admin:
                 admin.delete_topic("w-gone")
             eventually(lambda: not whole(nodes, root, "w-gone") or None)
             again = text.ask("put w-gone 0 3 0 9", b"new")
             assert again is not None
-            assert again.text.endswith(" 0 0")
+            begin = int(again.text.split()[-1])
+            assert begin > 3 * (20 + 3)
             eventually(lambda: whole(nodes, root, "w-gone") or None)
+            moved = text.ask("get w-gone other 0 69 1000 7")
+            assert (moved.code, int(moved.text)) == (301, begin)
+            consumer(java1, "d", root, {"w-gone": 4096})
+            assert bodies(java1.wait("d", 1)) == ["new"]
     finally:
         namesrv.stop()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+
+import pytest
 
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
@@ -71,3 +74,28 @@ def test_text_and_names_are_synced_before_save_returns(tmp_path):
     steps = []
     ConfigFile(tmp_path / "config" / "topics.json", Recorder()).save("four")
     assert steps == [(".", ["config"]), (4, False), ("config", ["topics.json"])]
+
+
+@pytest.mark.parametrize("before", ["", "old"])
+def test_a_text_whose_name_could_not_be_synced_is_not_left_there(tmp_path, before):
+    """The change is refused: a broker that is killed right after it must not find it at its next start."""
+
+    class Faulty(Disk):
+        failing = 1
+
+        def sync_folder(self, path):
+            if path.name == "config" and self.failing:
+                self.failing -= 1
+                raise OSError(errno.EIO, "Input/output error")
+            super().sync_folder(path)
+
+    place = tmp_path / "config" / "topics.json"
+    if before:
+        ConfigFile(place).save(before)
+    file = ConfigFile(place, Faulty())
+    with pytest.raises(OSError, match="Input/output error"):
+        file.save("refused")
+    assert file.load() == ConfigFile(place).load() == before
+    assert place.exists() is bool(before)
+    file.save("taken")
+    assert file.load() == "taken"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -54,7 +55,10 @@ class ConfigFile:
         return ""
 
     def save(self, text: str) -> None:
-        """Replace the text, durably. Raises OSError: which of the two texts is there after a crash is unknown then."""
+        """Replace the text, durably.
+
+        Raises OSError: the text before is there then; if that could not be made durable either, a power cut leaves one of the two.
+        """
         # `.tmp`, `.bak`, rename: RocketMQ's steps, so that either broker finds a whole file whatever the other left.
         # A name server's folder may be missing at its first save.
         self._disk.make_folder(self.path.parent)
@@ -66,19 +70,24 @@ class ConfigFile:
             # The text is synced before the rename: otherwise the name may be durable before it, and a power cut leaves
             # an empty file.
             self._disk.sync_file(file.fileno())
-        if self.path.exists():
-            backup = self._beside(".bak")
+        was_there, backup = self.path.exists(), self._beside(".bak")
+        if was_there:
             # A crash behind this leaves no backup, but a whole file: the rename below has not begun.
-            backup.unlink(missing_ok=True)
-            try:
-                backup.hardlink_to(self.path)  # never a moment without a whole file under the name
-            except OSError:  # a file system without links
-                import shutil  # here and not above: it brings every kind of compression along, at each start
-
-                shutil.copyfile(self.path, backup)
+            _link(backup, self.path)  # never a moment without a whole file under the name
         temporary.replace(self.path)
-        # Both names, of the file and of the backup, lie in this folder: one sync makes both durable.
-        self._disk.sync_folder(self.path.parent)
+        try:
+            # Both names, of the file and of the backup, lie in this folder: one sync makes both durable.
+            self._disk.sync_folder(self.path.parent)
+        except OSError:
+            # Whoever asked for the change is told that it was refused: a process that is killed next must not leave it.
+            if was_there:
+                _link(temporary, backup)
+                temporary.replace(self.path)
+            else:
+                self.path.unlink()
+            with contextlib.suppress(OSError):
+                self._disk.sync_folder(self.path.parent)
+            raise
 
     def save_soon(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
         """`save` at once, then call `done`, with the error if there is one."""
@@ -89,6 +98,17 @@ class ConfigFile:
 
     def _beside(self, ending: str) -> Path:
         return self.path.with_name(self.path.name + ending)
+
+
+def _link(path: Path, other: Path) -> None:
+    """Make `path` another name of the file `other`, or a copy of it. Raises OSError."""
+    path.unlink(missing_ok=True)
+    try:
+        path.hardlink_to(other)
+    except OSError:  # a file system without links
+        import shutil  # here and not above: it brings every kind of compression along, at each start
+
+        shutil.copyfile(other, path)
 
 
 class BackgroundFile:

@@ -41,9 +41,13 @@ KINDS = ["plain", "tagged", "attributed", "compressed", "block"]
 class Model:
     """What one queue's positions must be."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Model | None = None) -> None:
         self.sizes: list[int] = []
         """Frame sizes by queue offset."""
+        self.told: int | None = None
+        """The last position of the deleted topic before this one; None: nobody was told any."""
+        if before is not None:
+            self.told = before.told if before.base is None else before.position(len(before.sizes))
         self.base: tuple[int, int] | None = None
         """(queue offset, position) that somebody was told; None: nothing was."""
 
@@ -138,8 +142,9 @@ class BasesModel(RuleBasedStateMachine):
         model = self.models[key]
         low = self.store.reader.queue(*key).min_offset
         if model.base is None:
-            model.base = low, 0
-            assert self.ask(lambda: positions.position(low)) == 0
+            first = self.ask(lambda: positions.position(low))
+            model.base = low, first
+            assert first > model.told if model.told is not None else first == 0
 
     def told(self) -> list[tuple[Model, QueuePositions]]:
         keys = [key for key, model in self.models.items() if model.base is not None]
@@ -203,7 +208,7 @@ class BasesModel(RuleBasedStateMachine):
         assert outcome.error is None
         for key in QUEUES:
             if key[0] == topic:
-                self.models[key] = Model()
+                self.models[key] = Model(self.models[key])
 
     def is_there(self, topic: str) -> bool:
         return any(key[0] == topic and queue.max_offset for key, queue in self.store.reader.queues().items())

@@ -342,7 +342,7 @@ class StagedTransactions:
         for record in self._life.ledger.log:
             if record.topic == STAGE_TOPIC:
                 pairs = props.parse(record.properties.decode())
-                if not {"METAQ_TX", "METAQ_PART", "TAGS"} <= pairs.keys():
+                if record.properties.endswith(b"\0") or not {"METAQ_TX", "METAQ_PART", "TAGS"} <= pairs.keys():
                     continue  # a power cut has taken the end of its properties
                 found = everything.setdefault(pairs["METAQ_TX"], Found())
                 if pairs["TAGS"] == "chunk":

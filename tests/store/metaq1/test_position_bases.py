@@ -16,7 +16,9 @@ from metaq.store.metaq1.position_bases import (
     Base,
     Known,
     Told,
+    anew_behind,
     bases_below,
+    bound_of,
     decode,
     encode_bases,
     encode_complete,
@@ -85,18 +87,22 @@ def test_the_newest_base_of_each_queue_counts_and_none_from_before_a_deletion(tm
         def say(body: bytes) -> int:
             return put(store, POSITIONS_TOPIC, 0, body).log_offset
 
-        assert newest_bases(store) == Known({}, frozenset())
+        assert newest_bases(store) == Known({}, frozenset(), {})
         old = say(encode_bases([(("a", 0), 0, 0), (("b", 0), 5, 0)]))
         before = say(encode_bases([(("c", 0), 1, 11)]))
-        say(encode_dropped(["b"]))
+        dropped = say(encode_dropped(["b"]))
         assert newest_bases(store) == Known(
-            {("a", 0): Base(0, 0, old), ("c", 0): Base(1, 11, before)}, frozenset({"b"})
+            {("a", 0): Base(0, 0, old), ("c", 0): Base(1, 11, before)},
+            frozenset({"b"}),
+            {("b", 0): (Base(5, 0, old), dropped)},
         )
         began = store.log.end
         round_ = say(encode_bases([(("a", 0), 9, 99)]))
         say(encode_complete(began))
         again = say(encode_bases([(("b", 0), 0, 0)]))
-        assert newest_bases(store) == Known({("a", 0): Base(9, 99, round_), ("b", 0): Base(0, 0, again)}, frozenset())
+        assert newest_bases(store) == Known(
+            {("a", 0): Base(9, 99, round_), ("b", 0): Base(0, 0, again)}, frozenset(), {}
+        )
         assert bases_below(store, ("a", 0), 8) == Base(0, 0, old)
         assert bases_below(store, ("a", 0), 9) == Base(9, 99, round_)
         assert bases_below(store, ("b", 0), 9) == Base(0, 0, again)
@@ -105,3 +111,13 @@ def test_the_newest_base_of_each_queue_counts_and_none_from_before_a_deletion(tm
         found = newest_bases(store).bases
         assert found["c", 0] == Base(1, 11, before)
         assert found["a", 0] == Base(9, 99, round_)
+
+
+def test_positions_of_a_topic_made_anew_begin_behind_any_of_the_one_before():
+    """Also behind what was told and lost with the power; but never near their end, where no message would have room."""
+    for position in (0, 1, (1 << 30) - 1, 1 << 30, 3 << 40):
+        assert position + (1 << 30) < anew_behind(position) <= position + (2 << 30)
+        assert anew_behind(position) % (1 << 30) == 0
+    assert anew_behind((1 << 47) - 1) == 0
+    assert bound_of(Base(7, 100, 5000), 6000) >= 100 + 1000 * 1032
+    assert bound_of(Base(7, 100, 5000), 4000) == 100

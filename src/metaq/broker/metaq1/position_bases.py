@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -26,6 +26,8 @@ from metaq.saved import Pending, at_once
 from metaq.store.metaq1.position_bases import (
     BODY_BYTES_MAX,
     Base,
+    anew_behind,
+    bound_of,
     encode_bases,
     encode_complete,
     encode_dropped,
@@ -39,6 +41,8 @@ from metaq.store.queues.table import QueueKey
 log = logging.getLogger(__name__)
 FAR: Final = 1 << 62
 """Value of `settled` for a queue without positions: no limit for retention."""
+ANEW_MAX: Final = 10_000
+"""Queues of deleted topics for which it is kept where their positions go on, if a topic of that name is made; the newest."""
 _QUEUES_PER_STEP: Final = 256
 _PAUSE_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.05
@@ -90,6 +94,10 @@ class Bases(BrokerPart):
         self._closed, self._call_soon = closed, call_soon
         self.positions = Positions(environment.store, call_soon, self._rebase)
         self._kept: dict[QueueKey, _Kept] = {}
+        self._anew: dict[QueueKey, Base] = {}
+        """Queues of deleted topics that no 1.x client has touched since: where their positions begin, behind those of before.
+
+        `Base.log_offset` is the record that must not go before a newer one says so."""
         self._round: _BaseRound | None = None
         self._carry_before = 0
         self._checked_at = -1
@@ -112,7 +120,13 @@ class Bases(BrokerPart):
         if self._store.reader.existing_queue(POSITIONS_TOPIC, 0) is None and not self.positions.root.exists():
             return
         known = newest_bases(self._store)
-        for key, base in known.bases.items():
+        for key, (base, place) in reversed(known.ended.items()):
+            # A crash came between the deletion and the record of where they go on, or an earlier release has deleted it.
+            self._anew[key] = Base(0, anew_behind(bound_of(base, place)), base.log_offset)
+        for key, base in reversed(known.bases.items()):
+            if base.queue_offset == 0 and self._store.reader.existing_queue(*key) is None:
+                self._anew[key] = base
+                continue
             try:
                 self._keep(key, base).settled = base.queue_offset
             except Refused as error:
@@ -129,6 +143,11 @@ class Bases(BrokerPart):
             ):
                 self._keep(key, None)
         self.positions.remove_leftovers()
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        while len(self._anew) > ANEW_MAX:
+            del self._anew[next(iter(self._anew))]
 
     def _keep(self, key: QueueKey, base: Base | None) -> _Kept:
         self._store.reader.queue(*key)  # there may be nothing of it left in the log
@@ -152,7 +171,8 @@ class Bases(BrokerPart):
 
         Raises Saving: their first base is being made durable; Refused, as `Appender.put`, and for illegal topic names.
         """
-        return self._begun(topic, queue_id, 0)
+        anew = self._anew.get((topic, queue_id))
+        return self._begun(topic, queue_id, anew.position if anew is not None else 0)
 
     def begin_at(self, topic: str, queue_id: int, position: int) -> QueuePositions:
         """Return the positions of a queue; create them from `position` on. Used by the import of MetaQ 1.x's files.
@@ -207,6 +227,7 @@ class Bases(BrokerPart):
             raise Refused(Reason.BUSY, f"the topic {key[0]} is being made or deleted, try again")
         queue = self._store.reader.queue(*key)
         place = self._put(encode_bases([(key, queue.min_offset, position)]))
+        self._anew.pop(key, None)
         base = Base(queue.min_offset, position, place)
         kept = self._keep(key, base)
         kept.positions.settle_with(self._durable())
@@ -266,7 +287,7 @@ class Bases(BrokerPart):
 
     def step(self) -> float:
         """Take over the thread's results, and write due bases. Returns the seconds until the next call."""
-        if not self._kept:
+        if not (self._kept or self._anew):
             return _AGAIN_SECONDS
         self._settle()
         self.positions.publish()
@@ -298,9 +319,10 @@ class Bases(BrokerPart):
     def _begin_round(self, start: int) -> None:
         before = max(start, self._carry_before)
         self._checked_at, self._carry_before = start, 0
-        due = [key for key, kept in self._kept.items() if kept.debt < before]
-        if due:  # a round of all queues, so that a start need not read further back than the last complete one
-            self._round = _BaseRound(self._store.log.end, before, list(self._kept), whole=True)
+        if any(
+            debt < before for debt in self._debts()
+        ):  # a round of all queues, so that a start need not read further back than the last complete one
+            self._round = _BaseRound(self._store.log.end, before, [*self._kept, *self._anew], whole=True)
 
     def _go_on(self, around: _BaseRound) -> None:
         if around.working:
@@ -334,7 +356,7 @@ class Bases(BrokerPart):
         elif around.whole:
             with contextlib.suppress(Refused):  # without the mark, a start reads further back
                 self._put(encode_complete(around.began))
-            if any(kept.debt < around.before for kept in self._kept.values()):
+            if any(debt < around.before for debt in self._debts()):
                 # Some queues cannot be computed now: no new round for every request of retention.
                 self._again_at = now + _STUCK_SECONDS
 
@@ -347,7 +369,7 @@ class Bases(BrokerPart):
             return kept.base is None or kept.base.queue_offset < queue.max_offset
         return reached[0] < queue.max_offset
 
-    def _sync(self, around: _BaseRound, keys: Iterable[QueueKey]) -> None:
+    def _sync(self, around: _BaseRound, keys: Sequence[QueueKey]) -> None:
         """Sync position files first, then write bases: after a crash, units before a base are trusted."""
         ends = [
             (kept.positions, kept.positions.reached)
@@ -356,6 +378,7 @@ class Bases(BrokerPart):
         ]
         opened = [(positions, reached) for positions, reached in ends if reached is not None]
         closed = [positions for positions, reached in ends if reached is None]
+        anew = [key for key in keys if key in self._anew]
 
         def work() -> Callable[[], None]:
             try:
@@ -364,7 +387,7 @@ class Bases(BrokerPart):
                     positions.drop_below()
             except OSError as error:
                 return functools.partial(self._not_synced, around, error)
-            return lambda: self._synced(around, opened, closed)
+            return lambda: self._synced(around, opened, closed, anew)
 
         self.positions.ask(work)
 
@@ -373,7 +396,11 @@ class Bases(BrokerPart):
         around.working, around.failed = False, True
 
     def _synced(
-        self, around: _BaseRound, opened: list[tuple[QueuePositions, tuple[int, int]]], closed: list[QueuePositions]
+        self,
+        around: _BaseRound,
+        opened: list[tuple[QueuePositions, tuple[int, int]]],
+        closed: list[QueuePositions],
+        anew: list[QueueKey],
     ) -> None:
         around.working = False
         if not around.whole:  # only bases that have moved
@@ -382,6 +409,7 @@ class Bases(BrokerPart):
         try:
             self._write([positions for positions, _ in opened], dict(opened))
             self._write([positions for positions in closed if positions.base is not None], {})
+            self._write_entries([(key, *base[:2]) for key in anew if (base := self._anew.get(key)) is not None])
             # Flush at once: retention waits for durable bases, and would otherwise have new ones written again and again.
             self._store.flusher.when_flushed(self._store.log.end, lambda _good: None)
         except Refused as error:
@@ -393,7 +421,6 @@ class Bases(BrokerPart):
     ) -> None:
         """Write one base per queue: at its synced end, else its known end, else as the newest base. Raises Refused."""
         entries = list[tuple[QueueKey, int, int]]()
-        size = 0
         for positions in queues:
             if positions.gone:
                 continue
@@ -402,30 +429,41 @@ class Bases(BrokerPart):
                 end = positions.reached if ends is None else None
             if end is None and positions.base is not None:
                 end = positions.base[:2]
-            if end is None:
-                continue
-            entries.append(((positions.topic, positions.queue_id), *end))
-            size += len(positions.topic.encode()) + 21
-            if size > BODY_BYTES_MAX:
-                self._write_entries(entries)
-                entries, size = [], 0
-        if entries:
-            self._write_entries(entries)
+            if end is not None:
+                entries.append(((positions.topic, positions.queue_id), *end))
+        self._write_entries(entries)
 
-    def _write_entries(self, entries: list[tuple[QueueKey, int, int]]) -> None:
+    def _write_entries(self, entries: Sequence[tuple[QueueKey, int, int]]) -> None:
+        """Write these bases, in as many records as they need. Raises Refused."""
+        some, size = list[tuple[QueueKey, int, int]](), 0
+        for entry in entries:
+            some.append(entry)
+            size += len(entry[0][0].encode()) + 21
+            if size > BODY_BYTES_MAX or entry is entries[-1]:
+                self._write_record(some)
+                some, size = [], 0
+
+    def _write_record(self, entries: list[tuple[QueueKey, int, int]]) -> None:
         place = self._put(encode_bases(entries))
         for key, offset, position in entries:
             kept = self._kept.get(key)
             if kept is not None:
                 kept.base = kept.positions.base = Base(offset, position, place)
                 kept.debt = self._debt(key, kept.base)
+            elif key in self._anew:
+                self._anew[key] = Base(offset, position, place)
 
     # ------------------------------------------------------------------ what is owed
 
     def oldest(self) -> int | None:
         """Return the LogOffset of the oldest record that positions depend on; None: none. From any thread."""
-        # A copy: retention's thread asks while the loop may change the table.
-        return min((kept.debt for kept in list(self._kept.values())), default=None)
+        return min(self._debts(), default=None)
+
+    def _debts(self) -> list[int]:
+        # Copies: retention's thread asks while the loop may change the tables.
+        return [kept.debt for kept in list(self._kept.values())] + [
+            base.log_offset for base in list(self._anew.values())
+        ]
 
     def carry(self, before: int) -> None:
         """Have new bases written, so that nothing below this LogOffset is needed. From any thread."""
@@ -434,15 +472,23 @@ class Bases(BrokerPart):
     # ------------------------------------------------------------------ ends
 
     def drop_topic(self, topic: str) -> None:
-        """Drop the positions of a deleted topic. One created again begins at 0."""
-        keys = [key for key in self._kept if key[0] == topic]
-        if not keys:
+        """Drop the positions of a deleted topic. One made anew begins behind them: who holds an old one is told the first."""
+        anew = {key: base for key, base in self._anew.items() if key[0] == topic}
+        kept = {key: kept for key, kept in self._kept.items() if key[0] == topic}
+        if not (anew or kept):
             return
-        for key in keys:
+        for key, one in kept.items():
+            needed = one.base.log_offset if one.base is not None else self._store.log.min
+            anew[key] = Base(0, anew_behind(one.positions.bound()), needed)
             del self._kept[key]
         self.positions.drop_topic(topic)
+        for key, base in anew.items():
+            self._anew.pop(key, None)
+            self._anew[key] = base  # as the newest
+        self._forget_oldest()
         try:
             self._put(encode_dropped([topic]))
+            self._write_entries([(key, *base[:2]) for key, base in anew.items()])
         except Refused as error:  # metaqDeleted.json has the deletion too; a copy of the log alone does not
             log.warning("the log does not say that the byte positions of topic %s are over: %s", topic, error)
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from metaq.errors import RemoteProtocolError
 from metaq.model.topics.system import POSITIONS_TOPIC
 from metaq.store.message_store import MessageStore
+from metaq.store.metaq1.position_files import POSITIONS_END
 from metaq.store.queues.table import QueueKey
 from metaq.wire.record import decode_record
 
@@ -29,6 +30,10 @@ KIND_DROPPED: Final = 2
 _HEAD: Final = struct.Struct(">BBq")
 _ENTRY: Final = struct.Struct(">iqq")
 BODY_BYTES_MAX: Final = 60_000
+ANEW_STEP: Final = 1 << 30
+"""Positions of a topic that is made anew begin at a multiple of this, and by more than this behind those of the one before."""
+_EXPANSION_MAX: Final = 1032
+"""Bytes of frames that a byte of the log can hold: what deflate reaches."""
 
 
 class Base(NamedTuple):
@@ -123,19 +128,34 @@ def told_newest_first(store: MessageStore) -> Iterator[tuple[int, Told | None]]:
         yield place, told
 
 
+def bound_of(base: Base, log_end: int) -> int:
+    """Return a position that no message of the queue lies behind, whatever came to the log between its base and `log_end`."""
+    return base.position + _EXPANSION_MAX * max(0, log_end - base.log_offset)
+
+
+def anew_behind(position: int) -> int:
+    """Return where a queue of a topic that is made anew begins, if its last position was this one: no old one is good there."""
+    begin = (position // ANEW_STEP + 2) * ANEW_STEP
+    return begin if begin < POSITIONS_END // 2 else 0
+
+
 class Known(NamedTuple):
     """The bases of all queues, as the log has them."""
 
     bases: dict[QueueKey, Base]
     """The newest of each queue that has one."""
     dropped: frozenset[str]
-    """Topics that were deleted with their positions."""
+    """Topics that were deleted with their positions, and have no base since."""
+    ended: dict[QueueKey, tuple[Base, int]]
+    """Of queues of these: the newest base, and the LogOffset at which the topic was deleted."""
 
 
 def newest_bases(store: MessageStore) -> Known:
     """Return the newest base of each queue. Reads back to where the last complete round began, no further."""
     found: dict[QueueKey, Base] = {}
-    dropped = set[str]()
+    ended: dict[QueueKey, tuple[Base, int]] = {}
+    dropped = dict(store.deleted)
+    """Topic → LogOffset of its last deletion."""
     stop, whole = -1, True
     for log_offset, told in told_newest_first(store):
         if whole and log_offset < stop:
@@ -145,12 +165,18 @@ def newest_bases(store: MessageStore) -> Known:
             continue
         if told.kind == KIND_COMPLETE and stop < 0:
             stop = told.began
-        dropped.update(told.topics)
+        for topic in told.topics:
+            dropped[topic] = max(dropped.get(topic, 0), log_offset)
         for key, (offset, position) in told.bases.items():
-            if key not in found and key[0] not in dropped and log_offset >= store.deleted.get(key[0], 0):
-                found[key] = Base(offset, position, log_offset)
-    gone = {topic for topic in (*dropped, *store.deleted) if not any(key[0] == topic for key in found)}
-    return Known(found, frozenset(gone))
+            base = Base(offset, position, log_offset)
+            if key in found or key in ended:
+                continue
+            if log_offset < (place := dropped.get(key[0], 0)):
+                ended[key] = base, place
+            else:
+                found[key] = base
+    gone = {topic for topic in dropped if not any(key[0] == topic for key in found)}
+    return Known(found, frozenset(gone), ended)
 
 
 def bases_below(store: MessageStore, key: QueueKey, queue_offset: int) -> Base | None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from metaq.errors import ConfigError, Reason, Refused, StoreError
 from metaq.saved import Pending, Saving
 from metaq.store.message_store import MessageStore
-from metaq.store.metaq1.position_bases import Base
+from metaq.store.metaq1.position_bases import Base, bound_of
 from metaq.store.metaq1.position_files import PositionFiles
 from metaq.store.metaq1.position_fill import CHUNK, Begins, Filler, Gone, sizes_of
 from metaq.store.metaq1.position_open import opened
@@ -486,6 +486,15 @@ class QueuePositions:
     def reached(self) -> tuple[int, int] | None:
         """(queue offset, position) up to which positions are known; None: not open yet, or the thread is at work."""
         return (self.tail.next_offset, self.tail.next_position) if self._opened and not self.busy else None
+
+    def bound(self) -> int:
+        """Return a position that is as large as any that was told; reads no message."""
+        if self.reached is not None:
+            return self.tail.next_position
+        if self.base is not None:
+            return bound_of(self.base, self._owner.store.log.end)
+        highest = self._files.highest() if self._files.load() else None
+        return (self._files.read(highest) or 0) if highest is not None else 0
 
     def sync(self, offset: int) -> None:
         """Make all units up to this one durable; in the thread. Raises OSError."""
