@@ -12,6 +12,7 @@ from metaq.clock import FakeClock
 from metaq.errors import StoreError
 from metaq.model.message import COMPRESSION_ZLIB, SysFlag
 from metaq.store.metaq1.archive import Archiver
+from metaq.store.metaq1.position_bases import ANEW_STEP
 from metaq.store.offline.segments import SegmentReader, segments_in
 from metaq.testing.faults import FaultyDisk
 from metaq.wire.compression import compress
@@ -170,11 +171,13 @@ def test_other_topics_are_not_archived_and_do_not_wait(tmp_path):
         assert not (tmp_path / "archive").exists()
 
 
-def test_archive_of_a_deleted_topic_stays_when_one_of_its_name_is_archived(tmp_path, caplog):
-    """Positions begin anew with the topic, and so do the names of its archives."""
+@pytest.mark.parametrize("begin", [1000, ANEW_STEP * 2])
+def test_archive_of_a_deleted_topic_stays_when_one_of_its_name_is_archived(tmp_path, caplog, begin):
+    """Whether positions begin anew with the topic, or far behind: a folder with both would be read as one that misses a file."""
     clock = FakeClock(START_MS)
     with open_store(tmp_path, clock) as store:
-        keeper = archiver(store, rules("archive,1"), Places(*[9_000] * 60))
+        places = Places(*[9_000] * 60)
+        keeper = archiver(store, rules("archive,1"), places)
         keeper._started = True
         seen = []
         for letter in b"ab":
@@ -186,6 +189,7 @@ def test_archive_of_a_deleted_topic_stays_when_one_of_its_name_is_archived(tmp_p
             seen.append(archived(tmp_path / "archive"))
             store.flusher.flush()
             store.writer.delete_topic("T", store.log.end)
+            places.places = [place - 1000 + begin for place in places.places]
         assert {body[:1] for _, body in seen[0]} == {b"a"}
         assert {body[:1] for _, body in seen[1]} == {b"b"}
         assert "deleted topic of the same name" in caplog.text

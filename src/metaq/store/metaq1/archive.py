@@ -18,6 +18,7 @@ from metaq.errors import StoreError
 from metaq.model.metaq1.settings import DeletePolicy, Expired
 from metaq.store.message_store import MessageStore
 from metaq.store.metaq1.frames import CompressedError, plain_only
+from metaq.store.metaq1.position_bases import ANEW_STEP
 from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.store.worker import Worker
@@ -254,7 +255,7 @@ class Archiver:
             return None
         if size:
             # The same bytes: a crash came behind the rename. Others are those of a deleted topic of that name.
-            if path.exists() and _differ(path, temporary):
+            if _differ(path, temporary) if path.exists() else _is_anew(folder, position):
                 temporary = self._keep_aside(path) / temporary.name
             temporary.replace(path)
             disk.sync_folder(folder)
@@ -271,10 +272,14 @@ class Archiver:
         folder.rename(aside)
         self._store.disk.make_folder(folder)
         log.warning(
-            "%s is there with other messages, as those of a deleted topic of the same name are: what was archived before is in %s now",
-            path, aside,
+            "what was archived before %s is of a deleted topic of the same name, and in %s now", path, aside
         )  # fmt: skip
         return aside
+
+
+def _is_anew(folder: Path, position: int) -> bool:
+    """Whether a file at this position is the first of a topic that was made anew, and the folder holds the one before."""
+    return position > 0 and position % ANEW_STEP == 0 and any(path.suffix != ".tmp" for path in folder.iterdir())
 
 
 def _frames(records: bytes | memoryview, broker_id: int) -> Iterator[bytes]:
