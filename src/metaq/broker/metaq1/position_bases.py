@@ -319,9 +319,8 @@ class Bases(BrokerPart):
     def _begin_round(self, start: int) -> None:
         before = max(start, self._carry_before)
         self._checked_at, self._carry_before = start, 0
-        if any(
-            debt < before for debt in self._debts()
-        ):  # a round of all queues, so that a start need not read further back than the last complete one
+        if any(debt < before for debt in self._debts()):
+            # Of all queues, so that a start need not read further back than the last complete round.
             self._round = _BaseRound(self._store.log.end, before, [*self._kept, *self._anew], whole=True)
 
     def _go_on(self, around: _BaseRound) -> None:
