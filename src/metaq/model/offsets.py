@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from metaq.errors import ConfigError
@@ -41,6 +41,8 @@ class Slice:
     queue: MessageQueue
     start: int
     end: int
+    generation: int | None = field(default=None, compare=False)
+    """Of the queue's topic when the range was planned; None: not known."""
 
     @property
     def messages(self) -> int:

@@ -58,15 +58,10 @@ LOOK_SHARE = 0.05
 class SlicePartition(InputPartition):  # type: ignore[misc]
     """One Spark partition: a range of offsets of one queue."""
 
-    def __init__(self, wanted: Slice, generation: int | None = None) -> None:
-        """Plain values: Spark pickles it for the task.
-
-        Args:
-            wanted: the range.
-            generation: of the queue's topic when it was planned; None: not known.
-        """
+    def __init__(self, wanted: Slice) -> None:
+        """Plain values: Spark pickles it for the task."""
         super().__init__(str(wanted))
-        self.wanted, self.generation = wanted, generation
+        self.wanted = wanted
 
 
 class MetaqDataSource(DataSource):  # type: ignore[misc]
@@ -153,23 +148,18 @@ class _SliceReading:
     def read(self, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows. Runs in an executor's Python worker, on a pickled copy of the reader.
 
-        Raises as `read_slice`; MessagesLost: the topic was made anew since it was planned, and failOnDataLoss is set.
+        Raises as `read_slice`.
         """
         if self.options.rows == "slices":
             yield schema.slice_batch(partition.wanted, self.columns)
             return
-        planner = self.planner
-        if not self.options.fail_on_data_loss and planner.is_made_anew(partition.wanted, partition.generation):
-            return
-        for decoded in read_slice(planner.client, partition.wanted, self.fetch):
+        for decoded in read_slice(self.planner.client, partition.wanted, self.fetch):
             for piece in decoded.pieces(self.columns):
                 yield self._read(piece).to_batch(self.columns)
-        # Behind the last message: what was read before it was made anew is of the topic that was planned.
-        if self.options.fail_on_data_loss:
-            planner.is_made_anew(partition.wanted, partition.generation)
 
     def _partitions(self, slices: Iterable[Slice], of: Generations) -> list[InputPartition]:
-        return [SlicePartition(wanted, of.get((wanted.queue.topic, wanted.queue.broker))) for wanted in slices]
+        places = ((wanted, of.get((wanted.queue.topic, wanted.queue.broker))) for wanted in slices)
+        return [SlicePartition(dataclasses.replace(wanted, generation=told)) for wanted, told in places]
 
     def _read(self, piece: records.Decoded) -> records.Decoded:
         """Return the records that become rows, by the option `corrupt`. Raises BodyUnreadable."""

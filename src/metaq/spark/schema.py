@@ -12,16 +12,16 @@ from metaq.errors import ConfigError
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 
-SLICE_SCHEMA = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("broker", pa.string()),
-        pa.field("queue_id", pa.int32()),
-        pa.field("start_offset", pa.int64()),
-        pa.field("end_offset", pa.int64()),
-    ]
+RANGE = (
+    pa.field("topic", pa.string()),
+    pa.field("broker", pa.string()),
+    pa.field("queue_id", pa.int32()),
+    pa.field("start_offset", pa.int64()),
+    pa.field("end_offset", pa.int64()),
 )
-"""A row of `rows=slices`: the messages [start_offset, end_offset) of one queue."""
+"""The messages [start_offset, end_offset) of one queue."""
+SLICE_SCHEMA = pa.schema([*RANGE, pa.field("generation", pa.int64())])
+"""A row of `rows=slices`: a range, and the generation of its topic when it was planned, if that is known."""
 
 _NAMES = {
     pa.string(): "string",
@@ -73,7 +73,7 @@ def queue_of_row(row: Mapping[str, Any]) -> MessageQueue:
 
 def slice_of_row(row: Mapping[str, Any]) -> Slice:
     """Return the slice of a row with SLICE_SCHEMA's columns."""
-    return Slice(queue_of_row(row), row["start_offset"], row["end_offset"])
+    return Slice(queue_of_row(row), row["start_offset"], row["end_offset"], row.get("generation"))
 
 
 def slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
@@ -87,7 +87,7 @@ def slice_batch(wanted: Slice, columns: Sequence[str]) -> pa.RecordBatch:
     topic, broker, queue_id = wanted.queue
     row = {
         "topic": topic, "broker": broker, "queue_id": queue_id,
-        "start_offset": wanted.start, "end_offset": wanted.end,
+        "start_offset": wanted.start, "end_offset": wanted.end, "generation": wanted.generation,
     }  # fmt: skip
     # With the schema: Arrow would make int64 of queue_id, and Spark takes no other type than it was told.
     return pa.RecordBatch.from_pylist([row], schema=pa.schema([SLICE_SCHEMA.field(name) for name in columns]))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from metaq.admin import Admin
 from metaq.errors import ConfigError, MessagesLost
 from metaq.model import offsets
 from metaq.model.queue import MessageQueue
+from metaq.pipelines.archive.parting import Parting
+from metaq.pipelines.archive.slices import fetch_rows
 from metaq.spark.cluster import client
 from metaq.spark.data_source import MetaqReader, MetaqStreamReader
+from metaq.spark.schema import SLICE_SCHEMA, slices_of
 from metaq.spark.source.plan import Planner
 from metaq.spark.source.settings import SourceOptions
 from tests.scripted import ScriptedCluster
@@ -193,10 +197,32 @@ def test_a_batch_whose_topic_is_the_same_is_read(cluster):
 def test_a_batch_read_is_of_the_topic_that_was_planned(cluster):
     batch = MetaqReader(options(cluster), StructType([]))
     (part,) = batch.partitions()
-    assert part.generation < 0
+    assert part.wanted.generation < 0
     make_anew(cluster, 60)
     with pytest.raises(MessagesLost, match="made anew"):
         list(batch.read(part))
+
+
+@pytest.mark.parametrize("count", [50, 90])
+def test_the_tasks_of_a_pipeline_read_nothing_of_a_topic_made_anew_since_they_were_planned(cluster, count, caplog):
+    """Also of a batch that is planned again after a restart: it has the generation of its end."""
+    stream = reader(cluster, rows="slices")
+    start = stream.latestOffset(stream.initialOffset(), NO_LIMIT)
+    end = kept(stream.latestOffset(start, NO_LIMIT))
+    make_anew(cluster, count)
+    columns = StructType([StructField(name, _spark_type(name)) for name in SLICE_SCHEMA.names])
+    again = MetaqStreamReader(options(cluster, rows="slices"), columns)
+    (wanted,) = slices_of(batch for part in again.partitions(kept(start), end) for batch in again.read(part))
+    assert (wanted.start, wanted.end) == (0, 50)
+    with pytest.raises(MessagesLost, match="made anew"):
+        list(fetch_rows(wanted, cluster.namesrv, again.fetch, Parting()))
+    careless = dataclasses.replace(again.fetch, fail_on_data_loss=False)
+    assert list(fetch_rows(wanted, cluster.namesrv, careless, Parting())) == []
+    assert "was deleted and made anew" in caplog.text
+
+
+def _spark_type(name: str) -> DataType:
+    return {"string": StringType(), "int32": IntegerType(), "int64": LongType()}[str(SLICE_SCHEMA.field(name).type)]
 
 
 def test_a_batch_read_of_a_topic_made_anew_in_between_is_a_new_one(cluster):
@@ -206,5 +232,5 @@ def test_a_batch_read_of_a_topic_made_anew_in_between_is_a_new_one(cluster):
         make_anew(cluster, 60)
         batch = MetaqReader(options(cluster, startingOffsets=given), StructType([]))
         (again,) = batch.partitions()
-        assert again.generation != part.generation
+        assert again.wanted.generation != part.wanted.generation
         list(batch.read(again))

@@ -28,12 +28,12 @@ from metaq.pipelines.archive.decoding import BodyColumns
 from metaq.pipelines.archive.dedupe import KEPT_LEAST, KEY, OFF, Ids, ids_of, key_ids_of
 from metaq.pipelines.archive.parting import Parting
 from metaq.spark.cluster.client import client_of
-from metaq.spark.schema import SLICE_SCHEMA, slices_of
+from metaq.spark.schema import RANGE, slices_of
 from metaq.spark.source.fetch import FetchSettings, read_slice
 
 WRITTEN = pa.schema(
     [
-        *SLICE_SCHEMA,
+        *RANGE,
         pa.field("date", pa.string()),
         pa.field("part", pa.string()),
         pa.field("staged", pa.string()),

@@ -29,7 +29,7 @@ from metaq.pipelines.mirror import marks
 from metaq.pipelines.mirror.table import OffsetRun, Table
 from metaq.spark.cluster.client import MessageLimits, client_of
 from metaq.spark.cluster.courier import courier_of
-from metaq.spark.schema import SLICE_SCHEMA, slice_of_row
+from metaq.spark.schema import RANGE, slice_of_row
 from metaq.spark.sink.settings import SinkOptions
 from metaq.spark.sink.sink import attempt
 from metaq.spark.sink.task import SentRows, StagedRows
@@ -46,7 +46,7 @@ BROKER_TEXT_BYTES: Final = 512
 
 COPIED = pa.schema(
     [
-        *SLICE_SCHEMA,
+        *RANGE,
         pa.field("rows", pa.int64()),
         pa.field("bytes", pa.int64()),
         pa.field("came_around", pa.int64()),

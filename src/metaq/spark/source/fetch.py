@@ -18,7 +18,7 @@ from metaq.client.conversation.reading.slices import Gone, Post, Receive, Record
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.errors import MessagesLost, MetaqError, NoRoute, OffsetOutOfRange, RemoteProtocolError, RequestTimeout
 from metaq.model import SubscriptionData
-from metaq.model.offsets import Slice
+from metaq.model.offsets import Slice, is_another
 from metaq.model.queue import MessageQueue
 from metaq.model.topics.route import MASTER_ID
 from metaq.spark.cluster.client import ClusterClient, Retries, may_be_away
@@ -56,9 +56,11 @@ class FetchSettings:
 def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) -> Iterator[Decoded]:
     """Yield the messages of `wanted`, decoded, about BATCH_ROWS at a time.
 
-    Raises: MessagesLost: some have left the log, and `fail_on_data_loss` is set. Otherwise what `ClusterClient` raises, when
-        trying again for `retry_seconds` did not help.
+    Raises: MessagesLost: some have left the log, or their topic was made anew since the slice was planned, and
+        `fail_on_data_loss` is set. Otherwise what `ClusterClient` raises, when trying again for `retry_seconds` did not help.
     """
+    if not settings.fail_on_data_loss and _is_made_anew(client, wanted, fail=False):
+        return
     reader = _SliceReader(client, wanted, settings)
     waiting: list[Records] = []
     for records in reader.records():
@@ -78,6 +80,27 @@ def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) ->
             waiting = []
     if waiting:
         yield reader.decode(waiting)
+    # Behind the last message: what was read before the topic was made anew is of the one that was planned.
+    if settings.fail_on_data_loss:
+        _is_made_anew(client, wanted, fail=True)
+
+
+def _is_made_anew(client: ClusterClient, wanted: Slice, *, fail: bool) -> bool:
+    """Return whether a slice's topic was made anew since it was planned. Raises MessagesLost, or logs it."""
+    queue = wanted.queue
+    if wanted.generation is None or not client.asks_master(queue):
+        return False
+    try:
+        client.starts([queue], 0.0)
+    except MetaqError as fault:
+        if not may_be_away(fault):
+            raise
+        return False
+    now = client.generations.get((queue.topic, queue.broker))
+    if now is None or not is_another(now, wanted.generation):
+        return False
+    report_made_anew(queue, wanted.start, fail=fail)
+    return True
 
 
 def report_loss(queue: MessageQueue, lost: range, *, fail: bool) -> None:

@@ -146,22 +146,6 @@ class Planner:
         self.client.starts(one.values())
         return self.generations(one.values())
 
-    def is_made_anew(self, wanted: Slice, then: int | None) -> bool:
-        """Return whether a slice's topic was made anew since it was planned, when it was of generation `then`; None: not known.
-
-        Raises MessagesLost: failOnDataLoss is set.
-        """
-        if then is None:
-            return False
-        queue = wanted.queue
-        try:
-            self.client.starts([queue], 0.0)
-        except MetaqError as fault:
-            if not may_be_away(fault):
-                raise
-            return False
-        return bool(self._made_anew([queue], {queue: wanted.start}, {(queue.topic, queue.broker): then}))
-
     def _made_anew(
         self,
         queues: Iterable[MessageQueue],
