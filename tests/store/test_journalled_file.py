@@ -11,7 +11,7 @@ import random
 import pytest
 
 from metaq.clock import FakeClock
-from metaq.errors import ConfigError
+from metaq.errors import ConfigError, Refused
 from metaq.model import DataVersion, TopicConfig
 from metaq.saved import FOLD_SECONDS, QUIET_SECONDS, SavedTable
 from metaq.saved_file import TableFile
@@ -182,6 +182,25 @@ def test_a_line_that_could_not_be_written_is_refused_and_the_file_is_written_ane
     assert held(tmp_path)[0] == {"first": 1, "a": 1}
     make(table, "b")
     assert held(tmp_path) == ({"first": 1, "a": 1, "b": 1}, table.version)
+
+
+def test_a_line_that_could_not_be_synced_is_not_left_there(tmp_path):
+    """The change is refused: a broker that is killed right after it must not find it at its next start."""
+    disk = FaultyDisk()
+    table = started(tmp_path, disk)
+    make(table, "second")
+    synced, failing = disk.sync_file, [True]
+
+    def sync_file(descriptor):
+        if failing and failing.pop():
+            raise OSError(errno.EIO, "Input/output error")
+        synced(descriptor)
+
+    disk.sync_file = sync_file
+    with pytest.raises(Refused, match="Input/output error"):
+        table.change("second", None).settle()
+    assert held(tmp_path)[0] == {"first": 1, "second": 1}
+    assert not failing
 
 
 def test_a_start_after_a_crash_writes_the_file_anew(tmp_path, caplog):

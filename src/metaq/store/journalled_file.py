@@ -149,7 +149,10 @@ class JournalledFile:
         self._is_behind = False
 
     def change(self, step: Step) -> None:
-        """Append what `step` changes to the journal, durably. Raises OSError: it may be there after a crash, until `replace`."""
+        """Append what `step` changes to the journal, durably.
+
+        Raises OSError: it is not there then; if that could not be made durable either, a power cut may leave it, until `replace`.
+        """
         if self._is_behind or (
             self._descriptor < 0 and not self.path.exists()
         ):  # a journal needs a file that it follows
@@ -160,10 +163,21 @@ class JournalledFile:
         if self._descriptor < 0:
             self._descriptor = self._begin(step.begins(), data)
         else:
-            _write(self._descriptor, data)
-            self._disk.sync_file(self._descriptor)
-            self._bytes += len(data)
+            self._append(self._descriptor, data)
         self._is_behind = False
+
+    def _append(self, descriptor: int, data: bytes) -> None:
+        size = os.fstat(descriptor).st_size
+        try:
+            _write(descriptor, data)
+            self._disk.sync_file(descriptor)
+        except OSError:
+            # Whoever asked for the change is told that it was refused: a process that is killed next must not leave it.
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, size)
+                self._disk.sync_file(descriptor)
+            raise
+        self._bytes += len(data)
 
     def make_room(self, step: Step) -> None:
         """If the journal has outgrown the file, begin another one behind `step`, the newest, and write the file anew."""
