@@ -549,11 +549,10 @@ class Recovery:
 
     def untouched(self, plan: Plan) -> bool:
         """Whether the last run ended in order and everything is as it left it: then all of it is durable."""
-        tails = self._facts.tails
         return (
             plan.in_order
-            and tails is not None
-            and plan.start.log_offset == plan.log_end == tails.log_end
+            and self._facts.tails is not None
+            and plan.start.log_offset == plan.log_end
             and not plan.rebuild
             and not plan.index.drop
             and plan.dispatch_from == plan.log_end

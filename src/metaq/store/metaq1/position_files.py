@@ -147,6 +147,11 @@ class PositionFiles:
                 return (file.start + len(data) - 1) // UNIT_BYTES
         return None
 
+    def last_position(self) -> int:
+        """Return the position in the last unit that is written; 0: none is, or it is damaged."""
+        highest = self.highest()
+        return (self.read(highest) or 0) if highest is not None else 0
+
     # ------------------------------------------------------------------ the disk
 
     def sync(self, first: int, stop: int) -> None:

@@ -85,8 +85,7 @@ def _adopted(files: PositionFiles, queue: ConsumeQueue, filler: Filler, *, there
 
 
 def _begun(files: PositionFiles, queue: ConsumeQueue, *, there: bool) -> Opened:
-    highest = files.highest() if there else None
-    position = (files.read(highest) or 0) if highest is not None else 0
+    position = files.last_position() if there else 0
     log.error(
         "queue %d of topic %s: no base of its byte positions is left in the log, and no file that fits: they go on with %d at "
         "queue offset %d, and may be others than were told", queue.queue_id, queue.topic, position, queue.min_offset,

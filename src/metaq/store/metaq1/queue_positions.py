@@ -493,8 +493,7 @@ class QueuePositions:
             return self.tail.next_position
         if self.base is not None:
             return bound_of(self.base, self._owner.store.log.end)
-        highest = self._files.highest() if self._files.load() else None
-        return (self._files.read(highest) or 0) if highest is not None else 0
+        return self._files.last_position() if self._files.load() else 0
 
     def sync(self, offset: int) -> None:
         """Make all units up to this one durable; in the thread. Raises OSError."""
