@@ -192,6 +192,7 @@ STEPS = (
     ),
 )  # fmt: skip
 
+LIVES_OF_A_NIGHT = 30_000  # tests/crash/test_simulation.py
 SEEDS, REST = 4, "all and not long and not spark_all"
 # A name per line: what failed is seen at once, and not after an hour.
 REST_OF = (RUN, "-m", "pytest", "-vv", "-n", "2", "--dist", "loadgroup", "-m", REST)
@@ -206,9 +207,13 @@ def nightly(day: int) -> tuple[Step, ...]:
     known = one_of_each_name(STEPS)
     whole, unsteady_too = ("*",), (("METAQ_QUARANTINE", "run"),)
     more = (
+        # The rarest courses of a broker's life, first: what they find is in what all others run on.
+        Step(
+            "rest of lives", (*REST_OF, *LIVES), 1500, only=whole,
+            environment=(*unsteady_too, ("METAQ_LIVES_FROM", str(LIVES_OF_A_NIGHT * day))),
+        ),
         # Debian's servers, other generations of foreign clients, chaos: what needs an installation or many minutes.
         Step("rest of peers", (*REST_OF, *PEERS), 900, only=whole, environment=unsteady_too),
-        Step("rest of lives", (*REST_OF, *LIVES), 1800, only=whole, environment=unsteady_too),
         Step(
             "rest", (*REST_OF, "tests", *(f"--ignore={part}" for part in (*PEERS, *LIVES, "tests/bench"))), 900,
             only=whole, environment=unsteady_too,
