@@ -57,8 +57,8 @@ class Ledger:
     transactions: dict[bytes, Transaction] = field(default_factory=dict)
     """By the body of the half message."""
     torn: set[bytes] = field(default_factory=set)
-    """Bodies of half messages whose properties a power cut may have torn: they are checked, written anew or given up, and nobody
-    knows which."""
+    """Bodies of half messages and delayed ones whose properties a power cut may have torn: they are checked, delivered, written
+    anew or given up, and nobody knows which."""
     staged: set[bytes] = field(default_factory=set)
     """Bodies of chunks of staged transactions, and of the messages in them."""
 
@@ -154,6 +154,7 @@ class Ledger:
                 self.torn.add(there.body)
             if there.topic == SCHEDULE_TOPIC:
                 self.delayed.pop(there.body, None)
+                self.torn.add(there.body)
         lost = known[len(found) :]
         for record in lost:
             if record.log_end <= self.durable_end:
