@@ -41,7 +41,7 @@ def inputs_of(step: Step, graph: ImportGraph, root: pathlib.Path) -> set[str]:
         needed |= graph.modules_of(name)
     needed = graph.closure(needed) | needed
     # What is no Python and lies beside or below what is used: recorded answers, Java drivers, the compiled modules' sources.
-    folders = {posixpath.dirname(path) + "/" for path in needed} - {"tests/", "src/metaq/", "/"}
+    folders = {posixpath.dirname(path) + "/" for path in needed} - {"tests/", "src/metaq/", "docs/", "/"}
     needed |= {
         path for path in graph.files if not path.endswith(".py") and any(path.startswith(folder) for folder in folders)
     }

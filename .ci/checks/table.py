@@ -40,6 +40,9 @@ SERVER_SOURCES = tuple(
 """Of the servers, the step `spark` sees every change that a query could see: it reads and writes against them in every way. What
 a pipeline does with its own files, and who is killed in between, is asked again in the night."""
 
+PACKED = ("README.md", "LICENSE", "MANIFEST.in")
+"""What the wheel takes beside the sources."""
+
 RUN = ".venv/bin/python"
 INTEROP = (RUN, "-m", "pytest", "-n", "3", "--dist", "loadgroup", "-m", "not all")
 SPARK_ALL = (RUN, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "spark_all")
@@ -85,17 +88,24 @@ class Step:
         return self.name, self.command, self.marker, self.environment
 
 
-def _interop(name: str, seconds: int, *tests: str, uses: tuple[str, ...] = ()) -> Step:
+def _interop(name: str, seconds: int, *tests: str, uses: tuple[str, ...] = (), data: tuple[str, ...] = ()) -> Step:
     patterns = tuple(f"tests/interop/{test}.py" for test in tests)
-    return Step(name, INTEROP, seconds, patterns, uses=(*SERVERS, *COMMANDS, *uses), batch="interop")
+    return Step(name, INTEROP, seconds, patterns, uses=(*SERVERS, *COMMANDS, *uses), data=data, batch="interop")
 
 
-def _spark(name: str, seconds: int, *tests: str, uses: tuple[str, ...] = (), night: tuple[str, ...] = ()) -> Step:
+def _spark(
+    name: str,
+    seconds: int,
+    *tests: str,
+    uses: tuple[str, ...] = (),
+    data: tuple[str, ...] = (),
+    night: tuple[str, ...] = (),
+) -> Step:
     used = (*SERVERS, *COMMANDS, *SPARK, *uses)
-    return Step(name, SPARK_ALL, seconds, tests, "spark_all", used, batch="spark", night=night)
+    return Step(name, SPARK_ALL, seconds, tests, "spark_all", used, data, batch="spark", night=night)
 
 
-def _pipeline(name: str, seconds: int, *, uses: tuple[str, ...] = ()) -> Step:
+def _pipeline(name: str, seconds: int, *, uses: tuple[str, ...] = (), data: tuple[str, ...] = ()) -> Step:
     tests = (f"tests/pipelines/{name}/*",)
     # Spark's programs of the archive read what the other pipelines leave; those name it where they do, by importing it.
     return Step(
@@ -105,6 +115,7 @@ def _pipeline(name: str, seconds: int, *, uses: tuple[str, ...] = ()) -> Step:
         tests,
         "spark_all",
         (*PIPELINE, f"metaq.pipelines.{name}", *uses),
+        data,
         batch="spark",
         night=SERVER_SOURCES,
     )
@@ -137,7 +148,7 @@ STEPS = (
     _interop("interop metaq1", 70, "test_metaq1_*"),
     _interop(
         "interop rocketmq", 130, "test_cpp_*", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_java_*",
-        "test_mixed_*", "test_mqadmin", "test_order", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_trace",
+        "test_mixed_*", "test_mqadmin", "test_order", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_trace", data=("tests/interop/cpp/*", "tests/wire/fastjson_vectors.json"),
     ),
     _interop("interop python", 60, "test_python_*"),
     _interop("interop spark", 30, "test_spark_*", uses=SPARK),
@@ -161,7 +172,13 @@ STEPS = (
            "tests/spark/engine/*", "tests/spark/decode/*", "tests/spark/cluster/*"),
     # Its programs archive, too.
     _spark("spark connect", 20, "tests/spark/connect/*", uses=("metaq.pipelines.archive",)),
-    _spark("spark standalone", 70, "tests/spark/standalone/*", uses=(*PIPELINE, "metaq.pipelines.archive"), night=SERVER_SOURCES),
+    # Executors get the wheel; whether that is whole is for `long: whole` to say by day.
+    _spark(
+        "spark standalone", 70, "tests/spark/standalone/*", uses=(*PIPELINE, "metaq.pipelines.archive"),
+        data=("src/*", *PACKED), night=(*SERVER_SOURCES, *PACKED, *(f"src/metaq/pipelines/{name}/*" for name in (
+            "audit", "changes", "compact", "metrics", "mirror", "redrive",
+        )), "src/metaq/logging_handler/*"),
+    ),
     _spark("spark proof", 80, "tests/spark/proof/*", uses=(*PIPELINE, "metaq.pipelines.archive"), night=SERVER_SOURCES),
     # Leases, checkpoints, clocks, full disks: with whichever pipeline shows it, so with all of them.
     Step(
@@ -169,7 +186,7 @@ STEPS = (
         night=SERVER_SOURCES,
     ),
     _pipeline("archive", 170, uses=("metaq.pipelines.compact",)),
-    _pipeline("audit", 50, uses=("metaq.pipelines.archive", "metaq.pipelines.metrics")),
+    _pipeline("audit", 50, uses=("metaq.pipelines.archive", "metaq.pipelines.metrics"), data=("docs/audit.md",)),
     _pipeline("changes", 40, uses=("metaq.pipelines.archive",)),
     _pipeline("compact", 30, uses=("metaq.pipelines.archive",)),
     _pipeline("metrics", 55),
@@ -187,7 +204,7 @@ STEPS = (
         data=("bench/[!ps]*", "bench/p[!i]*", "bench/s[!p]*"),  # all but Spark's: pipeline_*, spark_*
     ),
     Step(
-        "bench spark", BENCH, 80, ("tests/bench/test_spark.py",), uses=(*PIPELINE, "metaq.pipelines.archive"), data=("bench/*",),
+        "bench spark", BENCH, 80, ("tests/bench/test_spark.py",), uses=(*PIPELINE, "metaq.pipelines.archive", "metaq.pipelines.changes"), data=("bench/*",),
         batch="bench", night=SERVER_SOURCES,
     ),
 )  # fmt: skip
