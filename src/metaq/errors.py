@@ -100,6 +100,10 @@ class StoreFull(StoreError):
     retriable = True
 
 
+class NotLeading(StoreError):
+    """The store is a replica's: what it holds comes from its master, and nothing else is appended."""
+
+
 class MessageIllegal(StoreError):
     """This message can never be stored: too large, topic or properties too long, or malformed."""
 

@@ -29,6 +29,8 @@ class MessageReader:
         self.pull_path, self.pulls_are_plain = puller.fast_path, puller.are_plain
         self.queue, self.existing_queue, self.queues = parts.queues.made, parts.queues.get, parts.queues.named
         self.record_at = parts.log.record
+        self.log_bytes = parts.log.read
+        """What replicas copy: the log's bytes as they are, up to its end and its file's; b"" where there are none."""
         self.repairs = repairs
         """Mends units that do not lead to their messages, as pulls meet them."""
 
@@ -40,6 +42,17 @@ class MessageReader:
     def outline_at(self, log_offset: int) -> Outline | None:
         """The record that begins at a LogOffset, without its body; None if none does."""
         return outline(self._log, log_offset)
+
+    def log_bytes_cached(self, log_offset: int, size: int) -> bytes | bytearray | None:
+        """As `log_bytes`, without waiting for a disk; None: some of them are not in memory."""
+        file = self._log.run.find(log_offset)
+        if file is None:
+            return b""
+        found = bytearray(max(0, min(size, self._log.end - log_offset, file.end - log_offset)))
+        try:
+            return found if file.read_cached(log_offset, memoryview(found)) else None
+        except FileNotFoundError:  # retention has taken it
+            return b""
 
     def heads(self, log_offset: int) -> Iterator[hot.RecordHead]:
         """What the records from `log_offset` on are, up to the log's end. What cannot be read is stepped over.

@@ -77,8 +77,8 @@ class MessageWriter:
         """
         # No checkpoint may be under way: it would promise records that are being cut.
         with self._housekeeper.work:
-            if not self._state.takes:
-                raise self._state.refusal()
+            if not self._state.copies:
+                raise self._state.refusal(copied=True)
             # Refuses a wrong place before anything has changed.
             left = self._writer.snapshot_below(log_offset)
             try:

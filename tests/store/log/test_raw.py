@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metaq.errors import StoreError, StoreFailed, StoreFull
+from metaq.clock import seeded
+from metaq.errors import NotLeading, StoreError, StoreFailed, StoreFull
 from metaq.model.message import SysFlag
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.store.log.writer import PutRecord
@@ -127,6 +128,21 @@ def test_a_log_that_is_copied_in_pieces_is_the_same_log(tmp_path_factory, master
         assert read_all(copy, "orders", 0) == [*read_all(master, "orders", 0), b"and on"]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_log_that_is_copied_in_pieces_cut_anywhere_is_the_same_log(tmp_path, master, seed):
+    """Within records and within the blank ones that end files, as a RocketMQ master sends it: what is cut is left."""
+    chance = seeded(f"pieces {seed}")
+    data = raw_log(master.folder.root, 0, master.log.end)
+    places = set(borders(master.folder.root, master.log.end))
+    with open_store(tmp_path, message_delay_level="1s 5s") as copy:
+        stop = 0
+        while stop < len(data):
+            stop = min(len(data), stop + chance.choice((1, 3, 8, 500, 32 << 10, 200_000)))
+            appended = copy.writer.append_raw(data[copy.log.end : stop], copy.log.end, partial=True)
+            assert appended.log_end == copy.log.end == max(place for place in places if place <= stop)
+        assert_same(copy, master)
+
+
 def test_a_copy_opens_again_after_an_orderly_end_and_after_a_kill(tmp_path, master):
     """What recovery makes of the log is what was made of the bytes."""
     data = raw_log(master.folder.root, 0, master.log.end)
@@ -215,6 +231,51 @@ def test_what_does_not_go_on_with_the_log_whole_is_refused_and_nothing_is_append
             other.writer.append_raw(whole_file, 0)
         assert other.log.end == 0
         assert log_files(tmp_path / "c") == []
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"\0\0\0\0\xda\xa3",
+        b"\0\0\0\x20\xda\xa3 \xa7",
+        b"\0\x7f\0\0",
+        (60 << 10).to_bytes(4, "big") + b"\xda\xa3 \xa8",
+        (60 << 10).to_bytes(4, "big") + b"\xcb\xd4\x31\x94",
+    ],
+)
+def test_what_can_never_become_a_record_is_not_waited_for(tmp_path, begin):
+    """Zeros, sizes that no record has or that run past the file, other magics; a blank record that does not end the file."""
+    with open_store(tmp_path / "a") as store:
+        put(store, "T", 0, b"x" * 9000)
+        data = raw_log(tmp_path / "a", 0, store.log.end)
+    with open_store(tmp_path / "b") as copy:
+        with pytest.raises(StoreError, match="none of them was appended"):
+            copy.writer.append_raw(data + begin, 0, partial=True)
+        assert copy.log.end == 0
+        copy.writer.append_raw(data + data[:60], 0, partial=True)
+        assert copy.log.end == len(data)
+
+
+def test_a_replica_takes_no_message_of_its_own(tmp_path):
+    """By whichever way; what its master has appended is taken, and after a promotion messages again."""
+    with open_store(tmp_path / "a") as store:
+        put(store, "T", 0, b"a")
+        data = raw_log(tmp_path / "a", 0, store.log.end)
+    with open_store(tmp_path / "b") as copy:
+        copy.state.follow("a slave")
+        for carrying in (False, True):
+            with pytest.raises(NotLeading, match="a slave"):
+                copy.writer.put([message("T", 0, b"b")], carrying=carrying)
+        copy.writer.append_raw(data, 0)
+        with pytest.raises(NotLeading):
+            put(copy, "T", 0, b"b")
+        copy.state.follow(None)
+        put(copy, "T", 0, b"b")
+        assert read_all(copy, "T", 0) == [b"a", b"b"]
+        copy.state.follow("a slave")
+        copy.state.set_writable(False)
+        with pytest.raises(StoreFull):
+            copy.writer.append_raw(data, copy.log.end)
 
 
 def test_a_topic_that_was_made_again_begins_its_queues_anew(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from metaq.clock import Clock
-from metaq.errors import StoreError, StoreFailed, StoreFull
+from metaq.errors import NotLeading, StoreError, StoreFailed, StoreFull
 from metaq.options import StoreOptions
 from metaq.store.disk import Disk
 from metaq.store.folder import StoreFolder
@@ -24,14 +24,19 @@ log = logging.getLogger(__name__)
 class State:
     """`MessageStore.state`: whether messages are taken, why not, and how far they are durable. Read from any thread."""
 
-    __slots__ = ("_lock", "_root", "_told", "_writable", "closed", "failed", "flushed", "takes")
+    __slots__ = ("_lock", "_root", "_told", "_writable", "closed", "copies", "failed", "flushed", "follows", "takes")
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._lock = threading.Lock()
         self._told: tuple[Callable[[str], None], ...] = ()
         self.takes = True
-        """Whether a message is taken now: not failed, not closed, and room on the disk. One attribute, for the hot path."""
+        """Whether a message is taken now: not failed, not closed, not a replica's, and room on the disk. One attribute, for the
+        hot path."""
+        self.copies = True
+        """As `takes`, of what a replica's master has appended."""
+        self.follows: str | None = None
+        """Why no message is taken by a replica's store, for those who want one appended; None: it is none."""
         self.failed: str | None = None
         """Why the store has stopped for good; None while it works."""
         self.closed = False
@@ -43,7 +48,7 @@ class State:
     def carries(self) -> bool:
         """Whether records are taken that replace older ones so that a log file can go."""
         # Also on a full disk: were they refused, the file would stay, and the disk full.
-        return self.failed is None and not self.closed
+        return self.failed is None and not self.closed and self.follows is None
 
     @property
     def writable(self) -> bool:
@@ -54,6 +59,12 @@ class State:
         """The disk has room for messages, or not."""
         with self._lock:
             self._writable = writable
+            self._look()
+
+    def follow(self, why: str | None) -> None:
+        """Take what a master has appended and no message, whose refusals say `why`; None: messages again."""
+        with self._lock:
+            self.follows = why
             self._look()
 
     def close(self) -> bool:
@@ -88,14 +99,17 @@ class State:
 
     def _look(self) -> None:
         # Under the lock: a failed sync and a disk with room again may be told by two threads at the same time.
-        self.takes = self.failed is None and not self.closed and self._writable
+        self.copies = self.failed is None and not self.closed and self._writable
+        self.takes = self.copies and self.follows is None
 
-    def refusal(self) -> StoreError:
-        """Why no message is taken."""
+    def refusal(self, *, copied: bool = False) -> StoreError:
+        """Why no message is taken; with `copied`, nothing of a master."""
         if self.failed is not None:
             return StoreFailed(self.failed)
         if self.closed:
             return StoreFailed("the store is closed")
+        if self.follows is not None and not copied:
+            return NotLeading(self.follows)
         return StoreFull(
             f"the disk of {self._root} is more than 90 percent full: no message is taken until there is room"
         )

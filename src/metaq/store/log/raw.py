@@ -16,6 +16,7 @@ from metaq.store.queues.dispatch import index_keys, topic_of
 from metaq.wire import hot
 
 _RECORDS_MAX: Final = 1 << 30
+_SIZE_BYTES: Final = 4
 
 
 class Appended(NamedTuple):
@@ -35,8 +36,11 @@ class RawRun(NamedTuple):
     """The rest of the file behind them, if it ends here; else empty."""
 
 
-def runs_of(data: memoryview, log_offset: int, file_bytes: int) -> list[RawRun]:
-    """Cut `data`, the log's bytes from `log_offset` on, where log files end. Raises StoreError: it is not all records."""
+def runs_of(data: memoryview, log_offset: int, file_bytes: int, *, partial: bool) -> list[RawRun]:
+    """Cut `data`, the log's bytes from `log_offset` on, where log files end. `partial`: a record that it ends within is left out.
+
+    Raises StoreError: it is not all records.
+    """
     runs = []
     start = 0
     while start < len(data):
@@ -48,21 +52,37 @@ def runs_of(data: memoryview, log_offset: int, file_bytes: int) -> list[RawRun]:
             if topic_of(head) is None or head.queue_id < 0:  # its queue's folder is named after them
                 raise _refusal(head.log_offset, f"a record of queue {head.queue_id} of topic {head.topic[:200]!r}")
         blank = data[end:end]
+        rest = False
         if outcome == hot.END_BLANK:
-            blank = _blank(data[end:], border - end, log_offset + end)
+            rest = partial and stop < border
+            blank = _blank(data[end:], border - end, log_offset + end, partial=rest)
+        elif partial and outcome == hot.END_SHORT and stop < border and _fits(data[end:stop], border - end):
+            rest = True
         elif outcome != hot.END_CLEAN:
             raise _refusal(log_offset + end, WHY[outcome])
         elif border - end < BLANK_BYTES:
             raise _refusal(
                 log_offset + end, f"a log file without a blank record at its end (files of {file_bytes} bytes)"
             )
-        runs.append(RawRun(data[start:end], heads, blank))
+        if heads or blank:
+            runs.append(RawRun(data[start:end], heads, blank))
+        if rest:
+            break
         start = end + len(blank)
     return runs
 
 
-def _blank(data: memoryview, size: int, place: int) -> memoryview:
-    """The blank record with which `data` begins; `size` bytes of its log file are left. Raises StoreError."""
+def _fits(data: memoryview, left: int) -> bool:
+    """Whether a record, of which `data` is the begin, fits into the bytes that are left of its file: it or a blank one fills them."""
+    size = int.from_bytes(data[:_SIZE_BYTES], "big") if len(data) >= _SIZE_BYTES else 0
+    return size <= left - BLANK_BYTES or (size == left and len(data) < BLANK_BYTES)
+
+
+def _blank(data: memoryview, size: int, place: int, *, partial: bool) -> memoryview:
+    """The blank record with which `data` begins; `size` bytes of its log file are left. With `partial`, empty if not all is there.
+
+    Raises StoreError.
+    """
     told = int.from_bytes(data[:4], "big")
     if told != size:  # RocketMQ's replica takes them, and cannot read its log afterwards
         raise _refusal(
@@ -70,6 +90,8 @@ def _blank(data: memoryview, size: int, place: int) -> memoryview:
             f"a blank record of {told} bytes where {size} are left in the log file (is mappedFileSizeCommitLog the same in "
             "both stores?)",
         )
+    if len(data) < size and partial:
+        return data[:0]
     if len(data) < size:
         raise _refusal(place, f"{len(data)} of the {size} bytes of a blank record")
     return data[:size]

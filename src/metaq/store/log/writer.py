@@ -227,22 +227,23 @@ class Writer:
 
     # ------------------------------------------------------------------ as another log has them
 
-    def append_raw(self, data: bytes | memoryview, log_offset: int) -> Appended:
+    def append_raw(self, data: bytes | memoryview, log_offset: int, *, partial: bool = False) -> Appended:
         """Append bytes of another log, which begin there at `log_offset`, as they are; fill queues and index.
 
         Args:
             data: whole records back to back, as they lie in the log, blank records included.
             log_offset: where this log ends. An empty one may begin at any log offset where a file would.
+            partial: they may end within a record, which is left.
 
         Raises: StoreError: a gap, or not all of it is whole records that go on with this log and its queues; nothing was
         appended. StoreFull, StoreFailed: `log_end` says how far it came; go on from there.
         """
         view = memoryview(data).cast("B")
         with self.lock:
-            if not self._state.takes:
-                raise self._state.refusal()
+            if not self._state.copies:
+                raise self._state.refusal(copied=True)
             self._refuse_gap(log_offset)
-            runs = runs_of(view, log_offset, self._log.file_bytes)
+            runs = runs_of(view, log_offset, self._log.file_bytes, partial=partial)
             restarts = self._follow([head for run in runs for head in run.heads])
             if runs and not self._log.is_attached:  # it is empty, or ends where a file does
                 self._log.start_at(log_offset)
