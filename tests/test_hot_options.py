@@ -35,6 +35,8 @@ from metaq.wire.command import Command, encode, request
 from metaq.wire.connection import Connection
 from tests.broker.staged.support import SOMEBODY, batch
 from tests.broker.support import BORN_HOST, small_store
+from tests.servers.ha.test_session import Slave
+from tests.servers.ha.test_session import opened as replicating
 from tests.servers.support import Client, SlowDisk, open_server, send_header, tick
 from tests.support import PATIENCE, eventually
 
@@ -113,6 +115,50 @@ class Running:
 
 
 # ---- broker -------------------------------------------------------------------------------------------------------
+
+
+@effect_of("broker.ha_slave_fallbehind_max")
+def _(root):
+    with Running(root, broker_role="SYNC_MASTER") as one:
+        replicas = one.broker.replicas
+        replicas.report(replicas.connect("slave:1"), 0)
+        assert one.client.send("T", b"x" * 1000, properties={"WAIT": "false"}).code == 0
+        assert replicas.available
+        one.change(ha_slave_fallbehind_max=1000)
+        assert not replicas.available
+        assert one.client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+@effect_of("broker.in_sync_replicas")
+def _(root):
+    with Running(root, broker_role="SYNC_MASTER") as one:
+        replicas = one.broker.replicas
+        replicas.report(replicas.connect("slave:1"), 0)
+        assert replicas.available
+        one.change(in_sync_replicas=3)
+        assert one.client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+@effect_of("broker.min_in_sync_replicas")
+def _(root):
+    with Running(root, broker_role="SYNC_MASTER") as one:
+        assert one.client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+        one.change(min_in_sync_replicas=2)
+        assert one.client.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+@effect_of("broker.ha_transfer_batch_size")
+def _(root):
+    with replicating(root) as master:
+        slave = Slave(master)
+        slave.report(0)
+        master.put(b"x" * 5000)
+        master.turn()
+        assert len(slave.got()) == 1
+        master.broker.settings.change({"haTransferBatchSize": "1024"})
+        master.put(b"x" * 5000)
+        master.turn()
+        assert [len(data) for _, data in slave.got()][:-1] == [1024] * 4
 
 
 @effect_of("broker.broker_permission")

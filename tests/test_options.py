@@ -30,6 +30,8 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "servers/",
         "app/broker.py",
         "app/registration.py",
+        "app/replication.py",
+        "app/slave.py",
         "app/configuration.py",
         "app/predicate_process.py",
         "app/runtime.py",

@@ -137,7 +137,7 @@ STEPS = (
     # They install the wheel, run the demo, count instructions, run the programs of examples/: everything is in there.
     Step(
         "long: whole", LONG, 250, ("tests/test_*", "tests/system/*"), "long", (*PIPELINE, "metaq"),
-        ("bench/*", "demo/*", "examples/*", "src/*", "README.md", "LICENSE", "MANIFEST.in", "docs/*"), batch="long", beside=True, rerun=False,
+        ("bench/*", "conf/*", "demo/*", "examples/*", "src/*", "README.md", "LICENSE", "MANIFEST.in", "docs/*"), batch="long", beside=True, rerun=False,
     ),
     # The formats on the pure-Python fallback, beside the compiler; its own tests run in fresh-clone, which has none.
     Step(
@@ -148,7 +148,7 @@ STEPS = (
     _interop("interop metaq1", 70, "test_metaq1_*"),
     _interop(
         "interop rocketmq", 130, "test_cpp_*", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_java_*",
-        "test_mixed_*", "test_mqadmin", "test_order", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_trace", data=("tests/interop/cpp/*", "tests/wire/fastjson_vectors.json"),
+        "test_mixed_*", "test_mqadmin", "test_order", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_trace", data=("tests/interop/cpp/*", "tests/wire/fastjson_vectors.json"),
     ),
     _interop("interop python", 60, "test_python_*"),
     _interop("interop spark", 30, "test_spark_*", uses=SPARK),

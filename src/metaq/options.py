@@ -131,9 +131,53 @@ class BrokerOptions(OptionTable):
     )
     bind_address: str = option("127.0.0.1", "Address that the servers listen on.", aliases=("host",))
     broker_ip1: str | None = option(None, "Address that clients are told; by default the first that is not loopback.")
+    broker_ip2: str | None = option(None, "Address that slaves are told; by default that of clients.")
     broker_name: str | None = option(None, "Name of the broker; by default the host name.")
     broker_cluster_name: str = option("DefaultCluster", "Name of the cluster that the broker joins.")
-    broker_id: int = option(0, "0 for the master.", low=0)
+    broker_id: int = option(0, "0 for the master, another number for each of its slaves.", low=0)
+    broker_role: str = option(
+        "ASYNC_MASTER",
+        "SYNC_MASTER answers a send when a slave has it too; SLAVE copies the master of its brokerName and takes no messages.",
+        choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
+    )
+    ha_listen_port: int | None = option(
+        None,
+        "Port from which slaves copy; by default listenPort + 1, or a free one where that is taken; 0 takes a free one.",
+        low=0,
+        high=65535,
+    )
+    ha_master_address: str | None = option(
+        None, "Of a slave: where its master sends copies, `host:port`; by default what the name servers say."
+    )
+    ha_send_heartbeat_interval: int = option(
+        5000, "Milliseconds of silence after which master and slave tell each other that they are there.", low=10
+    )
+    ha_housekeeping_interval: int = option(
+        20_000, "Milliseconds without a report after which a master closes a slave's connection.", low=10
+    )
+    ha_slave_fallbehind_max: int = option(
+        256 * MIB, "Bytes that a slave may be behind and still be waited for by a SYNC_MASTER.", low=1, hot=True
+    )
+    ha_transfer_batch_size: int = option(
+        32 * KIB, "Bytes of the log that a master sends in one chunk.", low=KIB, high=4 * MIB - 12, hot=True
+    )
+    slave_timeout: int = option(
+        3000, "Milliseconds a SYNC_MASTER's send waits for a slave before FLUSH_SLAVE_TIMEOUT.", low=1
+    )
+    in_sync_replicas: int = option(
+        2,
+        "Brokers that must have a send before a SYNC_MASTER answers it, itself included.",
+        low=1,
+        high=16,
+        hot=True,
+    )
+    min_in_sync_replicas: int = option(
+        1,
+        "Brokers that must be there and near, itself included, for a SYNC_MASTER to take a send at all.",
+        low=1,
+        high=16,
+        hot=True,
+    )
     broker_permission: int = option(6, "4 readable, 2 writable, 6 both.", low=0, high=7, hot=True)
     region_id: str = option("DefaultRegion", "Region named in send answers and message traces.")
     trace_on: bool = option(True, "What send answers say about message tracing.", hot=True)

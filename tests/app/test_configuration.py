@@ -16,6 +16,7 @@ from metaq.app.configuration import load, read_properties, template
 from metaq.app.refused import PROMISES
 from metaq.errors import ConfigError
 from metaq.options import KIB, BrokerOptions, NamesrvOptions, StoreOptions
+from tests.broker.metaq1.support import settings
 
 BROKER_CONF = """\
 # Licensed to the Apache Software Foundation (ASF) ...
@@ -167,16 +168,33 @@ def test_any_key_of_tls_stops_the_start(tmp_path, serving):
     load(write(tmp_path, "tls.test.mode.enable=true\ntls.server.mode=disabled\n", "s.conf"), environment={})
 
 
-def test_a_slaves_number_is_refused_in_our_own_file_and_in_any_spelling(tmp_path):
-    """A broker with another brokerId than 0 would be listed as a slave of nobody."""
-    for line in ("brokerId = 1", "broker_id = 1"):
-        with pytest.raises(ConfigError, match=r"1 in \[broker\] of .*metaq.toml: replication .*brokerId=0"):
-            load(write(tmp_path, f"[broker]\n{line}\n"), environment={})
-    with pytest.raises(ConfigError, match="brokerId=1 in BrokerOptions"):
-        asyncio.run(start_broker(BrokerOptions(broker_id=1), StoreOptions(store_path_root_dir=str(tmp_path / "s"))))
+ROLES = {
+    "brokerId = 1": "a master has 0",
+    'brokerId = 1\nbrokerRole = "SYNC_MASTER"': "brokerId=1 with brokerRole=SYNC_MASTER: a master has 0",
+    'brokerRole = "SLAVE"\nnamesrvAddr = "127.0.0.1:1"': "brokerId=0 with brokerRole=SLAVE",
+    'brokerRole = "SLAVE"\nbrokerId = 1': "set namesrvAddr, or haMasterAddress",
+    'brokerRole = "SLAVE"\nbrokerId = 1\nhaMasterAddress = "here"': "not host:port",
+}
+
+
+@pytest.mark.parametrize("lines", ROLES)
+def test_a_role_that_cannot_be_kept_stops_the_start(tmp_path, lines):
+    """A broker with another brokerId than 0 would be listed as a slave of nobody. Nothing is touched."""
+    options = load(write(tmp_path, f"[broker]\n{lines}\n"), environment={}).broker
+    with pytest.raises(ConfigError, match=ROLES[lines]):
+        asyncio.run(start_broker(options, StoreOptions(store_path_root_dir=str(tmp_path / "s"))))
     assert not (tmp_path / "s").exists()
+
+
+def test_the_number_of_a_1x_broker_is_no_role(tmp_path):
+    """It is unique under a ZooKeeper root. A slave that would have to serve 1.x clients does not start."""
     ini = write(tmp_path, "[system]\nbrokerId=1\n[zookeeper]\nzk.zkEnable=false\n", "server.ini")
     assert load(ini, serving=("broker", "store", "metaq1"), environment={}).metaq1.broker_id == 1
+    options = BrokerOptions(broker_id=1, broker_role="SLAVE", namesrv_addr="127.0.0.1:1")
+    with pytest.raises(ConfigError, match="slaves do not serve them"):
+        asyncio.run(
+            start_broker(options, StoreOptions(store_path_root_dir=str(tmp_path / "s")), metaq1=settings(test=1))
+        )
 
 
 def test_flags_beat_settings_beat_the_file_beat_the_environment(tmp_path):

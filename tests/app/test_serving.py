@@ -185,7 +185,7 @@ def test_an_asgi_application_is_served_beside_the_broker(tmp_path, loop_factory)
     async def main() -> None:
         server = Asgi()
         broker = await started(tmp_path, server)
-        assert broker.addresses.keys() == {"remoting", "http"}
+        assert broker.addresses.keys() == {"remoting", "replication", "http"}
         address = broker.addresses["http"]
         answer = await get(address, "/topics")
         assert answer.startswith(b"HTTP/1.0 200")

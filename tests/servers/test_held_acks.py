@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaq.broker.log.acks import AckPolicy, Due
+from metaq.broker.log.acks import AckPolicy, Due, Lack
 from metaq.clock import FakeClock
 from metaq.servers.held_acks import HeldAcks
 from metaq.wire.codes import ResponseCode
@@ -49,7 +49,7 @@ def log():
 class Replica:
     """What a replica has of the log, as the test says."""
 
-    required, copied = True, 0
+    required, available, enough, copied = True, True, True, 0
 
     def __init__(self) -> None:
         self.asked = []
@@ -143,21 +143,42 @@ def test_answers_that_a_replica_must_have_wait_for_it_too(held, log, replica):
 
 
 @pytest.mark.parametrize(
-    ("flushed", "promised", "code"),
+    ("due", "flushed", "seconds", "code"),
     [
-        (0, True, ResponseCode.FLUSH_DISK_TIMEOUT),
-        (100, True, ResponseCode.FLUSH_SLAVE_TIMEOUT),
-        (0, False, ResponseCode.SUCCESS),
+        (Due(100, 0, promised=True), 0, 5, ResponseCode.FLUSH_DISK_TIMEOUT),
+        (Due(0, 100, promised=True), 0, 3, ResponseCode.FLUSH_SLAVE_TIMEOUT),
+        (Due(100, 100, promised=True), 100, 3, ResponseCode.FLUSH_SLAVE_TIMEOUT),
+        (Due(100, 100, promised=True), 0, 5, ResponseCode.FLUSH_SLAVE_TIMEOUT),
+        (Due(100, 0, promised=True, lack=Lack.NO_REPLICA), 0, 5, ResponseCode.SLAVE_NOT_AVAILABLE),
+        (Due(100, 0, promised=False), 0, 5, ResponseCode.SUCCESS),
     ],
 )
-def test_an_answer_that_waited_too_long_tells_what_it_lacks_of_its_promise(held, log, clock, flushed, promised, code):
-    """One that promises nothing goes out as it is."""
+def test_an_answer_that_waited_too_long_tells_what_it_lacks_of_its_promise(
+    held, log, clock, due, flushed, seconds, code
+):
+    """A replica has less time than the disk; who lacks both is told of the replica. One that promises nothing goes out as it is."""
     peer = FakePeer()
-    held.hold(peer, Due(100, 100, promised), encode(Command(0, 7, flag=1, ext={"msgId": "id"})))
+    held.hold(peer, due, encode(Command(0, 7, flag=1, ext={"msgId": "id"})))
     log.flush(flushed)
-    clock.advance(5)
+    clock.advance(seconds - 0.1)
+    held.expire()
+    assert peer.received() == []
+    clock.advance(0.1)
     held.expire()
     assert [(answer.opaque, answer.code) for answer in peer.received()] == [(7, code)]
+
+
+def test_an_answer_without_a_replica_says_so_as_soon_as_the_disk_has_its_message(held, log):
+    """At once where it does not wait for the disk either, and failures stay failures."""
+    peers = FakePeer(), FakePeer()
+    frames = encode(Command(0, 7, flag=1, ext={"msgId": "id"})) + encode(Command(14, 8, flag=1, ext={"a": "b"}))
+    held.hold(peers[0], Due(100, 0, promised=True, lack=Lack.NO_REPLICA), frames)
+    assert peers[0].received() == []
+    log.flush(100)
+    assert [answer.code for answer in peers[0].received()] == [ResponseCode.SLAVE_NOT_AVAILABLE, 14]
+    held.hold(peers[1], Due(0, 0, promised=True, lack=Lack.NO_REPLICA), frames)
+    log.asked.pop()[1](True)  # the store's own flusher answers at once
+    assert [answer.code for answer in peers[1].received()] == [ResponseCode.SLAVE_NOT_AVAILABLE, 14]
 
 
 # -------------------------------------------------------------------- with a real store

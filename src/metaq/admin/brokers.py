@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 
@@ -50,6 +51,12 @@ class BrokerStatus(Struct, frozen=True):
         return _first_number(text) if text else None
 
     @property
+    def log_end(self) -> int | None:
+        """LogOffset where the broker's log ends; None: it does not say."""
+        text = self.runtime.get("commitLogMaxOffset")
+        return int(_first_number(text)) if text else None
+
+    @property
     def started_ms(self) -> int:
         return int(_first_number(self.runtime.get("bootTimestamp", "")))
 
@@ -59,6 +66,16 @@ def _first_number(text: str) -> float:
         return float(text.split(maxsplit=1)[0])
     except (ValueError, IndexError):
         return 0.0
+
+
+def behind(brokers: Sequence[BrokerStatus], slave: BrokerStatus) -> int | None:
+    """Return how many bytes of its master's log a slave lacks; None: of a master, or one of the two does not say."""
+    master = next(
+        (one for one in brokers if one.broker == slave.broker and one.broker_id == MASTER_ID and one is not slave), None
+    )
+    if master is None or master.log_end is None or slave.log_end is None:
+        return None
+    return max(0, master.log_end - slave.log_end)  # they are not asked in the same moment
 
 
 async def statuses(core: ClientCore) -> list[BrokerStatus]:

@@ -8,15 +8,15 @@ import platform
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import metaq
 from metaq.app.configuration import EVERYWHERE, METAQ1, listen_limits
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
-from metaq.app.refused import refuse
 from metaq.app.registration import NameServerRegistration, Registration, ZookeeperRegistration
+from metaq.app.replication import SLAVE, check_role
 from metaq.app.serving import Serving
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
@@ -29,6 +29,7 @@ from metaq.model.message import host_bytes
 from metaq.net.address import join_address, local_address
 from metaq.net.budget import Budget
 from metaq.options import BrokerOptions, StoreOptions
+from metaq.servers.ha.server import replication_server
 from metaq.servers.remoting.server import remoting_server
 from metaq.servers.server import BrokerServices, PeerServer, Server
 from metaq.store.config_file import BackgroundFile, ConfigFile
@@ -36,6 +37,9 @@ from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable
 from metaq.store.message_store import MessageStore
 from metaq.store.reads.pull import ReadResult
+
+if TYPE_CHECKING:
+    from metaq.app.slave import Slave
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +104,8 @@ class Tasks(NamedTuple):
     delivery: Delivery
     registrations: Sequence[Registration]
     peers: BrokerPeers
+    slave: Slave | None
+    """What a slave does beside serving."""
 
 
 class Front(NamedTuple):
@@ -108,6 +114,8 @@ class Front(NamedTuple):
     serving: Serving[BrokerServices]
     remoting: PeerServer[BrokerServices]
     """The server whose address stands for the broker in records and in routes."""
+    replication: PeerServer[BrokerServices]
+    """The server from which slaves copy."""
     name_servers: NameServerRegistration
     registrations: Sequence[Registration]
     """All registrations, that at the name servers first."""
@@ -153,7 +161,9 @@ class RunningBroker:
     def _tick(self) -> None:
         # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
-        for tick in (self._broker.tick, *(server.tick for server in self._serving.started()), self._tick_store):
+        slave = (self._tasks.slave.tick,) if self._tasks.slave is not None else ()
+        ticks = self._broker.tick, *(server.tick for server in self._serving.started()), *slave, self._tick_store
+        for tick in ticks:
             try:
                 tick()
             except StoreFailed as error:
@@ -181,12 +191,16 @@ class RunningBroker:
         await self._serving.start(self._services)
         for registration in self._tasks.registrations:
             await registration.start(self._services)
+        if self._tasks.slave is not None:
+            self._tasks.slave.start()
 
     async def close(self) -> None:
         """Unregister, close connections, save, flush, and mark the store as closed."""
         self._timer.cancel()
         self._tasks.delivery.stop()
         try:
+            if self._tasks.slave is not None:
+                await self._tasks.slave.stop()
             # The broker unregisters first, while the servers still answer: clients that have the old route are not
             # refused.
             for registration in self._tasks.registrations:
@@ -220,7 +234,7 @@ async def start_broker(
         StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
     """
     options, store_options = options.replace(), store_options.replace()
-    refuse("brokerId", options.broker_id, "BrokerOptions", foreign=False)
+    check_role(options, metaq1)
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     front = _front(options, metaq1, name_servers, servers)
@@ -250,8 +264,9 @@ def _front(
     limits = listen_limits(options)
     budget = Budget(limits)  # one for all servers: what counts is the memory of the process
     remoting = remoting_server(options, limits, budget)
-    servers: list[Server[BrokerServices]] = [remoting]
-    announced = NameServerRegistration(name_servers, _name(options), remoting)
+    replication = replication_server(options, lambda: remoting.port, limits, budget)
+    servers: list[Server[BrokerServices]] = [remoting, replication]
+    announced = NameServerRegistration(name_servers, _name(options), remoting, replication)
     registrations: list[Registration] = [announced]
     if metaq1 is not None:
         from metaq.servers.metaq1.server import metaq1_server  # only where it is served: see `Metaq1Service`
@@ -259,7 +274,7 @@ def _front(
         server = metaq1_server(options.bind_address, metaq1, limits, metaq.__version__, budget)
         servers.append(server)
         registrations.append(ZookeeperRegistration(metaq1, server))
-    return Front(Serving([*servers, *more]), remoting, announced, registrations)
+    return Front(Serving([*servers, *more]), remoting, replication, announced, registrations)
 
 
 def _name(options: BrokerOptions) -> str:
@@ -296,20 +311,28 @@ def _compose(
         def open_table(file: str) -> BackgroundTable:
             return BackgroundTable(store.folder.config / file, store.disk)
 
-        tasks = Tasks(Delivery(), front.registrations, peers)
+        delivery = Delivery()
         environment = Environment(options, store_options, clock, store, _name(options), store_host)
         broker = Broker(
             environment,
             broker_files(open_file, open_table),
             call_soon,
-            read_cold=tasks.delivery.read,
+            read_cold=delivery.read,
             peers=peers,
             make_helper=predicate_helpers(options, call_soon),
             make_filter_helper=filter_helpers(options, metaq1.options, call_soon) if metaq1 is not None else None,
             metaq1=metaq1,
         )
-        broker.lead()
+        slave = None
+        if options.broker_role == SLAVE:
+            from metaq.app.slave import Slave  # a master needs none of it, and has 0.3 MB less at rest
+
+            broker.follow()
+            slave = Slave(broker, call_soon, broker.followed, front.name_servers)
+        else:
+            broker.lead()
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host)
+        tasks = Tasks(delivery, front.registrations, peers, slave)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()

@@ -90,14 +90,11 @@ class _File(Struct, frozen=True):
 _ROCKETMQ_ONLY: Final = (
     frozenset(DEFAULTS)
     | {
-        "brokerIP2",
         "configBlackList",
         "configStorePath",
         "dLegerGroup",
         "dLegerPeers",
         "dLegerSelfId",
-        "haListenPort",
-        "haMasterAddress",
         "preferredLeaderId",
         "productEnvName",
         "rocketmqHome",

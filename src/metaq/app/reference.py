@@ -22,7 +22,7 @@ A broker is configured by flags, by `-o key=value` for any option, by a file (`-
 
 - a RocketMQ `broker.conf` or `namesrv.properties`, as it stands: a key that means nothing here is named in a warning
   (with the nearest one that does), and a key whose neglect would break a promise ([below](#keys-that-stop-the-start):
-  `brokerRole=SYNC_MASTER`, `aclEnable=true`, `tls.*`) stops the start;
+  `enableControllerMode=true`, `aclEnable=true`, `tls.*`) stops the start;
 - a `server.ini` of MetaQ 1.x, as it stands ([metaq1-configuration.md](metaq1-configuration.md)), where a wrong key
   stops the start; or
 - a `metaq.toml` with the sections `[broker]`, `[store]`, `[metaq1]` and `[namesrv]`, where a wrong key stops the start,

@@ -24,7 +24,8 @@ class Promise(NamedTuple):
 
 _NO_TLS: Final = "TLS is not in this version; clients would be served in plain text"
 _TLS_REMEDY: Final = "remove all keys of TLS, and guard the port by a firewall or a tunnel"
-_NO_REPLICATION: Final = "replication is not in this version"
+_NO_FAILOVER: Final = "a change of masters by itself is not in this version"
+_NO_METAQ1_SLAVE: Final = "replication by MetaQ 1.x's own protocol is not in this version"
 _NO_USERS: Final = "access control is not in this version, and starting without it would open what was closed"
 _LOCAL: Final = "only if all who can reach the port may do everything, set it to false"
 
@@ -59,24 +60,12 @@ PROMISES: Final[Mapping[str, Promise]] = {
     "tls.client.trustCertPath": Promise((), _NO_TLS, _TLS_REMEDY),
     "tls.config.file": Promise((), _NO_TLS, _TLS_REMEDY),
     # copies
-    "brokerRole": Promise(
-        ("ASYNC_MASTER",),
-        f"{_NO_REPLICATION}: no answer to a send may promise a copy, and a slave would be a second, diverging master",
-        "set brokerRole=ASYNC_MASTER",
-    ),
-    "brokerId": Promise(
-        ("0",),
-        f"{_NO_REPLICATION}: any other number than 0 is a slave's, and clients would read what nobody copies there",
-        "set brokerId=0, and give each broker a brokerName of its own",
-    ),
     "enableDLegerCommitLog": _off("DLedger's log has another format than the commit log of a RocketMQ 4.9 broker"),
-    "duplicationEnable": _off(_NO_REPLICATION),
-    "enableControllerMode": _off(_NO_REPLICATION),  # RocketMQ 5, like the next five
-    "enableControllerInNamesrv": _off(_NO_REPLICATION),
-    "enableSlaveActingMaster": _off(_NO_REPLICATION),
-    "inSyncReplicas": Promise(("1",), f"{_NO_REPLICATION}: a send would be answered without them", "set it to 1"),
-    "minInSyncReplicas": Promise(("1",), f"{_NO_REPLICATION}: a send would be answered without them", "set it to 1"),
-    "allAckInSyncStateSet": _off(f"{_NO_REPLICATION}: a send would be answered without it"),
+    "duplicationEnable": _off("a copy of the log that is written twice is not in this version"),
+    "enableControllerMode": _off(_NO_FAILOVER),  # RocketMQ 5, like the next three
+    "enableControllerInNamesrv": _off(_NO_FAILOVER),
+    "enableSlaveActingMaster": _off(_NO_FAILOVER),
+    "allAckInSyncStateSet": _off(f"{_NO_FAILOVER}: a send would be answered without that set"),
     # what is stored where, and handed out from there
     "storePathCommitLog": Promise((), "several folders of the commit log are not supported", "name one folder"),
     "readOnlyCommitLogStorePaths": _unset(
@@ -102,8 +91,8 @@ PROMISES: Final[Mapping[str, Promise]] = {
     ),
     "clusterTest": _off("routes are not fetched from another environment's name servers"),
     # MetaQ 1.x: the files of its master with a synchronous copy and of its slaves are no server.ini
-    "slave": _unset(_NO_REPLICATION, "remove the key; the broker's own settings are in its server.ini"),
-    "slaveId": _unset(_NO_REPLICATION, "start it from the server.ini, as a broker with a brokerId of its own"),
+    "slave": _unset(_NO_METAQ1_SLAVE, "remove the key; the broker's own settings are in its server.ini"),
+    "slaveId": _unset(_NO_METAQ1_SLAVE, "start it from the server.ini, as a broker with a brokerId of its own"),
 }
 """Key in a RocketMQ or MetaQ 1.x properties file → its promise. docs/configuration.md has this table."""
 
@@ -127,8 +116,6 @@ def refuse(key: str, value: Any, where: str, *, foreign: bool) -> None:
     text = str(value).strip().lower()
     if name == "storePathCommitLog":
         wrong = foreign and "," in text
-    elif name == "brokerId":  # what is no number is refused as such
-        wrong = text.isdecimal() and int(text) != 0
     else:
         wrong = text != "" and text not in {value.lower() for value in promise.kept}
     if wrong:

@@ -11,7 +11,7 @@ from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.topics.registration import BrokerIdentity
+from metaq.model.topics.registration import BrokerIdentity, Registered
 from metaq.net.address import join_address
 from metaq.options import Metaq1Options
 from metaq.registry.namesakes import Namesakes
@@ -42,10 +42,19 @@ class NameServerRegistration:
         name_servers: addresses; may be empty.
         name: the broker's.
         server: the one whose address clients get.
+        replication: the one whose address slaves get.
     """
 
-    def __init__(self, name_servers: Sequence[str], name: str, server: PeerServer[BrokerServices]) -> None:
-        self._name_servers, self._name, self._server = name_servers, name, server
+    def __init__(
+        self,
+        name_servers: Sequence[str],
+        name: str,
+        server: PeerServer[BrokerServices],
+        replication: PeerServer[BrokerServices],
+    ) -> None:
+        self._name_servers, self._name, self._server, self._replication = name_servers, name, server, replication
+        self.master = Registered()
+        """What the name servers have told last of this broker's master."""
         self._transport: Transport | None = None
         self._registrar: Registrar | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -68,7 +77,7 @@ class NameServerRegistration:
             self._name,
             options.broker_id,
             join_address(host, port),
-            join_address(host, port + 1),  # where RocketMQ's slaves expect replication
+            join_address(options.broker_ip2 or host, self._replication.port),
         )
 
         def describe(names: Collection[str] | None) -> tuple[DataVersion, Mapping[str, TopicConfig]]:
@@ -85,7 +94,9 @@ class NameServerRegistration:
             identity,
             describe,
             options.register_name_server_period / 1000,
-            ordered=broker.topics.set_ordered,
+            # A slave's topics are its master's.
+            ordered=broker.topics.set_ordered if broker.leads else lambda _topics: None,
+            told=self._told,
         )
         namesakes = Namesakes(
             self._transport,
@@ -101,6 +112,19 @@ class NameServerRegistration:
         broker.topics.watch(registrar.changed)
         await registrar.start()
         await registrar.registered()
+
+    def _told(self, answer: Registered) -> None:
+        if answer.master is not None:
+            self.master = answer
+
+    async def find_master(self) -> str | None:
+        """Return the address from which to copy the master's log, as the name servers know it now; None: they do not."""
+        if self._registrar is not None:
+            asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._registrar.changed()
+            self._registrar.when_registered(lambda: _finish(asked))
+            await asked
+        return self.master.master_ha_address
 
     async def stop(self) -> None:
         if self._looking is not None:
@@ -128,6 +152,11 @@ def _no_kazoo(options: Metaq1Options, why: str) -> ConfigError:
         f"zk.zkConnect={options.zk_connect}: registering in ZooKeeper needs kazoo ({why}); install pymetaq[zookeeper], "
         "or set zk.zkEnable=false"
     )
+
+
+def _finish(asked: asyncio.Future[None]) -> None:
+    if not asked.done():
+        asked.set_result(None)
 
 
 class ZookeeperRegistration:

@@ -35,6 +35,8 @@ from metaq.broker.pulls.predicates import MakeHelper, Predicates
 from metaq.broker.pulls.pull import PullService
 from metaq.broker.pulls.resets import OffsetResets
 from metaq.broker.reloading import Reloading
+from metaq.broker.replication.replicas import Replicas
+from metaq.broker.replication.tables import FollowedTables
 from metaq.broker.replies import ReplyService
 from metaq.broker.reports import Reports
 from metaq.broker.requests import OffsetCommit
@@ -99,6 +101,8 @@ class Broker:
         options, store_options = environment.options, environment.store_options
         store, clock = environment.store, environment.clock
         self.environment = environment
+        self.leads = True
+        """Whether this broker is a master; its slaves follow."""
         administration = everybody if options.remote_administration_enable else administered_locally
         self.gatekeeper = gatekeeper = gatekeeper or Gatekeeper(administration=administration)
         self.reloading = Reloading(gatekeeper)
@@ -119,7 +123,8 @@ class Broker:
         self.members = Members(clock)
         self.filters = Filters(options, clock, files.filters)
         self.held_pulls = HeldPulls(store.reader, clock, options.held_pulls_max)
-        self.acks = AckPolicy(environment)
+        self.replicas = Replicas(environment)
+        self.acks = AckPolicy(environment, self.replicas)
         self.stats.times_appends = not self.acks.promises
         closed_queues = ClosedQueues()
         # One appender for all services: it is the only place that writes to the log.
@@ -141,6 +146,8 @@ class Broker:
         self.deletions = Deletions(
             clock, store, self.topics, self.offsets, self.gates, files.deleted, files.generations, call_soon
         )
+        self.followed = FollowedTables(environment, tables, self.deletions, files.delay)
+        """Of a slave: takes over its master's tables."""
         self.staging = StagingService(
             environment, tables, self.appender, self.gates.expansions, read_cold, peers, gatekeeper=gatekeeper
         )
@@ -186,6 +193,7 @@ class Broker:
             self.lookup,
             self.schedule,
             self.stats,
+            self.replicas,
             metaq1_progress=self.metaq1.progress.of if self.metaq1 is not None else None,
             unsaved=self._unsaved,
             held=lambda: self.staging.held,
@@ -219,7 +227,11 @@ class Broker:
         self.settings.watch(self._parts.options_changed)
 
     def follow(self) -> None:
-        """Open the parts of a slave: tables are saved and pulls answered; nothing is appended."""
+        """Open the parts of a slave: tables are saved and pulls answered; nothing is appended but what its master has appended."""
+        self.leads = False
+        self.store.state.follow(
+            f"{self.environment.name} takes no messages here: this broker is a slave (brokerId {self.options.broker_id})"
+        )
         self._parts.open(leading=False)
 
     def lead(self) -> None:
@@ -229,6 +241,8 @@ class Broker:
 
         Raises ConfigError: a file cannot be read, or MetaQ 1.x's settings contradict each other. The broker cannot be used then.
         """
+        self.leads = True
+        self.store.state.follow(None)
         self._parts.open(leading=True)
 
     def tick(self) -> None:

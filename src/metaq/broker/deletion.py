@@ -113,8 +113,10 @@ class Deletions(BrokerPart):
                 # The crash came between steps 3 and 4: the offsets would be valid for a topic of the same name.
                 self._offsets.drop_topic(topic)
 
-    def delete(self, name: str) -> Pending:
+    def delete(self, name: str, place: int | None = None) -> Pending:
         """Start a deletion; queues without a topic are deleted too.
+
+        `place`: LogOffset below which all its records are gone, by default where the log ends. A slave's log may have gone on.
 
         Raises Refused: a system topic; Saving: the topic is being created or changed.
         """
@@ -131,7 +133,7 @@ class Deletions(BrokerPart):
         outcome = self._topics.close(name)
         # From here on neither the slow path nor the fast path (without its gate) appends to the topic: the log's end is final.
         self._gates.close(name)
-        place = self._store.log.end
+        place = self._store.log.end if place is None else place
         if self._store.state.flushed >= place:
             self._remove(name, config, place, durable=True)
         else:

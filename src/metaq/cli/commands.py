@@ -92,6 +92,7 @@ def common(
 def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
     """Show the brokers of all clusters and how they are."""
     from metaq.admin import Admin
+    from metaq.admin.brokers import behind
 
     with Admin(namesrv) as admin:
         brokers = admin.list_brokers()
@@ -107,6 +108,7 @@ def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
                     "stored_per_second": broker.put_rate,
                     "delivered_per_second": broker.get_rate,
                     "disk_used": broker.disk_used,
+                    "behind_bytes": behind(brokers, broker),
                     "started": iso_time(broker.started_ms),
                     "error": broker.error or None,
                     "runtime": broker.runtime,
@@ -116,7 +118,7 @@ def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
         )
         return
     print_table(
-        ("cluster", "broker", "id", "address", "version", "stored/s", "delivered/s", "disk", "since"),
+        ("cluster", "broker", "id", "address", "version", "stored/s", "delivered/s", "disk", "behind", "since"),
         (
             (
                 broker.cluster,
@@ -127,6 +129,7 @@ def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
                 round(broker.put_rate, 1),
                 round(broker.get_rate, 1),
                 "" if broker.disk_used is None else f"{broker.disk_used:.0%}",
+                "" if (lag := behind(brokers, broker)) is None else f"{lag:,} B",
                 iso_time(broker.started_ms),
             )
             for broker in brokers

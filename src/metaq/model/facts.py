@@ -72,6 +72,8 @@ class BrokerFacts(Struct, frozen=True, kw_only=True):
     delay_levels: Mapping[int, LevelProgress]
     unsaved: Mapping[str, str]
     """Configuration file → why it could not be saved last."""
+    slaves: Mapping[str, int]
+    """Address of a slave that copies this broker's log → LogOffset up to which it has it."""
     trouble: str
     """What the store cannot do or has lost; empty if all is well."""
 
@@ -84,6 +86,9 @@ class BrokerSettings(Struct, frozen=True):
     name: str
     host: str
     port: int
+    ha_host: str
+    """Host that slaves are told."""
+    ha_port: int
     folder: str
     """Folder of its store."""
     log_folder: str

@@ -16,7 +16,7 @@ from metaq.client.conversation.driver import Caller, ask
 from metaq.client.conversation.registration import RegisterBroker, UnregisterBroker
 from metaq.errors import MetaqError
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.topics.registration import BrokerIdentity
+from metaq.model.topics.registration import BrokerIdentity, Registered
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ class Registrar:
         gather: average seconds between registrations of changes, unless somebody waits for one (`when_registered`).
         at_once: registrations of changes in a row without that pause.
         ordered: called with the ordered topics in the name servers' answers.
+        told: called with each answer.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Registrar:
         gather: float = GATHER_SECONDS,
         at_once: int = AT_ONCE,
         ordered: Callable[[Collection[str]], None] = lambda _topics: None,
+        told: Callable[[Registered], None] = lambda _answer: None,
     ) -> None:
         self._caller, self._identity, self._describe = caller, identity, describe
-        self._period, self._retry, self._ordered = period, retry, ordered
+        self._period, self._retry, self._ordered, self._told = period, retry, ordered, told
         self._gather, self._credit = gather, at_once * gather
         self._ordered_at: dict[str, Collection[str]] = {}
         """Name server → its ordered topics."""
@@ -176,15 +178,16 @@ class Registrar:
 
     async def _register_at(self, address: str, call: RegisterBroker) -> bool:
         try:
-            order = await ask(self._caller, address, call)
+            answer = await ask(self._caller, address, call)
         except MetaqError as error:
             if self._failing.get(address) != str(error):  # once per reason, not every 30 seconds
                 log.warning("cannot register at name server %s, will try again: %s", address, error)
             self._failing[address] = str(error)
             return False
         self._taken.set()
-        if order is not None:
-            self._ordered_at[address] = order.keys()
+        self._told(answer)
+        if answer.order is not None:
+            self._ordered_at[address] = answer.order.keys()
             # Of all name servers together: one that was started anew may know none yet.
             self._ordered({topic for topics in self._ordered_at.values() for topic in topics})
         if self._failing.pop(address, None):

@@ -38,7 +38,8 @@ class Waiting(NamedTuple):
     """Answers of one read event."""
 
     due: Due
-    deadline: float
+    since: float
+    """Monotonic seconds."""
     peer: AckSink
     frames: bytes
 
@@ -48,6 +49,7 @@ CODE_OF: Final[Mapping[Lack, ResponseCode]] = {
     # time.
     Lack.FLUSHED: ResponseCode.FLUSH_DISK_TIMEOUT,
     Lack.COPIED: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    Lack.NO_REPLICA: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
 
 
@@ -59,7 +61,8 @@ class HeldAcks:
         store: reports flushes.
         clock: of the deadlines.
         call_soon: brings a call from another thread to the event loop.
-        timeout_seconds: longest time that an answer is held.
+        timeout_seconds: longest time that an answer is held for the disk.
+        copy_seconds: longest time that one is held for a replica, while the disk has its messages.
         took: told how long the answers that waited longest of each release were held, s.
         too_late: rewrites answers whose time is up to say what their messages lack; see `hold`.
     """
@@ -73,13 +76,13 @@ class HeldAcks:
         timeout_seconds: float,
         too_late: Callable[[bytes, Lack], bytes] | None = None,
         took: Callable[[float], None] | None = None,
+        copy_seconds: float = 3.0,
     ) -> None:
         self._acks, self._flusher, self._clock = acks, flusher, clock
-        self._call_soon, self._timeout = call_soon, timeout_seconds
+        self._call_soon, self._timeout, self._copy_seconds = call_soon, timeout_seconds, copy_seconds
         self._too_late = _too_late if too_late is None else too_late
         self._took = took if acks.promises else None
-        # A deque will do: offsets and deadlines both grow, so whatever is to be released or has expired is at the
-        # front.
+        # A deque will do: offsets and ages both grow, so whatever is to be released or has expired is at the front.
         self._waiting: deque[Waiting] = deque()
         self._releasing = self._lost = self._copying = False
 
@@ -91,7 +94,7 @@ class HeldAcks:
 
         If the time is up before, they are written too: as they are, or by `too_late` if they promise what is lacking.
         """
-        self._waiting.append(Waiting(due, self._clock.monotonic() + self._timeout, peer, frames))
+        self._waiting.append(Waiting(due, self._clock.monotonic(), peer, frames))
         # Counted over all connections: above `unanswered_bytes_max` the appender refuses sends, since no peer's own
         # limit sees these bytes.
         self._acks.waiting_bytes += len(frames)
@@ -141,18 +144,23 @@ class HeldAcks:
                     self._wait_for_copy(self._waiting[0].due)
                 return
             if self._took is not None and len(self._waiting) == before:
-                self._took(self._clock.monotonic() - self._waiting[0].deadline + self._timeout)
-            waiting = self._pop()
-            waiting.peer.write(waiting.frames)
+                self._took(self._clock.monotonic() - self._waiting[0].since)
+            self._write(self._pop())
 
     def expire(self) -> None:
         """Write the answers that have waited too long: their messages are stored, but not known to be durable."""
         now = self._clock.monotonic()
-        while self._waiting and self._waiting[0].deadline <= now:
-            waiting = self._pop()
-            # Without a promise (ASYNC_FLUSH on a disk that lags) the answer was only slowed down, and lacks nothing.
-            lack = self._acks.lack(waiting.due) if waiting.due.promised else None
-            waiting.peer.write(self._too_late(waiting.frames, lack) if lack else waiting.frames)
+        while self._waiting:
+            first = self._waiting[0]
+            is_copied_only = self._acks.lack(first.due) is Lack.COPIED
+            if now - first.since < (self._copy_seconds if is_copied_only else self._timeout):
+                return
+            self._write(self._pop())
+
+    def _write(self, waiting: Waiting) -> None:
+        # Without a promise (ASYNC_FLUSH on a disk that lags) the answer was only slowed down, and lacks nothing.
+        lack = self._acks.shortfall(waiting.due)
+        waiting.peer.write(self._too_late(waiting.frames, lack) if lack else waiting.frames)
 
     def _pop(self) -> Waiting:
         waiting = self._waiting.popleft()

@@ -10,7 +10,11 @@ from metaq.broker.log.acks import AckPolicy, Due, Lack, NoCopies
 
 
 class Replica:
-    required, copied = True, 0
+    required, available, enough, copied = True, True, True, 0
+
+
+class Away(Replica):
+    available = False
 
 
 def policy(
@@ -33,6 +37,8 @@ def policy(
         (policy("SYNC_FLUSH"), True, Due(1000, 0, promised=True)),
         (policy("ASYNC_FLUSH", Replica()), True, Due(0, 1000, promised=True)),
         (policy("SYNC_FLUSH", Replica()), True, Due(1000, 1000, promised=True)),
+        (policy("ASYNC_FLUSH", Away()), True, Due(0, 0, promised=True, lack=Lack.NO_REPLICA)),
+        (policy("SYNC_FLUSH", Away()), True, Due(1000, 0, promised=True, lack=Lack.NO_REPLICA)),
         (policy(limit=2000), False, None),
         (policy(limit=1998), False, Due(1, 0, promised=False)),
         (policy(limit=1998, flushed=1), False, None),
@@ -51,8 +57,24 @@ def test_what_an_acknowledgement_lacks_is_told_disk_first() -> None:
     due = made.due()
     assert made.lack(due) is Lack.FLUSHED
     assert made.lack(due._replace(flushed=0)) is Lack.COPIED
+    assert made.shortfall(due) is made.shortfall(due._replace(flushed=0)) is Lack.COPIED
     replica.copied = 1000
     assert made.lack(due._replace(flushed=999)) is None
+    assert made.shortfall(due) is Lack.FLUSHED
+    assert made.shortfall(due._replace(flushed=999)) is None
+    assert made.shortfall(due._replace(lack=Lack.NO_REPLICA)) is Lack.NO_REPLICA
+    assert made.shortfall(due._replace(promised=False)) is None
+
+
+def test_others_act_on_what_acknowledgements_promise() -> None:
+    """Without a replica to wait for they promise none, and delayed messages or transactions must not wait for one."""
+    replica = Replica()
+    made = policy("SYNC_FLUSH", replica, flushed=999)
+    assert not made.covers(998)
+    replica.copied = 999
+    assert made.covers(998)
+    assert not made.covers(999)
+    assert policy("ASYNC_FLUSH", Away()).covers(999)
 
 
 def test_without_a_replica_nothing_can_wait_for_one() -> None:

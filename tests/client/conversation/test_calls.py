@@ -11,6 +11,8 @@ from msgspec import structs
 
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetRuntime, GetTopicStats
 from metaq.client.conversation.call import FAULTS, Call, unknown_topic
+from metaq.client.conversation.following import DELAY_OFFSETS, GROUP_OFFSETS, GROUPS, GetTable
+from metaq.client.conversation.following import TOPICS as TOPICS_TABLE
 from metaq.client.conversation.groups import (
     GetConnections,
     GetConsumeStats,
@@ -36,6 +38,7 @@ from metaq.model import (
     ConsumerView,
     ConsumeStats,
     DataVersion,
+    GroupConfig,
     Heartbeat,
     MessageQueue,
     QueueData,
@@ -46,7 +49,7 @@ from metaq.model import (
 )
 from metaq.model.filters.subscription import subscribe
 from metaq.model.notices import MembersChanged, OffsetsReset
-from metaq.model.topics.registration import BrokerIdentity
+from metaq.model.topics.registration import BrokerIdentity, Registered
 from metaq.wire import bodies
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command, reply
@@ -120,6 +123,10 @@ REQUESTS = [
     (DeleteTopic("orders"), 215, {"topic": "orders"}),
     (GetTopicStats("orders"), 202, {"topic": "orders"}),
     (GetRuntime(), 28, {}),
+    (GetTable(TOPICS_TABLE), 21, {}),
+    (GetTable(GROUPS), 201, {}),
+    (GetTable(GROUP_OFFSETS), 43, {}),
+    (GetTable(DELAY_OFFSETS), 45, {}),
     (UnregisterBroker(WHO), 104,
      {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "brokerId": "0"}),
 ]  # fmt: skip
@@ -154,6 +161,25 @@ def test_bodies_of_requests():
         "brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "brokerId": "0",
         "haServerAddr": "10.0.0.1:10912", "compressed": "false", "bodyCrc32": str(crc31(command.body)),
     }  # fmt: skip
+
+
+def test_what_a_registration_is_answered():
+    """The addresses are for slaves; a master's answer has neither."""
+    call = RegisterBroker(WHO, DataVersion(1, 2), TOPICS)
+    told = {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
+    assert answered(call, ext=told) == Registered("10.0.0.1:10911", "10.0.0.1:10912")
+    assert answered(call, body=bodies.kv_table({"T": "a:4"})) == Registered(order={"T": "a:4"})
+
+
+def test_a_masters_tables_are_read_as_its_own_files_are():
+    """What a server of ours answers to a slave."""
+    version = DataVersion(5, 6)
+    groups, offsets = {"g": GroupConfig("g")}, {("orders", "g"): {0: 7}}
+    body = answered(GetTable(TOPICS_TABLE), body=finish(bodies.topic_table(list(TOPICS.items()), version)))
+    assert finish(bodies.topic_table_of(body)) == (version, TOPICS)
+    assert bodies.group_table_of(finish(bodies.group_table(list(groups.items()), version))) == (version, groups)
+    assert bodies.group_offsets_of(finish(bodies.group_offsets(list(offsets.items())))) == offsets
+    assert bodies.delay_offsets_of(bodies.delay_offsets({1: 4})) == {1: 4}
 
 
 def test_what_is_not_there_is_none_and_no_error():

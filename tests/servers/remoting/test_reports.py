@@ -18,6 +18,7 @@ FACTS = BrokerFacts(
     log_folder="/d/commitlog", put_latencies=PutLatencies(0.001_234, 0.0256, 0.4), held_pulls=3, staged_parts=11, staged_bytes=2200, held_for="long",
     held_bytes=77,
     delay_levels={3: LevelProgress(5, 8)}, unsaved={"topics.json": "broken", "delayOffset.json": "full"}, trouble="lost",
+    slaves={"10.0.0.2:40000": 4900, "10.0.0.3:40000": 5000},
 )  # fmt: skip
 
 
@@ -29,6 +30,7 @@ def test_figures_stand_under_rocketmqs_names():
         "getTotalTps": "11.000000 22.000000 33.000000", "putMessageAverageSize": "250.0",
         "remainHowManyDataToFlush": "4.0 KiB", "commitLogDiskRatio": "0.2500", "scheduleMessageOffset_3": "5,8",
         "unsavedFiles": "topics.json: broken; delayOffset.json: full", "metaqTrouble": "lost", "heldPulls": "3",
+        "metaqSlaves": "10.0.0.2:40000 4900; 10.0.0.3:40000 5000",
         "metaqStagedParts": "11", "metaqStagedBytes": "2200", "commitLogDiskRatio_/d/commitlog": "0.2500",
         "commitLogDirCapacity": "Total : 3.0 TiB, Free : 2.5 GiB.", "putLatency99": "1.23", "putLatency999": "25.60",
         "putMessageEntireTimeMax": "400",
@@ -38,12 +40,15 @@ def test_figures_stand_under_rocketmqs_names():
 def test_settings_are_rocketmqs_defaults_below_ours():
     """26: one sorted line each; where we have such a setting, its value is told instead."""
     options = BrokerOptions(broker_name="ignored", flush_consumer_offset_interval=777)
-    text = settings_text(BrokerSettings(options, StoreOptions(), "broker-a", "10.0.0.1", 10911, "/data", "/log"))
+    text = settings_text(
+        BrokerSettings(options, StoreOptions(), "broker-a", "10.0.0.1", 10911, "10.0.0.9", 10913, "/data", "/log")
+    )
     lines = text.splitlines()
     assert lines == sorted(lines)
     table = dict(line.split("=", 1) for line in lines)
     assert DEFAULTS.keys() <= table.keys()
-    assert (table["brokerName"], table["brokerIP2"], table["haListenPort"]) == ("broker-a", "10.0.0.1", "10912")
+    assert (table["brokerName"], table["brokerIP2"], table["haListenPort"]) == ("broker-a", "10.0.0.9", "10913")
+    assert (table["brokerIP1"], table["brokerRole"]) == ("10.0.0.1", "ASYNC_MASTER")
     assert (table["flushConsumerOffsetInterval"], table["storePathRootDir"]) == ("777", "/data")
     assert table["storePathCommitLog"] == "/log"
     assert table["rocketmqHome"].endswith("metaq")

@@ -26,21 +26,30 @@ class Due(NamedTuple):
 
     Otherwise it is only delayed to slow down producers that are faster than the disk, and is SEND_OK in any case.
     """
+    lack: Lack | None = None
+    """What the acknowledgement has to say of the promise whatever it waits for; None: nothing."""
 
 
 def later(one: Due | None, other: Due | None) -> Due | None:
     """Return the condition that covers both."""
     if one is None or other is None:
         return one or other
-    return Due(max(one.flushed, other.flushed), max(one.copied, other.copied), promised=one.promised or other.promised)
+    return Due(
+        max(one.flushed, other.flushed),
+        max(one.copied, other.copied),
+        promised=one.promised or other.promised,
+        lack=one.lack or other.lack,
+    )
 
 
 class Lack(enum.Enum):
     """The condition that was not met in time. The message is stored nevertheless."""
 
-    # Sent to RocketMQ's clients as FLUSH_DISK_TIMEOUT (10) and FLUSH_SLAVE_TIMEOUT (12), which they treat as stored.
+    # Sent to RocketMQ's clients as FLUSH_DISK_TIMEOUT (10), FLUSH_SLAVE_TIMEOUT (12) and SLAVE_NOT_AVAILABLE (11), which they
+    # treat as stored.
     FLUSHED = "it is not known to be on this broker's disk"
     COPIED = "it is not known to be on a replica"
+    NO_REPLICA = "no replica is near enough to have it soon"
 
 
 class Copies(Protocol):
@@ -49,6 +58,16 @@ class Copies(Protocol):
     @property
     def required(self) -> bool:
         """Whether sends are acknowledged only when a replica has them."""
+        ...
+
+    @property
+    def available(self) -> bool:
+        """Whether enough replicas follow closely enough to be waited for."""
+        ...
+
+    @property
+    def enough(self) -> bool:
+        """Whether so many replicas are there that sends are taken at all."""
         ...
 
     @property
@@ -65,6 +84,8 @@ class NoCopies:
     """Replication progress of a broker without synchronous replicas: nothing waits."""
 
     required = False
+    available = False
+    enough = True
     copied = 0
 
     def when_copied(self, log_end: int, done: Callable[[], None]) -> None:
@@ -90,7 +111,11 @@ class AckPolicy:
         """Return the condition for all that is in the log now; None: respond at once."""
         end = self._log.end
         if self.promises:
-            return Due(end if self._flushes else 0, end if self.copies.required else 0, promised=True)
+            flushed = end if self._flushes else 0
+            if self.copies.required and not self.copies.available:
+                # RocketMQ's master does not wait for a replica that is away or far behind: the message is stored, and told so.
+                return Due(flushed, 0, promised=True, lack=Lack.NO_REPLICA)
+            return Due(flushed, end if self.copies.required else 0, promised=True)
         # Half of unflushedBytesMax: from all of it on, the appender refuses sends; producers should slow down before that.
         slack = self._environment.options.unflushed_bytes_max // 2
         if end - self._state.flushed > slack:
@@ -98,14 +123,25 @@ class AckPolicy:
         return None
 
     def covers(self, place: int) -> bool:
-        """Return whether the promised flush and replication are done for the record at this LogOffset."""
-        return (not self._flushes or self._state.flushed > place) and (
-            not self.copies.required or self.copies.copied > place
-        )
+        """Return whether the flush and replication that acknowledgements promise are done for the record at this LogOffset."""
+        if self._flushes and self._state.flushed <= place:
+            return False
+        # Without a replica to wait for, acknowledgements promise no copy.
+        return not self.copies.required or self.copies.copied > place or not self.copies.available
 
     def lack(self, due: Due) -> Lack | None:
-        """Return the part of the condition that is not met yet; None: all is."""
-        # The disk first; in RocketMQ, a replica problem overwrites a disk problem.
+        """Return the part of the condition to be waited for, the disk first; None: all is met."""
         if self._state.flushed < due.flushed:
             return Lack.FLUSHED
         return Lack.COPIED if self.copies.copied < due.copied else None
+
+    def shortfall(self, due: Due) -> Lack | None:
+        """Return what an acknowledgement that is given now must say of its promise; None: it is kept."""
+        if not due.promised:
+            return None
+        # A replica problem overwrites a disk problem, as in RocketMQ.
+        if due.lack is not None:
+            return due.lack
+        if self.copies.copied < due.copied:
+            return Lack.COPIED
+        return Lack.FLUSHED if self._state.flushed < due.flushed else None

@@ -13,6 +13,7 @@ from metaq.broker.part import BrokerPart
 from metaq.broker.stats import Stats
 from metaq.errors import MessageIllegal, Reason, Refused, StoreError, shortage
 from metaq.log import RateLimitedLog
+from metaq.store.log.raw import Appended
 from metaq.store.log.writer import Put, PutRecord
 from metaq.wire.hot import AppendOutcome, DelayGate, FrameTable, PartitionGate, QueueTail, Replies, TopicGate
 
@@ -85,6 +86,14 @@ class Appender(BrokerPart):
         state, options = self._state, self._environment.options
         if state.failed is not None:
             return Refused(Reason.NOT_STORED, state.failed)
+        if state.follows is not None:
+            return Refused(Reason.NOT_STORED, state.follows)
+        if not self._acks.copies.enough:
+            return Refused(
+                Reason.NOT_STORED,
+                f"fewer than {options.min_in_sync_replicas} brokers would have it, this one included (minInSyncReplicas): "
+                "slaves are away or far behind",
+            )
         unflushed = self._log.end - state.flushed
         if unflushed > options.unflushed_bytes_max:
             return Refused(
@@ -153,6 +162,7 @@ class Appender(BrokerPart):
         if (
             self._log.end - self._state.flushed > options.unflushed_bytes_max
             or self._acks.waiting_bytes > options.unanswered_bytes_max
+            or (self._acks.promises and not self._acks.copies.enough)
         ):
             return False
         timing = self._now() if self._stats.timing else None
@@ -212,6 +222,23 @@ class Appender(BrokerPart):
             used = tuple(gates.values())
         self._grew(outcome.touched, outcome.messages, outcome.size)
         return used
+
+    def copy(self, data: memoryview, log_offset: int) -> Appended:
+        """Append what a master has in its log from `log_offset` on, where this log ends; the last record may be cut, and is left.
+
+        Raises as `Writer.append_raw`.
+        """
+        start = self._log.end
+        try:
+            appended = self._writer.append_raw(data, log_offset, partial=True)
+        finally:
+            self._told = self._log.end  # after an error, too: it may have come as far as there was room
+        found = (self._existing_queue(*key) for key in appended.queues)
+        # All of them: somebody may wait at one that was made for these.
+        grown = [queue.tail for queue in found if queue is not None]
+        for hook in self._queue_hooks if grown else ():
+            hook(grown, len(grown), appended.log_end - start, start, appended.log_end)
+        return appended
 
     def give_back(
         self, delays: DelayGate, log_offset: int, topic: bytes, queue_id: int, retries_max: int, level: int

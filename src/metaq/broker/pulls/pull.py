@@ -555,12 +555,19 @@ class PullService(BrokerPart):
         else:  # in an empty or unknown queue, any offset but 0 is out of range
             empty = PullOutcome.OUT_OF_RANGE if offset else PullOutcome.NOTHING_NEW
             outcome = OUTCOME_OF.get(pulled.status, empty)
+        next_offset = pulled.next_offset
+        if outcome is PullOutcome.OUT_OF_RANGE and self._environment.store.state.follows is not None:
+            # A slave may lack what its master has: nobody is sent elsewhere in the queue by it. RocketMQ's answers GO_ON to both,
+            # and has a client that is ahead of it ask without a pause.
+            ahead = pulled.status is not ReadStatus.OFFSET_TOO_SMALL
+            outcome, next_offset = PullOutcome.NOTHING_NEW if ahead else PullOutcome.GO_ON, offset
+            return PullAnswer(outcome, pulled.status, pulled, next_offset, pull.admission.group.broker_id)
         suggest = 0
         # suggestWhichBrokerId: old messages from the slave (whichBrokerWhenConsumeSlowly), recent ones from brokerId.
         if self._environment.options.slave_read_enable:
             near = not pulled.count or self._reader.in_memory(pulled.last_log)
             suggest = pull.admission.group.broker_id if near else pull.admission.group.slow_broker_id
-        return PullAnswer(outcome, pulled.status, pulled, pulled.next_offset, suggest)
+        return PullAnswer(outcome, pulled.status, pulled, next_offset, suggest)
 
     def _count(self, answer: PullAnswer) -> None:
         pulled = answer.pulled

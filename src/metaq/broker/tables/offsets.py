@@ -66,6 +66,10 @@ class Offsets:
     def drop_topic(self, topic: str) -> None:
         self._drop([key for key in self._table if key[0] == topic])
 
+    def drop(self, topic: str, group: str) -> None:
+        """Forget a group's progress in a topic."""
+        self._drop([key for key in ((topic, group),) if key in self._table])
+
     def _drop(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
             del self._table[key]

@@ -7,18 +7,15 @@ from typing import ClassVar
 
 from metaq.client.conversation.call import Call, Order
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.topics.registration import BrokerIdentity
+from metaq.model.topics.registration import BrokerIdentity, Registered
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request
 from metaq.wire.hot import crc31
 
 
-class RegisterBroker(Call[Mapping[str, str] | None], frozen=True):
-    """Register a broker with its topics (103); a name server adds them to those registered before.
-
-    The outcome: ordered topics → layout (namespace ORDER_TOPIC_CONFIG); None: the name server has never had any.
-    """
+class RegisterBroker(Call[Registered], frozen=True):
+    """Register a broker with its topics (103); a name server adds them to those registered before."""
 
     action = "register the broker"
     # RocketMQ's registerBrokerTimeoutMills.
@@ -41,8 +38,10 @@ class RegisterBroker(Call[Mapping[str, str] | None], frozen=True):
         )
         return request(RequestCode.REGISTER_BROKER, header, body)
 
-    def read(self, answer: Command) -> Mapping[str, str] | None:
-        return bodies.kv_table_of(answer.body) if answer.body else None
+    def read(self, answer: Command) -> Registered:
+        told = headers.RegisterBrokerReplyHeader.from_ext(answer.ext)
+        order = bodies.kv_table_of(answer.body) if answer.body else None
+        return Registered(told.master_address, told.ha_address, order)
 
 
 class UnregisterBroker(Order, frozen=True):

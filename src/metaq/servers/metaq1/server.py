@@ -88,7 +88,14 @@ class Metaq1Server:
             settings=settings,
             transactions=transactions,
             held_acks=HeldAcks(
-                broker.acks, broker.store.flusher, broker.clock, call_soon, timeout, too_late, broker.stats.took
+                broker.acks,
+                broker.store.flusher,
+                broker.clock,
+                call_soon,
+                timeout,
+                too_late,
+                broker.stats.took,
+                broker.options.slave_timeout / 1000,
             ),
             cold_reads=ColdReads(self._cold_readers),
             counters=counters,

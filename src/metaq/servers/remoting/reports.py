@@ -70,6 +70,7 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "heldPulls": str(facts.held_pulls),
         "unsavedFiles": "; ".join(f"{name}: {why}" for name, why in facts.unsaved.items()),
         "metaqTrouble": facts.trouble,
+        "metaqSlaves": "; ".join(f"{address} {copied}" for address, copied in facts.slaves.items()),
         "metaqStagedParts": str(facts.staged_parts),
         "metaqStagedBytes": str(facts.staged_bytes),
         "metaqHeldForTopic": facts.held_for,
@@ -93,10 +94,9 @@ def settings_text(settings: BrokerSettings) -> str:
     own = {
         "brokerName": settings.name,
         "brokerIP1": settings.host,
-        "brokerIP2": settings.host,
+        "brokerIP2": settings.ha_host,
         "listenPort": str(settings.port),
-        # RocketMQ always sets it so, whatever its file says.
-        "haListenPort": str(settings.port + 1),
+        "haListenPort": str(settings.ha_port),
         "checkCRCOnRecover": str(settings.store.check_crc_on_recover).lower(),
         "clientCallbackExecutorThreads": str(
             os.cpu_count() or 1

@@ -25,6 +25,7 @@ from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.clients import ClientHandlers
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, Identify
 from metaq.servers.remoting.handlers import table_of
+from metaq.servers.remoting.leading import by_leaders
 from metaq.servers.remoting.messages import MessageHandlers
 from metaq.servers.remoting.replies import ASKING, ReplyHandlers
 from metaq.servers.remoting.session import BrokerSession, Workspace
@@ -70,20 +71,26 @@ class RemotingServer:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
         timeout = broker.store_options.sync_flush_timeout / 1000
-        held = HeldAcks(broker.acks, broker.store.flusher, broker.clock, call_soon, timeout, took=broker.stats.took)
+        held = HeldAcks(
+            broker.acks, broker.store.flusher, broker.clock, call_soon, timeout,
+            took=broker.stats.took, copy_seconds=broker.options.slave_timeout / 1000,
+        )  # fmt: skip
         self.workspace = Workspace(broker, held, ColdReads(self._cold_readers))
         if sweep.available():
             # One sweep for all connections of this server: the more of them it reads in a pass, the less each costs.
             self.workspace.sweep = SweptSends(self.workspace).sweep
         self.handling = Handling(
-            table_of(
-                MessageHandlers(broker, self.workspace),
-                ClientHandlers(broker),
-                TransactionHandlers(broker, self.workspace),
-                ReplyHandlers(broker),
-                StagingHandlers(broker, self.workspace),
-                BranchHandlers(broker, self.workspace),
-                AdminHandlers(broker, when_announced),
+            by_leaders(
+                table_of(
+                    MessageHandlers(broker, self.workspace),
+                    ClientHandlers(broker),
+                    TransactionHandlers(broker, self.workspace),
+                    ReplyHandlers(broker),
+                    StagingHandlers(broker, self.workspace),
+                    BranchHandlers(broker, self.workspace),
+                    AdminHandlers(broker, when_announced),
+                ),
+                broker,
             ),
             # A send that waits outlives its connection: a part of what all clients may make the broker keep.
             Parking(broker.clock, WAITED_IN_VAIN, bytes_max=min(BYTES_MAX, broker.options.peer_bytes_max // 8)),

@@ -124,6 +124,11 @@ def group_offsets(offsets: Iterable[tuple[tuple[str, str], Mapping[int, int]]]) 
     return fastjson.table_in_pieces({}, "offsetTable", _group_offsets(offsets))
 
 
+def group_offsets_of(body: Body) -> dict[tuple[str, str], dict[int, int]]:
+    """Decode the answer to GET_ALL_CONSUMER_OFFSET (43): (topic, group) → queue id → QueueOffset."""
+    return topics_and_groups(group_offsets_of_tree(beans.parse(body, "group offsets")))
+
+
 def delay_offsets_tree(offsets: Mapping[int, int]) -> Tree:
     """Return the tree of delay level → offset."""
     return {"offsetTable": dict(offsets)}
@@ -136,6 +141,11 @@ def delay_offsets_of_tree(tree: Value) -> dict[int, int]:
 def delay_offsets(offsets: Mapping[int, int]) -> bytes:
     """Encode the answer to GET_ALL_DELAY_OFFSET (45)."""
     return fastjson.dumps_java(delay_offsets_tree(offsets))
+
+
+def delay_offsets_of(body: Body) -> dict[int, int]:
+    """Decode the answer to GET_ALL_DELAY_OFFSET (45): level → QueueOffset."""
+    return delay_offsets_of_tree(beans.parse(body, "delay offsets"))
 
 
 def _by_number(table: Value) -> dict[int, int]:

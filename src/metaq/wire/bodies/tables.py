@@ -120,6 +120,16 @@ def group_table_of_tree(tree: Value) -> tuple[DataVersion, dict[str, GroupConfig
     return data_version_of_tree(tree["dataVersion"]), {group.name: group for group in groups}
 
 
+def topic_table_of(body: Body) -> InPieces[tuple[DataVersion, dict[str, TopicConfig]]]:
+    """Decode the answer to GET_ALL_TOPIC_CONFIG (21), some topics at a time."""
+    return topic_table_in_pieces(beans.parse(body, "topic table"))
+
+
+def group_table_of(body: Body) -> tuple[DataVersion, dict[str, GroupConfig]]:
+    """Decode the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
+    return group_table_of_tree(beans.parse(body, "group table"))
+
+
 def group_table(groups: Iterable[tuple[str, GroupConfig]], version: DataVersion) -> InPieces[bytes]:
     """Encode the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
     entries = ((name, group_tree(group)) for name, group in groups)

@@ -1,0 +1,36 @@
+"""The role of a broker in a pair, as the options say it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.errors import ConfigError
+from metaq.net.address import split_address
+from metaq.options import BrokerOptions
+
+SLAVE: Final = "SLAVE"
+
+
+def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None) -> None:
+    """Check that the broker can have its role. Raises ConfigError."""
+    if options.broker_role != SLAVE:
+        if options.broker_id:  # RocketMQ's masters take 0, whatever the file says
+            raise ConfigError(
+                f"brokerId={options.broker_id} with brokerRole={options.broker_role}: a master has 0; set brokerRole=SLAVE for a "
+                "slave, or brokerId=0 and a brokerName of its own for another master"
+            )
+        return
+    if not options.broker_id:
+        raise ConfigError(
+            "brokerId=0 with brokerRole=SLAVE: give each slave of a master a number of its own, from 1 on"
+        )
+    if metaq1 is not None:
+        raise ConfigError(
+            "brokerRole=SLAVE with clients of MetaQ 1.x (server.ini, [metaq1]): slaves do not serve them in this version; start the "
+            "slave without"
+        )
+    if options.ha_master_address:
+        split_address(options.ha_master_address)
+    elif not options.namesrv_addr:
+        raise ConfigError("brokerRole=SLAVE: set namesrvAddr, or haMasterAddress, for it to find its master")

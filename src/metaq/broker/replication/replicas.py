@@ -1,0 +1,106 @@
+"""What a master knows of the slaves that copy its log, and what acknowledgements make of it.
+
+A slave counts from its first report on: a connection that never reported has copied nothing. It is *near* while it lags less
+than `haSlaveFallbehindMax`. Sends of a SYNC_MASTER wait for the slaves that `inSyncReplicas` names beside the master, if so
+many are near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from metaq.broker.environment import Environment
+
+SYNC_MASTER = "SYNC_MASTER"
+NOT_YET = -1
+"""`Replica.copied` of a connection that has not reported."""
+
+
+class Replica(Struct, eq=False):
+    """A slave's connection."""
+
+    address: str
+    """Its `host:port`."""
+    copied: int = NOT_YET
+    """LogOffset up to which it has the log, as it has reported."""
+    sent: int = 0
+    """LogOffset up to which the log was sent to it."""
+
+
+class Replicas:
+    """The slaves of one broker. A `metaq.broker.log.acks.Copies`. Only on the thread that owns the broker."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._options, self._log = environment.options, environment.store.log.tail
+        self.required = self._options.broker_role == SYNC_MASTER
+        self.port = 0
+        """Port from which slaves copy; 0: there is none."""
+        self.connected: list[Replica] = []
+        self.copied = 0
+        """Never goes back: what a slave had when it left, it has still."""
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+
+    @property
+    def available(self) -> bool:
+        nearest = self._nearest(self._wanted)
+        return nearest != NOT_YET and self._is_near(nearest)
+
+    @property
+    def enough(self) -> bool:
+        """Whether sends are taken: `minInSyncReplicas` are there, the master included."""
+        wanted = self._options.min_in_sync_replicas - 1
+        if not self.required or wanted <= 0:
+            return True
+        nearest = self._nearest(wanted)
+        return nearest != NOT_YET and self._is_near(nearest)
+
+    @property
+    def _wanted(self) -> int:
+        """Slaves that must have a send."""
+        return max(1, self._options.in_sync_replicas - 1)
+
+    def _nearest(self, number: int) -> int:
+        """What so many of the connected slaves have of the log; NOT_YET: there are less."""
+        if number == 1:  # the usual case, asked at each read event
+            return max([one.copied for one in self.connected], default=NOT_YET)
+        copied = sorted((one.copied for one in self.connected), reverse=True)
+        return copied[number - 1] if len(copied) >= number else NOT_YET
+
+    def _is_near(self, copied: int) -> bool:
+        return self._log.end - copied < self._options.ha_slave_fallbehind_max
+
+    def connect(self, address: str) -> Replica:
+        """Add a slave, of which nothing is known yet."""
+        replica = Replica(address)
+        self.connected.append(replica)
+        return replica
+
+    def disconnect(self, replica: Replica) -> None:
+        """Forget a slave. Sends that wait for it wait on, for another one or for their time."""
+        if replica in self.connected:
+            self.connected.remove(replica)
+
+    def reported(self) -> dict[str, int]:
+        """Return address → LogOffset up to which the slave has the log, of those that have said so."""
+        return {one.address: one.copied for one in self.connected if one.copied != NOT_YET}
+
+    def report(self, replica: Replica, log_end: int) -> None:
+        """Note that a slave has the log up to there, and release what waited for it."""
+        replica.copied = log_end
+        nearest = self._nearest(self._wanted)
+        if nearest > self.copied:
+            self.copied = nearest
+            due = [done for place, done in self._waiting if place <= nearest]
+            if due:
+                self._waiting = [entry for entry in self._waiting if entry[0] > nearest]
+                for done in due:
+                    done()
+
+    def when_copied(self, log_end: int, done: Callable[[], None]) -> None:
+        """Call `done` when enough slaves have the log up to there; at once if they have."""
+        if self.copied >= log_end:
+            done()
+        else:
+            self._waiting.append((log_end, done))

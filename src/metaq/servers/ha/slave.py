@@ -1,0 +1,180 @@
+"""A slave's side of replication: keeps a connection to the master, and copies its log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from metaq.broker.broker import Broker
+from metaq.broker.replication.copying import Copying
+from metaq.errors import MetaqError, RemoteProtocolError, StoreError, shortage
+from metaq.log import RateLimitedLog
+from metaq.net.dialer import dial
+from metaq.net.peer import Peer
+from metaq.servers.server import CallSoon
+from metaq.wire.ha import HEAD, decode_chunks, encode_report
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS: Final = 3.0
+RETRY_SECONDS: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
+"""Pauses before the next connection; from the last one on, the same."""
+
+LONG_BYTES: Final = 64 * 1024
+"""Bytes of the log after whose append others have their turn of the loop."""
+
+FindMaster = Callable[[], Awaitable[str | None]]
+"""Returns `host:port` of the master's replication port; None: it is not known now."""
+
+
+class MasterSession:
+    """The connection to a master. A `metaq.net.peer.Session`.
+
+    Args:
+        broker: appends what comes.
+        call_soon: brings a call from another thread to the event loop.
+        unknown: called when messages of an unknown topic come.
+    """
+
+    def __init__(self, peer: Peer, broker: Broker, call_soon: CallSoon, unknown: Callable[[], None]) -> None:
+        self._peer, self._call_soon, self._clock = peer, call_soon, broker.clock
+        self._interval = broker.options.ha_send_heartbeat_interval / 1000
+        self._silence = broker.options.ha_housekeeping_interval / 1000
+        self._heard = self._clock.monotonic()
+        self._copying = Copying(broker.environment, broker.appender, broker.topics, unknown)
+        self._answer_pulls = broker.answer_pulls
+        self._needed = 0
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Why the connection has ended."""
+        self.copied = False
+        """Whether anything came that could be taken."""
+        self._told = 0.0
+        self._report()
+
+    def data_received(self, data: memoryview) -> int:
+        """Append chunks and report. Raises RemoteProtocolError: they cannot be appended here."""
+        self._heard = self._clock.monotonic()
+        chunks, taken, self._needed = decode_chunks(data)
+        if chunks:
+            end = self._copying.log_end
+            try:
+                self._copying.take(chunks)
+            except (StoreError, OSError, MemoryError) as error:
+                raise RemoteProtocolError(shortage(error) or str(error)) from error
+            self.copied = True
+            if self._copying.log_end > end:
+                self._answer_pulls()
+                self._copying.when_held(lambda: self._call_soon(self._report))
+            if taken >= LONG_BYTES:
+                # A client's connection reads on while there is something: consumers of this slave want their turn.
+                self._peer.pause()
+                self._peer.resume()
+        return taken
+
+    def frame_needed(self) -> int:
+        return self._needed or HEAD.size
+
+    def _report(self) -> None:
+        if not self._peer.closed:
+            self._told = self._clock.monotonic()
+            self._peer.write(encode_report(self._copying.held))
+
+    def tick(self) -> None:
+        """Tell a master that waits that this slave is there, and leave one that is silent: RocketMQ's slaves stay for ever."""
+        now = self._clock.monotonic()
+        if now - self._heard >= self._silence:
+            self._peer.close(f"it was silent for {self._silence:g} s")
+        elif now - self._told >= self._interval:
+            self._report()
+
+    def close(self) -> None:
+        self._peer.close()
+
+    def connection_lost(self, why: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(why)
+
+
+class Following:
+    """Follows a master for as long as the broker is a slave.
+
+    Args:
+        find_master: asked before each connection.
+        unknown: called when messages of an unknown topic come.
+    """
+
+    def __init__(
+        self, broker: Broker, call_soon: CallSoon, find_master: FindMaster, unknown: Callable[[], None]
+    ) -> None:
+        self._broker, self._call_soon, self._find_master, self._unknown = broker, call_soon, find_master, unknown
+        self._faults = RateLimitedLog(log, broker.clock)
+        self._task: asyncio.Task[None] | None = None
+        self._session: MasterSession | None = None
+        self.address: str | None = None
+        """Of the master that is followed now; None: there is no connection."""
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._follow(), name="follow the master")
+        self._task.add_done_callback(say)
+
+    def tick(self) -> None:
+        """Let time pass. Called ten times a second."""
+        if self._session is not None:
+            self._session.tick()
+        self._faults.tick()
+
+    async def stop(self) -> None:
+        """End the connection."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        tries = 0
+        while True:
+            copied = False
+            try:
+                copied = await self._connect()
+            except Exception:
+                log.exception("following the master failed; it is tried again")
+            tries = 0 if copied else tries + 1
+            await asyncio.sleep(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
+
+    async def _connect(self) -> bool:
+        """Follow until the connection ends. Returns whether anything came over it."""
+        try:
+            address = await self._find_master()
+            if address is None:
+                self._faults.warning(
+                    "unknown", "no master of %s is known: nothing is copied", self._broker.environment.name
+                )
+                return False
+            sessions = list[MasterSession]()
+
+            def make_session(peer: Peer) -> MasterSession:
+                sessions.append(MasterSession(peer, self._broker, self._call_soon, self._unknown))
+                return sessions[0]
+
+            await dial(address, make_session, CONNECT_SECONDS)
+        except MetaqError as error:
+            self._faults.warning("away", "the master cannot be followed, it is tried again: %s", error)
+            return False
+        session = self._session = sessions[0]
+        self.address = address
+        log.info("following the master at %s from %d on", address, self._broker.store.log.end)
+        try:
+            why = await session.ended
+        finally:
+            self._session = self.address = None
+            session.close()
+        self._faults.error(
+            why, "the master at %s is not followed any more: %s", address, why or "the connection was closed"
+        )
+        return session.copied
+
+
+def say(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("this slave has stopped following its master", exc_info=error)
