@@ -41,6 +41,9 @@ INSTALLED_FROM := pyproject.toml setup.py $(sort $(wildcard $(NATIVE:%=%/_*.pyx)
 demo: $(VENV)/has-demo  ## send 336 776 real flights, kill the broker half way, archive them with Spark, show the result (the main job)
 	$(RUN) -m demo
 
+cluster: $(VENV)/has-base  ## two masters without slaves, with slaves, and with synchronous ones (conf/): a kill under load, and what it cost
+	$(RUN) -m demo.cluster $(ARGS)
+
 doctor: $(VENV)/has-base  ## install broker, client and command line, and say what this machine and environment offer
 	$(BIN)/metaq doctor
 
@@ -159,4 +162,4 @@ $(VENV)/has-profile: $(VENV)/has-test
 	$(RUN) -m pip install --progress-bar on 'pymetaq[profile]'
 	@touch $@
 
-.PHONY: FORCE demo doctor quick nightly test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs map hot wheel clean help
+.PHONY: FORCE demo cluster doctor quick nightly test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs map hot wheel clean help

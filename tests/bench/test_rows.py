@@ -40,6 +40,15 @@ def test_rows_of_single_requests(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_rows_of_replication(tmp_path: Path) -> None:
+    """Every send is at the slave before it is answered, and an empty slave takes over a log."""
+    keys = "replica-64,replica-256,replica-1024,replica-catch-up"
+    rows = run_rows(tmp_path, keys, "--alone")
+    assert list(rows) == keys.split(",")
+    assert all(row["median"] > 0 for row in rows.values())
+
+
+@pytest.mark.slow
 @pytest.mark.all  # it fetches them the first time
 @pytest.mark.interop
 def test_rows_beside_peers(tmp_path: Path) -> None:

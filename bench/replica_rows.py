@@ -1,0 +1,130 @@
+"""Rows about replication: what a synchronous copy costs, and how fast a slave catches up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import processes
+from metaq.admin import Admin
+from row import Bench, Measured, Row, in_turn
+
+CATCH_UP_BODY = 1000
+CONNECTIONS_MAX = 256
+
+
+@contextmanager
+def _slave(disk: Path, namesrv: str) -> Iterator[subprocess.Popen[str]]:
+    """A slave on a fresh folder, which copies from the master of this machine's name."""
+    folder = tempfile.mkdtemp(prefix="metaq-slave-", dir=disk)
+    options = {"brokerRole": "SLAVE", "brokerId": 1, "mappedFileSizeCommitLog": processes.LOG_FILE_BYTES}
+    command = [sys.executable, "-m", "metaq", "broker", "--data", folder, "--port", "0", "-n", namesrv]
+    command += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    paths = [str(processes.ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    with (disk / "metaq.log").open("a") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=env, cwd=folder)
+    try:
+        assert process.stdout is not None
+        if not any(line.startswith("ready") for line in process.stdout):
+            raise RuntimeError(f"the slave did not start, see {disk / 'metaq.log'}")
+        yield process
+    finally:
+        processes.stop(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copied(namesrv: str) -> tuple[int, int]:
+    """Where a master's log ends, and what its slave has of it; -1: there is no slave."""
+    with Admin(namesrv) as admin:
+        runtime = admin.list_brokers()[0].runtime
+    slaves = runtime["metaqSlaves"]
+    return int(runtime["commitLogMaxOffset"]), int(slaves.split()[1]) if slaves else -1
+
+
+def _wait(namesrv: str, *, whole: bool) -> None:
+    deadline = time.monotonic() + processes.PATIENCE
+    while True:
+        end, copied = _copied(namesrv)
+        if copied >= (end if whole else 0):
+            return
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the slave has {copied} of {end} bytes after {processes.PATIENCE} s")
+        time.sleep(0.01)
+
+
+def _sends(bench: Bench, role: str, outstanding: int) -> Measured:
+    """1 KB, so many sends under way, over 256 connections at most, at a master with a slave."""
+    conns = min(CONNECTIONS_MAX, outstanding)
+    with (
+        processes.metaq_up(bench.disk, options=["-o", f"brokerRole={role}"]) as master,
+        _slave(bench.disk, master.namesrv),
+    ):
+        _wait(master.namesrv, whole=False)
+        found = processes.load(
+            bench.cache,
+            "send",
+            master.address,
+            conns=conns,
+            outstanding=outstanding // conns,
+            body=1000,
+            count=bench.count(200_000),
+            seconds=8,
+        )
+        _wait(master.namesrv, whole=True)
+    return {**found, "value": found["requests_per_s"] * 0.001}
+
+
+def _double_write(bench: Bench, outstanding: int) -> Measured:
+    return in_turn(
+        bench,
+        lambda: _sends(bench, "SYNC_MASTER", outstanding),
+        lambda: _sends(bench, "ASYNC_MASTER", outstanding)["value"],
+    )
+
+
+def _catch_up(bench: Bench) -> Measured:
+    """MB/s at which an empty slave takes over a log of 1 KB messages."""
+    with processes.metaq_up(bench.disk) as master:
+        processes.load(
+            bench.cache,
+            "batch",
+            master.address,
+            batch=100,
+            body=CATCH_UP_BODY,
+            count=bench.count(10_000, 20),
+            outstanding=8,
+            seconds=300,
+        )
+        size = _copied(master.namesrv)[0]
+        with _slave(bench.disk, master.namesrv):
+            _wait(master.namesrv, whole=False)
+            started = time.monotonic()
+            _wait(master.namesrv, whole=True)
+            seconds = time.monotonic() - started
+    return {"value": size / 1e6 / max(seconds, 1e-3), "bytes": size}
+
+
+REPLICA_ROWS = (
+    Row(
+        "replica-64", "64 producers × 1, 1 KB, each at the slave too", "k/s", 0.6, 0.7, partial(_double_write, outstanding=64),
+        times_peer=True, beside="asynchronous copy",
+    ),
+    Row(
+        "replica-256", "256 producers × 1, the same", "k/s", 0.8, 0.9, partial(_double_write, outstanding=256),
+        times_peer=True, beside="asynchronous copy",
+    ),
+    Row(
+        "replica-1024", "256 producers × 4, the same", "k/s", 0.85, 0.95, partial(_double_write, outstanding=1024),
+        times_peer=True, beside="asynchronous copy",
+    ),
+    Row("replica-catch-up", "an empty slave takes over a log of 1 KB messages", "MB/s", 50, 500, _catch_up, runs=3),
+)  # fmt: skip
