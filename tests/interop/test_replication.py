@@ -34,7 +34,7 @@ class Pair:
         self.names = RocketmqServer(folder / "names")
         self.names.start_namesrv()
         self.namesrv = self.names.namesrv
-        roles = {"master": [f"brokerRole={role}", "slaveReadEnable=true"], "slave": SLAVE}
+        roles = {"master": [f"brokerRole={role}", "slaveReadEnable=true", "slaveTimeout=300000"], "slave": SLAVE}
         kinds = {"master": master, "slave": slave}
         self.master, self.slave = (self._server(folder / who, kinds[who], roles[who]) for who in ("master", "slave"))
 
