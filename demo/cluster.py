@@ -207,7 +207,7 @@ def main() -> int:
         broken += figures.pop("broken")
         if number == 0:
             for name in figures:
-                table.add_column(name)
+                table.add_column(name, no_wrap=name == "set-up")
         table.add_row(*figures.values())
     console.print(table)
     return 1 if broken else 0
