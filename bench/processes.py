@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 from metaq.testing import free_port  # noqa: E402, F401  found by the line above; those who start servers take it from here
+from metaq.testing.process import option_flags  # noqa: E402
 
 NATIVE = ROOT / "bench" / "native"
 PATIENCE = 600
@@ -115,6 +116,12 @@ def _ready(process: subprocess.Popen[str], what: str) -> str:
     raise RuntimeError(f"{what} was not ready in {READY_SECONDS} s (exit {process.returncode})")
 
 
+def _environment() -> dict[str, str]:
+    """This process's, with our sources on PYTHONPATH."""
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 @contextmanager
 def metaq_up(
     disk: Path,
@@ -129,8 +136,7 @@ def metaq_up(
     which stays. `options`: more flags. `prefix`: a program that it runs under, and its flags.
     """
     folder = str(data) if data else tempfile.mkdtemp(prefix="metaq-", dir=disk)
-    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "METAQ_HOT": "1" if hot else "0"}
+    env = {**_environment(), "METAQ_HOT": "1" if hot else "0"}
     command = [
         *prefix,
         sys.executable,
@@ -161,6 +167,25 @@ def metaq_up(
         stop(process)
         if data is None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def metaq_slave(disk: Path, namesrv: str) -> Iterator[subprocess.Popen[str]]:
+    """A slave of the master that `metaq_up` has registered at `namesrv`, on a fresh folder of `disk`."""
+    folder = tempfile.mkdtemp(prefix="metaq-slave-", dir=disk)
+    options = {"brokerRole": "SLAVE", "brokerId": 1, "mappedFileSizeCommitLog": LOG_FILE_BYTES}
+    command = [sys.executable, "-m", "metaq", "broker", "--data", folder, "--port", "0", "-n", namesrv]
+    command += option_flags(options)
+    with (disk / "metaq.log").open("a") as log:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=_environment(), cwd=folder
+        )
+    try:
+        _ready(process, "the slave")
+        yield process
+    finally:
+        stop(process)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -199,14 +224,13 @@ def stale_hot_module() -> bool:
 
 def output_of(name: str, *arguments: str) -> str:
     """What a benchmark script of this folder prints. Raises RuntimeError with what it complained about."""
-    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, str(ROOT / "bench" / name), *arguments],
         capture_output=True,
         text=True,
         timeout=2 * PATIENCE,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env=_environment(),
     )
     if done.returncode != 0:
         raise RuntimeError(f"{name}: {done.stderr.strip()[-1000:]}")

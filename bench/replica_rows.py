@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import processes
 from metaq.admin import Admin
@@ -19,27 +11,6 @@ from row import Bench, Measured, Row, in_turn
 
 CATCH_UP_BODY = 1000
 CONNECTIONS_MAX = 256
-
-
-@contextmanager
-def _slave(disk: Path, namesrv: str) -> Iterator[subprocess.Popen[str]]:
-    """A slave on a fresh folder, which copies from the master of this machine's name."""
-    folder = tempfile.mkdtemp(prefix="metaq-slave-", dir=disk)
-    options = {"brokerRole": "SLAVE", "brokerId": 1, "mappedFileSizeCommitLog": processes.LOG_FILE_BYTES}
-    command = [sys.executable, "-m", "metaq", "broker", "--data", folder, "--port", "0", "-n", namesrv]
-    command += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-    paths = [str(processes.ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    with (disk / "metaq.log").open("a") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=env, cwd=folder)
-    try:
-        assert process.stdout is not None
-        if not any(line.startswith("ready") for line in process.stdout):
-            raise RuntimeError(f"the slave did not start, see {disk / 'metaq.log'}")
-        yield process
-    finally:
-        processes.stop(process)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _copied(namesrv: str) -> tuple[int, int]:
@@ -66,7 +37,7 @@ def _sends(bench: Bench, role: str, outstanding: int) -> Measured:
     conns = min(CONNECTIONS_MAX, outstanding)
     with (
         processes.metaq_up(bench.disk, options=["-o", f"brokerRole={role}"]) as master,
-        _slave(bench.disk, master.namesrv),
+        processes.metaq_slave(bench.disk, master.namesrv),
     ):
         _wait(master.namesrv, whole=False)
         found = processes.load(
@@ -105,7 +76,7 @@ def _catch_up(bench: Bench) -> Measured:
             seconds=300,
         )
         size = _copied(master.namesrv)[0]
-        with _slave(bench.disk, master.namesrv):
+        with processes.metaq_slave(bench.disk, master.namesrv):
             _wait(master.namesrv, whole=False)
             started = time.monotonic()
             _wait(master.namesrv, whole=True)

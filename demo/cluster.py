@@ -12,7 +12,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,18 +22,16 @@ from rich.table import Table
 import metaq
 from metaq.admin import Admin
 from metaq.testing import free_port
-from metaq.testing.process import ServerProcess
+from metaq.testing.embedded import SMALL
+from metaq.testing.process import ServerProcess, option_flags
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 CONF: Final = ROOT / "conf"
 SET_UPS: Final = ("2m-noslave", "2m-2s-async", "2m-2s-sync")
 TOPIC: Final = "orders"
-SMALL: Final = (
-    "mappedFileSizeCommitLog=67108864",
-    "mappedFileSizeConsumeQueue=600000",
-    "maxHashSlotNum=100000",
-    "maxIndexNum=400000",
-)
+OPTIONS: Final = {
+    **SMALL, "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1", "vipPortEnable": "false", "slaveReadEnable": "true",
+}  # fmt: skip
 PRODUCERS: Final = 4
 LOST_SECONDS: Final = 60.0
 """After so long without a message, what has not come is lost."""
@@ -64,15 +62,8 @@ class Cluster:
         names = ("namesrv", "--data", str(folder / "namesrv"), "--port", self.namesrv.rpartition(":")[2])
         self.servers = {"namesrv": Server("namesrv", folder, names)}
         for path in sorted((CONF / set_up).glob("*.properties")):
-            options = (
-                "bindAddress=127.0.0.1",
-                "brokerIP1=127.0.0.1",
-                "vipPortEnable=false",
-                "slaveReadEnable=true",
-                *SMALL,
-            )
             words = ["broker", "-c", str(path), "--data", str(folder / path.stem), "-n", self.namesrv]
-            words += ["--port", str(free_port(1)), *(word for option in options for word in ("-o", option))]
+            words += ["--port", str(free_port(1)), *option_flags(OPTIONS)]
             self.servers[path.stem] = Server(path.stem, folder, words)
 
     def __enter__(self) -> Self:
@@ -117,21 +108,15 @@ class Load:
 
     def _send(self, number: int) -> None:
         with metaq.Producer(self._namesrv, timeout=3.0) as producer:
-            for count in self._numbers():
+            count = 0
+            while not self._over.is_set():
                 body = b"%d:%d " % (number, count) + b"x" * 1000
-                while not self._over.is_set():
-                    try:
-                        self.acknowledged[body] = producer.send(TOPIC, body).status.name
-                        break
-                    except metaq.MetaqError:
-                        self.repeated += 1
-                        time.sleep(0.05)
-
-    def _numbers(self) -> Iterator[int]:
-        count = 0
-        while not self._over.is_set():
-            yield count
-            count += 1
+                try:
+                    self.acknowledged[body] = producer.send(TOPIC, body).status.name
+                    count += 1
+                except metaq.MetaqError:
+                    self.repeated += 1
+                    time.sleep(0.05)
 
     def _consume(self) -> None:
         with metaq.Consumer(self._namesrv, group="readers", topics=TOPIC, start="earliest") as consumer:

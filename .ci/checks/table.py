@@ -137,7 +137,7 @@ STEPS = (
     # They install the wheel, run the demo, count instructions, run the programs of examples/: everything is in there.
     Step(
         "long: whole", LONG, 250, ("tests/test_*", "tests/system/*"), "long", (*PIPELINE, "metaq"),
-        ("bench/*", "conf/*", "demo/*", "examples/*", "src/*", "README.md", "LICENSE", "MANIFEST.in", "docs/*"), batch="long", beside=True, rerun=False,
+        ("bench/*", "conf/*", "demo/*", "examples/*", "src/*", *PACKED, "docs/*"), batch="long", beside=True, rerun=False,
     ),
     # The formats on the pure-Python fallback, beside the compiler; its own tests run in fresh-clone, which has none.
     Step(

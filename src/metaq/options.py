@@ -153,7 +153,7 @@ class BrokerOptions(OptionTable):
         5000, "Milliseconds of silence after which master and slave tell each other that they are there.", low=10
     )
     ha_housekeeping_interval: int = option(
-        20_000, "Milliseconds without a report after which a master closes a slave's connection.", low=10
+        20_000, "Milliseconds of silence after which master and slave leave each other.", low=10
     )
     ha_slave_fallbehind_max: int = option(
         256 * MIB, "Bytes that a slave may be behind and still be waited for by a SYNC_MASTER.", low=1, hot=True

@@ -110,6 +110,16 @@ async def opened(
         await pair.namesrv.close()
 
 
+async def consume(pair: Pair, got: list[int], enough: int) -> None:
+    """Add the numbers of messages until there are `enough`."""
+    async with aio.Consumer(pair.namesrv.address, group="g", topics="orders", start="earliest") as consumer:
+        async for message in consumer:
+            async with message:
+                got.append(int(message.body.split()[0]))
+            if len(got) == enough:
+                break
+
+
 def test_a_slave_has_the_masters_log_and_serves_it_when_the_master_is_gone(tmp_path):
     """The same bytes over several files, whatever was appended while it was away; groups go on where they were."""
 
@@ -125,22 +135,12 @@ def test_a_slave_has_the_masters_log_and_serves_it_when_the_master_is_gone(tmp_p
                 await pair.start_slave()
                 await pair.same()
             assert pair.leader.store.log.end > 2 * FILE
-            got = []
-            async with aio.Consumer(pair.namesrv.address, group="g", topics="orders", start="earliest") as consumer:
-                async for message in consumer:
-                    async with message:
-                        got.append(int(message.body.split()[0]))
-                    if len(got) == 300:
-                        break
+            got: list[int] = []
+            await consume(pair, got, 300)
             await until(lambda: pair.follower.topics.get("orders"))
             await until(lambda: sum(pair.follower.offsets.queues("g", "orders").values()) == 300)
             await pair.master.close()
-            async with aio.Consumer(pair.namesrv.address, group="g", topics="orders", start="earliest") as consumer:
-                async for message in consumer:
-                    async with message:
-                        got.append(int(message.body.split()[0]))
-                    if len(got) == 800:
-                        break
+            await consume(pair, got, 800)
             assert sorted(got) == list(range(800))
             await pair.start_master()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ import pytest
 
 from metaq import Consumer, NoRoute, Producer, SendFailed
 from metaq.admin import Admin
+from metaq.wire.files import CONSUMER_OFFSETS
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import MetaqServer, RocketmqServer
 from tests.store.log.test_raw import raw_log
@@ -190,12 +189,7 @@ def test_java_consumers_go_on_at_the_slave_of_a_master_that_is_gone(java: Foreig
 def progress(data: Path, group: str) -> int:
     """What a broker's file says that the group has consumed of our topics."""
     path = data / "config" / "consumerOffset.json"
-    table = json.loads(fastjson_to_json(path.read_text()))["offsetTable"] if path.exists() else {}
+    table = CONSUMER_OFFSETS.parse(path.read_text()) if path.exists() else {}
     return sum(
-        sum(queues.values()) for key, queues in table.items() if key.startswith(TOPIC) and key.endswith(f"@{group}")
+        sum(queues.values()) for (topic, name), queues in table.items() if topic.startswith(TOPIC) and name == group
     )
-
-
-def fastjson_to_json(text: str) -> str:
-    """Quote the numbers that are keys."""
-    return re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', text)

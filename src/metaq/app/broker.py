@@ -114,8 +114,6 @@ class Front(NamedTuple):
     serving: Serving[BrokerServices]
     remoting: PeerServer[BrokerServices]
     """The server whose address stands for the broker in records and in routes."""
-    replication: PeerServer[BrokerServices]
-    """The server from which slaves copy."""
     name_servers: NameServerRegistration
     registrations: Sequence[Registration]
     """All registrations, that at the name servers first."""
@@ -274,7 +272,7 @@ def _front(
         server = metaq1_server(options.bind_address, metaq1, limits, metaq.__version__, budget)
         servers.append(server)
         registrations.append(ZookeeperRegistration(metaq1, server))
-    return Front(Serving([*servers, *more]), remoting, replication, announced, registrations)
+    return Front(Serving([*servers, *more]), remoting, announced, registrations)
 
 
 def _name(options: BrokerOptions) -> str:
@@ -328,7 +326,7 @@ def _compose(
             from metaq.app.slave import Slave  # a master needs none of it, and has 0.3 MB less at rest
 
             broker.follow()
-            slave = Slave(broker, call_soon, broker.followed, front.name_servers)
+            slave = Slave(broker, call_soon, front.name_servers)
         else:
             broker.lead()
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host)

@@ -120,10 +120,10 @@ class NameServerRegistration:
     async def find_master(self) -> str | None:
         """Return the address from which to copy the master's log, as the name servers know it now; None: they do not."""
         if self._registrar is not None:
-            asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            registered = asyncio.Event()
             self._registrar.changed()
-            self._registrar.when_registered(lambda: _finish(asked))
-            await asked
+            self._registrar.when_registered(registered.set)
+            await registered.wait()
         return self.master.master_ha_address
 
     async def stop(self) -> None:
@@ -152,11 +152,6 @@ def _no_kazoo(options: Metaq1Options, why: str) -> ConfigError:
         f"zk.zkConnect={options.zk_connect}: registering in ZooKeeper needs kazoo ({why}); install pymetaq[zookeeper], "
         "or set zk.zkEnable=false"
     )
-
-
-def _finish(asked: asyncio.Future[None]) -> None:
-    if not asked.done():
-        asked.set_result(None)
 
 
 class ZookeeperRegistration:

@@ -9,7 +9,6 @@ from typing import Final
 
 from metaq.app.registration import NameServerRegistration
 from metaq.broker.broker import Broker
-from metaq.broker.replication.tables import FollowedTables
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import ask
 from metaq.client.conversation.following import DELAY_OFFSETS, GROUP_OFFSETS, GROUPS, TOPICS, GetTable
@@ -36,14 +35,11 @@ class Slave:
     """What a slave does beside serving: it copies its master's log, and takes over its tables.
 
     Args:
-        followed: takes what the master tells.
         announced: knows the master from the name servers.
     """
 
-    def __init__(
-        self, broker: Broker, call_soon: CallSoon, followed: FollowedTables, announced: NameServerRegistration
-    ) -> None:
-        self._broker, self._followed, self._announced = broker, followed, announced
+    def __init__(self, broker: Broker, call_soon: CallSoon, announced: NameServerRegistration) -> None:
+        self._broker, self._followed, self._announced = broker, broker.followed, announced
         self._given = broker.options.ha_master_address
         self.following = Following(broker, call_soon, self._find_master, self._hurry)
         self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lambda _address: None)

@@ -15,8 +15,6 @@ from metaq.errors import RemoteProtocolError
 
 REPORT: Final = struct.Struct(">q")
 HEAD: Final = struct.Struct(">qi")
-CHUNK_BYTES: Final = 32 * 1024
-"""Bytes of a chunk at most, as RocketMQ's master sends them (`haTransferBatchSize`)."""
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024 - HEAD.size
 """Bytes of a chunk that a slave takes: RocketMQ's has a buffer of 4 MiB for chunk and head, and waits for ever for more."""
 

@@ -44,17 +44,13 @@ class Replicas:
 
     @property
     def available(self) -> bool:
-        nearest = self._nearest(self._wanted)
-        return nearest != NOT_YET and self._is_near(nearest)
+        return self._are_near(self._wanted)
 
     @property
     def enough(self) -> bool:
         """Whether sends are taken: `minInSyncReplicas` are there, the master included."""
         wanted = self._options.min_in_sync_replicas - 1
-        if not self.required or wanted <= 0:
-            return True
-        nearest = self._nearest(wanted)
-        return nearest != NOT_YET and self._is_near(nearest)
+        return not self.required or wanted <= 0 or self._are_near(wanted)
 
     @property
     def _wanted(self) -> int:
@@ -68,8 +64,9 @@ class Replicas:
         copied = sorted((one.copied for one in self.connected), reverse=True)
         return copied[number - 1] if len(copied) >= number else NOT_YET
 
-    def _is_near(self, copied: int) -> bool:
-        return self._log.end - copied < self._options.ha_slave_fallbehind_max
+    def _are_near(self, number: int) -> bool:
+        copied = self._nearest(number)
+        return copied != NOT_YET and self._log.end - copied < self._options.ha_slave_fallbehind_max
 
     def connect(self, address: str) -> Replica:
         """Add a slave, of which nothing is known yet."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
+from metaq.broker.tables.offsets import OffsetTable
 from metaq.errors import Refused
 from metaq.log import RateLimitedLog
 from metaq.model import DelayProgress, GroupConfig, TopicConfig
@@ -15,9 +16,6 @@ from metaq.saved import Saving
 from metaq.saved_file import TextFile
 
 log = logging.getLogger(__name__)
-
-OffsetTable = Mapping[tuple[str, str], Mapping[int, int]]
-"""(topic, group) → queue id → QueueOffset."""
 
 
 class FollowedTables:

@@ -68,7 +68,8 @@ class Offsets:
 
     def drop(self, topic: str, group: str) -> None:
         """Forget a group's progress in a topic."""
-        self._drop([key for key in ((topic, group),) if key in self._table])
+        if (topic, group) in self._table:
+            self._drop([(topic, group)])
 
     def _drop(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:

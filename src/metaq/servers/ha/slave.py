@@ -112,8 +112,6 @@ class Following:
         self._faults = RateLimitedLog(log, broker.clock)
         self._task: asyncio.Task[None] | None = None
         self._session: MasterSession | None = None
-        self.address: str | None = None
-        """Of the master that is followed now; None: there is no connection."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="follow the master")
@@ -162,12 +160,11 @@ class Following:
             self._faults.warning("away", "the master cannot be followed, it is tried again: %s", error)
             return False
         session = self._session = sessions[0]
-        self.address = address
         log.info("following the master at %s from %d on", address, self._broker.store.log.end)
         try:
             why = await session.ended
         finally:
-            self._session = self.address = None
+            self._session = None
             session.close()
         self._faults.error(
             why, "the master at %s is not followed any more: %s", address, why or "the connection was closed"
