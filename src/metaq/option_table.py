@@ -182,7 +182,7 @@ def apply(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> 
     """Change the hot options of a table that a server runs with; other options stay as they are.
 
     All holders of the table see the new values; `Settings` notifies those that keep something derived from them.
-    Nothing else changes a table.
+    Nothing else changes a table but `decide`.
 
     Args:
         options: the table.
@@ -195,6 +195,16 @@ def apply(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> 
     for name, change in applied.changed.items():
         object.__setattr__(options, name, change.new)
     return applied
+
+
+def decide(options: OptionTable, **values: Any) -> None:
+    """Set options of a running server that it has decided itself, such as its role, hot or not.
+
+    Raises ConfigError: a value out of bounds; nothing was changed.
+    """
+    options.replace(**values)
+    for name, value in values.items():
+        object.__setattr__(options, name, value)
 
 
 class Settings:

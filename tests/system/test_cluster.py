@@ -6,7 +6,7 @@ import pytest
 from demo import cluster
 
 from metaq.app.configuration import load
-from metaq.app.replication import check_role
+from metaq.app.role.configured import check_role
 
 FILES = sorted(cluster.CONF.rglob("*.properties"))
 

@@ -1,19 +1,20 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
 `Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `traces`,
-`transactions` and `brokers`.
+`transactions`, `brokers` and `replicas`.
 """
 
 from metaq.admin.admin import Admin
 from metaq.admin.brokers import BrokerStatus
 from metaq.admin.groups import GroupProgress, PartlyMoved, QueueProgress
 from metaq.admin.order import TopicOrder
+from metaq.admin.replicas import NoSuchReplica, Replica
 from metaq.admin.several import HalfDone, NothingDone
 from metaq.admin.topics import TopicDetails, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 
 __all__ = [
-    "Admin", "BrokerStatus", "GroupProgress", "HalfDone", "MessageTrace", "NothingDone", "PartlyMoved", "QueueProgress",
+    "Admin", "BrokerStatus", "GroupProgress", "HalfDone", "MessageTrace", "NoSuchReplica", "NothingDone", "PartlyMoved", "QueueProgress", "Replica",
     "StagedTransaction", "TopicDetails", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TransactionNotFound",
 ]  # fmt: skip

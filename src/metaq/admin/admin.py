@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metaq.admin import branches, brokers, groups, order, topics, traces, transactions
+from metaq.admin import branches, brokers, groups, order, replicas, topics, traces, transactions
 from metaq.client.shared import core as cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import LATEST, checked, start_of
@@ -125,6 +125,40 @@ class Admin:
     def list_brokers(self) -> list[brokers.BrokerStatus]:
         """Return the status of all brokers of all clusters."""
         return self._run(brokers.statuses(self._open))
+
+    def list_replicas(self, broker: str) -> list[replicas.Replica]:
+        """Return the replicas of a broker, by their numbers: who leads, in which epoch, and how far the others are.
+
+        Args: broker: its name, or `host:port` of one. Raises also brokers.BrokerNotFound.
+        """
+        return self._run(replicas.replicas(self._open, broker))
+
+    def promote(
+        self, broker: str, *, broker_id: int | None = None, role: str = "", force: bool = False
+    ) -> replicas.Replica:
+        """Make a slave of ours the master. A master that answers steps down first, so that nothing is lost.
+
+        Args:
+            broker: its name, or `host:port` of the slave.
+            broker_id: number of the slave; None: the one with the most of the log.
+            role: its brokerRole then; "": its master's.
+            force: also if the master does not answer or does not step down: it may have messages that the slave lacks. They are
+                cut off there, and kept, when it comes back.
+
+        Returns: the new master. Raises also brokers.BrokerNotFound, replicas.NoSuchReplica.
+        """
+        return self._run(replicas.promote(self._open, broker, broker_id=broker_id, role=role, force=force))
+
+    def demote(self, broker: str, *, broker_id: int | None = None) -> replicas.Replica:
+        """Make a master of ours a slave. Nobody leads until one is promoted; `promote` does both.
+
+        Args:
+            broker: its name, or `host:port` of the master.
+            broker_id: the number that it takes; None: the first that is free.
+
+        Raises also brokers.BrokerNotFound, replicas.NoSuchReplica.
+        """
+        return self._run(replicas.demote(self._open, broker, broker_id=broker_id))
 
     def reload_broker(self, address: str) -> Reloaded:
         """Have a broker of ours on this machine read its configuration file again, as SIGHUP does.

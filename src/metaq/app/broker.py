@@ -8,7 +8,7 @@ import platform
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import metaq
 from metaq.app.configuration import EVERYWHERE, METAQ1, listen_limits
@@ -16,7 +16,8 @@ from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
 from metaq.app.registration import NameServerRegistration, Registration, ZookeeperRegistration
-from metaq.app.replication import SLAVE, check_role
+from metaq.app.role.configured import check_role
+from metaq.app.role.running import RunningRole
 from metaq.app.serving import Serving
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
@@ -37,9 +38,6 @@ from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable
 from metaq.store.message_store import MessageStore
 from metaq.store.reads.pull import ReadResult
-
-if TYPE_CHECKING:
-    from metaq.app.slave import Slave
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +102,7 @@ class Tasks(NamedTuple):
     delivery: Delivery
     registrations: Sequence[Registration]
     peers: BrokerPeers
-    slave: Slave | None
-    """What a slave does beside serving."""
+    role: RunningRole
 
 
 class Front(NamedTuple):
@@ -149,8 +146,9 @@ class RunningBroker:
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()
         broker.store.state.when_failed(self._on_store_failure)
+        self.again = tasks.role.again
+        """Gets a reason when the broker is to be closed and started again, because it has another role then."""
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
-        tasks.delivery.start(broker.deliver)
 
     @property
     def ready(self) -> str:
@@ -159,8 +157,8 @@ class RunningBroker:
     def _tick(self) -> None:
         # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
-        slave = (self._tasks.slave.tick,) if self._tasks.slave is not None else ()
-        ticks = self._broker.tick, *(server.tick for server in self._serving.started()), *slave, self._tick_store
+        servers = (server.tick for server in self._serving.started())
+        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store
         for tick in ticks:
             try:
                 tick()
@@ -182,23 +180,23 @@ class RunningBroker:
             self.failure.set_result(why)
 
     async def accept(self) -> None:
-        """Accept clients, and register then: whoever finds the broker in a registry must find all its servers.
+        """Take the role, accept clients, and register then: whoever finds the broker in a registry must find all its servers.
 
-        Raises ConfigError: another process took a port, or a registry can never be used.
+        Raises ConfigError: it cannot have its role, another process took a port, or a registry can never be used.
         """
+        await self._tasks.role.take()
+        self._tasks.delivery.start(self._broker.deliver)
         await self._serving.start(self._services)
         for registration in self._tasks.registrations:
             await registration.start(self._services)
-        if self._tasks.slave is not None:
-            self._tasks.slave.start()
+        self._tasks.role.start(self._services)
 
     async def close(self) -> None:
         """Unregister, close connections, save, flush, and mark the store as closed."""
         self._timer.cancel()
         self._tasks.delivery.stop()
         try:
-            if self._tasks.slave is not None:
-                await self._tasks.slave.stop()
+            await self._tasks.role.stop()
             # The broker unregisters first, while the servers still answer: clients that have the old route are not
             # refused.
             for registration in self._tasks.registrations:
@@ -321,16 +319,9 @@ def _compose(
             make_filter_helper=filter_helpers(options, metaq1.options, call_soon) if metaq1 is not None else None,
             metaq1=metaq1,
         )
-        slave = None
-        if options.broker_role == SLAVE:
-            from metaq.app.slave import Slave  # a master needs none of it, and has 0.3 MB less at rest
-
-            broker.follow()
-            slave = Slave(broker, call_soon, front.name_servers)
-        else:
-            broker.lead()
+        role = RunningRole(broker, call_soon, join_address(host, port), front.name_servers, metaq1)
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host)
-        tasks = Tasks(delivery, front.registrations, peers, slave)
+        tasks = Tasks(delivery, front.registrations, peers, role)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()

@@ -24,6 +24,7 @@ from metaq.wire.files import (
     DELETED_TOPICS,
     GENERATIONS,
     GROUPS,
+    LEADERSHIP,
     TOPICS,
 )
 
@@ -48,6 +49,7 @@ def broker_files(
         TextFile(open_file(CONSUMER_OFFSETS.name), CONSUMER_OFFSETS),
         TextFile(open_file(DELAY_OFFSETS.name), DELAY_OFFSETS),
         TextFile(open_file(CONSUMER_FILTERS.name), CONSUMER_FILTERS),
+        TextFile(open_file(LEADERSHIP.name), LEADERSHIP),
     )
 
 

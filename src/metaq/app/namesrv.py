@@ -32,7 +32,7 @@ class RunningNamesrv:
     def __init__(self, address: str, serving: Serving[NameService], service: NameService) -> None:
         self.address, self._serving, self._service = address, serving, service
         self.settings = {"namesrv": service.settings}
-        self.metaq1 = self.reloading = None
+        self.metaq1 = self.reloading = self.again = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
         loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = loop.create_future()

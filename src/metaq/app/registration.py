@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from metaq.broker.metaq1.settings import Metaq1Settings
@@ -52,12 +52,19 @@ class NameServerRegistration:
         server: PeerServer[BrokerServices],
         replication: PeerServer[BrokerServices],
     ) -> None:
-        self._name_servers, self._name, self._server, self._replication = name_servers, name, server, replication
+        self.name_servers, self._name, self._server, self._replication = name_servers, name, server, replication
         self.master = Registered()
         """What the name servers have told last of this broker's master."""
         self._transport: Transport | None = None
         self._registrar: Registrar | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._namesakes: Namesakes | None = None
+        self._watching = False
+        self._met: Callable[[str], Awaitable[bool]] | None = None
+
+    def when_met(self, met: Callable[[str], Awaitable[bool]]) -> None:
+        """Call `met` with each other address that is found under this broker's name and number, until it says that is settled."""
+        self._met = met
 
     def when_announced(self, done: Callable[[], None]) -> None:
         """Call `done` once the name servers know the topics as they are; at once without name servers."""
@@ -68,7 +75,7 @@ class NameServerRegistration:
 
     async def start(self, services: BrokerServices) -> None:
         """Register. Return once one name server has accepted; at once without name servers."""
-        if not self._name_servers:
+        if not self.name_servers:
             return
         broker, host, port = services.broker, services.host, self._server.port
         options = broker.options
@@ -90,7 +97,7 @@ class NameServerRegistration:
         self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lost)
         registrar = self._registrar = Registrar(
             self._transport,
-            self._name_servers,
+            self.name_servers,
             identity,
             describe,
             options.register_name_server_period / 1000,
@@ -98,22 +105,46 @@ class NameServerRegistration:
             ordered=broker.topics.set_ordered if broker.leads else lambda _topics: None,
             told=self._told,
         )
-        namesakes = Namesakes(
+        namesakes = self._namesakes = Namesakes(
             self._transport,
-            self._name_servers,
+            self.name_servers,
             identity,
             lambda: registrar.failing,
             options.register_name_server_period / 1000,
+            self._meet,
         )
         # First, so that its requests go out before the registrations, which replace what it looks for.
         self._looking = asyncio.create_task(namesakes.keep_looking(), name="look for brokers of this name")
         await asyncio.sleep(0)
-        # Before the first registration: a topic that is made meanwhile must not be missed.
-        broker.topics.watch(registrar.changed)
+        if not self._watching:
+            # Before the first registration: a topic that is made meanwhile must not be missed.
+            self._watching = True
+            broker.topics.watch(self._changed)
         await registrar.start()
         await registrar.registered()
 
+    async def again(self, services: BrokerServices) -> None:
+        """Register with another role. Returns when one name server has accepted; what it knew of this address is gone there."""
+        before, transport = self._registrar, self._transport
+        if self._looking is not None:
+            self._looking.cancel()
+        if before is not None:
+            # Not unregistered: to a name server an address has one role, the newest, and clients find it all the time.
+            await before.end()
+        await self.start(services)
+        if transport is not None:
+            await transport.close()
+
+    def _changed(self, topic: str | None = None) -> None:
+        if self._registrar is not None:
+            self._registrar.changed(topic)
+
+    async def _meet(self, address: str) -> bool:
+        return self._met is not None and await self._met(address)
+
     def _told(self, answer: Registered) -> None:
+        if answer.replaced is not None and self._namesakes is not None:
+            self._namesakes.hurry()
         if answer.master is not None:
             self.master = answer
 

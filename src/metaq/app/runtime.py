@@ -38,6 +38,11 @@ class Running(Reloadable, Protocol):
     failure: asyncio.Future[str]
     """Gets a reason when the service cannot go on; the process then stops, with exit code 1."""
 
+    @property
+    def again(self) -> asyncio.Future[str] | None:
+        """Gets a reason when the service is to be closed and started again in this process; None: never."""
+        ...
+
     async def close(self) -> None:
         """Stop cleanly: unregister, close connections, flush, mark the store as closed. To be called once."""
         ...
@@ -69,8 +74,24 @@ async def _serve(start: Callable[[], Awaitable[Running]], reload: Reload | None)
     loop.add_signal_handler(signal.SIGHUP, hung_up.set if reload else stop.set)
     if os.environ.get("METAQ_STOP_WITH_STDIN") == "1":  # metaq.testing: the child goes when its parent is gone
         loop.add_reader(0, _stop_at_end, loop, stop)
-    starting = asyncio.ensure_future(start())
     stopping = asyncio.ensure_future(stop.wait())
+    try:
+        while True:
+            ended = await _serve_once(start, stopping, hung_up, reload)
+            if ended is not None:
+                return ended
+    finally:
+        stopping.cancel()
+
+
+async def _serve_once(
+    start: Callable[[], Awaitable[Running]],
+    stopping: asyncio.Future[Any],
+    hung_up: asyncio.Event,
+    reload: Reload | None,
+) -> int | None:
+    """Run the service until it ends. Returns the exit code; None: it is to be started again."""
+    starting = asyncio.ensure_future(start())
     reloading: asyncio.Future[None] | None = None
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -88,17 +109,24 @@ async def _serve(start: Callable[[], Awaitable[Running]], reload: Reload | None)
         gc.collect()
         gc.freeze()
         return_freed_memory()
+        again: asyncio.Future[str] = service.again or asyncio.get_running_loop().create_future()
         ends: set[asyncio.Future[Any]] = {service.failure, stopping}
+        ends.add(again)
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         failure = service.failure.result() if service.failure.done() else ""
+        goes_on = again.done() and not stopping.done() and not failure
         if failure:
             log.critical("stopping: %s", failure)
+        elif goes_on:
+            log.warning("%s", again.result())
         else:
             log.info("stopping")
         await service.close()
+        if goes_on:
+            gc.unfreeze()  # its objects are garbage now
+            return None
         return EXIT_FAILED if failure else EXIT_OK
     finally:
-        stopping.cancel()
         if reloading is not None:
             reloading.cancel()
 

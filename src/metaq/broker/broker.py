@@ -36,6 +36,7 @@ from metaq.broker.pulls.pull import PullService
 from metaq.broker.pulls.resets import OffsetResets
 from metaq.broker.reloading import Reloading
 from metaq.broker.replication.replicas import Replicas
+from metaq.broker.replication.roles import Roles
 from metaq.broker.replication.tables import FollowedTables
 from metaq.broker.replies import ReplyService
 from metaq.broker.reports import Reports
@@ -101,8 +102,6 @@ class Broker:
         options, store_options = environment.options, environment.store_options
         store, clock = environment.store, environment.clock
         self.environment = environment
-        self.leads = True
-        """Whether this broker is a master; its slaves follow."""
         administration = everybody if options.remote_administration_enable else administered_locally
         self.gatekeeper = gatekeeper = gatekeeper or Gatekeeper(administration=administration)
         self.reloading = Reloading(gatekeeper)
@@ -148,6 +147,7 @@ class Broker:
         )
         self.followed = FollowedTables(environment, tables, self.deletions, files.delay)
         """Of a slave: takes over its master's tables."""
+        self.roles = Roles(environment, files.leadership, self.replicas, gatekeeper, call_soon)
         self.staging = StagingService(
             environment, tables, self.appender, self.gates.expansions, read_cold, peers, gatekeeper=gatekeeper
         )
@@ -226,13 +226,29 @@ class Broker:
         )
         self.settings.watch(self._parts.options_changed)
 
+    @property
+    def leads(self) -> bool:
+        """Whether this broker is a master; its slaves follow."""
+        return self.roles.leads
+
     def follow(self) -> None:
         """Open the parts of a slave: tables are saved and pulls answered; nothing is appended but what its master has appended."""
-        self.leads = False
-        self.store.state.follow(
+        self._take_role(
             f"{self.environment.name} takes no messages here: this broker is a slave (brokerId {self.options.broker_id})"
         )
         self._parts.open(leading=False)
+
+    def step_down(self, why: str | None) -> None:
+        """Take no messages and changes any more, for this reason, with all parts still open; None: take them again."""
+        self._take_role(why)
+
+    def _take_role(self, follows: str | None) -> None:
+        """Args: follows: why no message is taken; None: this broker leads."""
+        self.roles.leads = follows is None
+        self.store.state.follow(follows)
+        self.replicas.take_role()
+        self.acks.take_role()
+        self.gates.close_all()  # they know what acknowledgements promise
 
     def lead(self) -> None:
         """Open all parts: at a start, or when a slave becomes master.
@@ -241,9 +257,14 @@ class Broker:
 
         Raises ConfigError: a file cannot be read, or MetaQ 1.x's settings contradict each other. The broker cannot be used then.
         """
-        self.leads = True
-        self.store.state.follow(None)
+        self._take_role(None)
         self._parts.open(leading=True)
+
+    def log_was_cut(self) -> None:
+        """Adjust tables to a slave's log that was cut, see `MessageWriter.cut_off`."""
+        self.deletions.log_was_cut()
+        self.followed.log_was_cut()
+        self.replicas.history += 1
 
     def tick(self) -> None:
         """Run periodic work: deliver what is due, answer overdue pulls, expire silent clients, save what changed."""

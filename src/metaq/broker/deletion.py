@@ -102,16 +102,24 @@ class Deletions(BrokerPart):
         """Adjust the marks to a log that a crash has shortened, finish interrupted deletions, and date a new store."""
         if not (self._store.log.end or self._generations.table or self.marks.table):
             self._generations.start_with({_STORE: -self._clock.now_ms()})
-        deleted = self._store.deleted
-        moved = {
-            topic: deleted[topic] for topic, place in self.marks.table.items() if deleted.get(topic, place) != place
-        }
-        if moved:
+        if moved := self._moved():
             self.marks.start_with(moved)
         for topic in self.marks.table:
             if self._topics.get(topic) is None and not self._holds(topic):
                 # The crash came between steps 3 and 4: the offsets would be valid for a topic of the same name.
                 self._offsets.drop_topic(topic)
+
+    def log_was_cut(self) -> None:
+        """Take marks back to the end of a log that was cut."""
+        for topic, place in self._moved().items():
+            self.marks.change(topic, place)
+
+    def _moved(self) -> dict[str, int]:
+        """Return topic → the place in the log that its mark has there, where the saved one is another."""
+        deleted = self._store.deleted
+        return {
+            topic: deleted[topic] for topic, place in self.marks.table.items() if deleted.get(topic, place) != place
+        }
 
     def delete(self, name: str, place: int | None = None) -> Pending:
         """Start a deletion; queues without a topic are deleted too.

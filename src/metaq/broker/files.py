@@ -7,6 +7,7 @@ from msgspec import Struct
 from metaq.broker.pulls.filters import FilterTable
 from metaq.broker.tables.offsets import OffsetTable
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
+from metaq.model.leadership import Leadership
 from metaq.saved_file import TableFile, TextFile
 
 
@@ -22,3 +23,4 @@ class BrokerFiles(Struct, frozen=True):
     offsets: TextFile[OffsetTable]
     delay: TextFile[DelayProgress]
     filters: TextFile[FilterTable]
+    leadership: TextFile[Leadership]

@@ -13,6 +13,7 @@ import typer.core
 import typer.main
 
 import metaq
+from metaq.cli import broker as replicas
 from metaq.cli import group, message, messages, meta1, store, topic, transaction
 from metaq.cli.output import (
     EXIT_FAILED,
@@ -61,6 +62,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(replicas.app, name="broker")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")
@@ -203,6 +205,7 @@ def exit_code(error: MetaqError) -> int:
     """Return the exit code of a failed command."""
     from metaq.admin.brokers import BrokerNotFound
     from metaq.admin.groups import GroupNotFound
+    from metaq.admin.replicas import NoSuchReplica
     from metaq.admin.topics import TopicNotFound
     from metaq.admin.traces import TraceNotFound
     from metaq.admin.transactions import TransactionNotFound
@@ -210,7 +213,9 @@ def exit_code(error: MetaqError) -> int:
 
     if isinstance(error, ConfigError | BadRequest | Refused | LocalProtocolError):  # a value that the user gave
         return EXIT_USAGE
-    not_found = NoRoute | TopicNotFound | GroupNotFound | BrokerNotFound | TraceNotFound | TransactionNotFound
+    not_found = (
+        NoRoute | TopicNotFound | GroupNotFound | BrokerNotFound | NoSuchReplica | TraceNotFound | TransactionNotFound
+    )
     if isinstance(error, not_found):
         return EXIT_NOT_FOUND
     return EXIT_NOT_FOUND if unknown_topic(error) else EXIT_FAILED

@@ -13,7 +13,7 @@ def main() -> None:
     _import_msgspec()
     from metaq.cli import serve
 
-    if arguments and arguments[0] in serve.SERVERS:
+    if arguments and arguments[0] in serve.SERVERS and not serve.is_for_replicas(arguments):
         sys.exit(serve.main(arguments))
     gc.enable()
     from metaq.cli.commands import run

@@ -28,6 +28,9 @@ SERVERS = {
     "up": "Run a name server and a broker in one process.",
 }
 
+ON_REPLICAS = frozenset(("status", "promote", "demote"))
+"""What follows `broker` in commands that run none (`metaq.cli.broker`)."""
+
 DEFAULT_FOLDER = "metaq-data"
 
 _EPILOG = """\
@@ -43,6 +46,11 @@ _SECTIONS = {
 }
 
 log = logging.getLogger("metaq")
+
+
+def is_for_replicas(argv: Sequence[str]) -> bool:
+    """Return whether a command line that begins with a server's name asks about running brokers, or for help on that."""
+    return argv[0] == "broker" and len(argv) > 1 and argv[1] in ON_REPLICAS
 
 
 def main(argv: Sequence[str]) -> int:

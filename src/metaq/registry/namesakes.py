@@ -8,8 +8,9 @@ RocketMQ's name servers say nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from metaq.client.conversation.administration import GetSettings
 from metaq.client.conversation.call import FAULTS
@@ -30,6 +31,7 @@ class Namesakes:
         identity: the broker's names and addresses.
         failing: returns the name servers at which this broker is not registered now.
         period: seconds between two looks.
+        met: called with another address that answers as a broker; returns whether it is settled which of the two goes on.
     """
 
     def __init__(
@@ -39,9 +41,11 @@ class Namesakes:
         identity: BrokerIdentity,
         failing: Callable[[], Collection[str]],
         period: float,
+        met: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         self._caller, self._name_servers, self._identity = caller, name_servers, identity
-        self._failing, self._period = failing, period
+        self._failing, self._period, self._met = failing, period, met
+        self._hurried = asyncio.Event()
         self._found: dict[str, str] = {}
         """Name server → other address found there and logged."""
 
@@ -49,8 +53,15 @@ class Namesakes:
         """Look until cancelled."""
         await self.look(registered=False)
         while True:
-            await asyncio.sleep(self._period)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._period):
+                    await self._hurried.wait()
+            self._hurried.clear()
             await self.look(registered=True)
+
+    def hurry(self) -> None:
+        """Look at once: a registration has replaced another broker's."""
+        self._hurried.set()
 
     async def look(self, *, registered: bool) -> None:
         """Log an error for each name server that has another address under the name, once per address.
@@ -73,7 +84,11 @@ class Namesakes:
         except FAULTS:
             return  # the registration says so
         other = data.addresses.get(who.broker_id) if data is not None else None
-        if other is None or other in {who.address, self._found.get(server)}:
+        if other is None or other == who.address:
+            return
+        if self._met is not None and await self._met(other):
+            return
+        if other == self._found.get(server):
             return
         if not registered and not await self._runs_at(other):
             return

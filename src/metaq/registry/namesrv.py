@@ -131,12 +131,16 @@ class Registrar:
     async def stop(self) -> None:
         """Unregister at every name server that can be reached."""
         # The tasks end first: a registration under way would bring the broker back behind its unregistration.
+        await self.end()
+        await asyncio.gather(*(self._unregister(server.address) for server in self._servers))
+
+    async def end(self) -> None:
+        """Register no more. What the name servers know stays until its lease ends, or another registration replaces it."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for _, waiter in self._waiters:
             _finish(waiter)
-        await asyncio.gather(*(self._unregister(server.address) for server in self._servers))
 
     async def _unregister(self, address: str) -> None:
         try:

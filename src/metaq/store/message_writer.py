@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from metaq.errors import StoreError, StoreFailed
+from metaq.store.log.aside import CutOff, keep_aside, messages_behind
 from metaq.store.log.fast_path import FastPath
 from metaq.store.log.flush import Flusher
 from metaq.store.log.parts import Parts
@@ -32,7 +33,7 @@ class MessageWriter:
         housekeeper: Housekeeper,
         repairs: Repairs,
     ) -> None:
-        self._state, self._queues, self._writer = parts.state, parts.queues, writer
+        self._parts, self._state, self._queues, self._writer = parts, parts.state, parts.queues, writer
         self._flusher, self._housekeeper, self._repairs = flusher, housekeeper, repairs
         fast_path = FastPath(parts, populator, writer)
         self.put, self.append_raw = writer.put, writer.append_raw
@@ -64,6 +65,18 @@ class MessageWriter:
         moved = self._writer.delete_topic(topic, place)
         if moved:
             self._housekeeper.remove(moved)
+
+    def cut_off(self, log_offset: int) -> CutOff:
+        """Cut the log as `truncate` does, and keep aside what lay behind: nobody appends meanwhile.
+
+        Raises as `truncate`; StoreFull, OSError: what is to go could not be kept, nothing has changed.
+        """
+        log = self._parts.log
+        self._writer.snapshot_below(log_offset)  # refuses a wrong place before anything is copied
+        records, queues = messages_behind(log.run, log_offset, log.end)
+        kept = keep_aside(log.run, log_offset, self._parts.folder.root, self._parts.disk)
+        self.truncate(log_offset)
+        return CutOff(kept, records, queues)
 
     def truncate(self, log_offset: int) -> None:
         """Cut the log: everything at and behind `log_offset` is gone from log, queues and index, and stays so.

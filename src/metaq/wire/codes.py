@@ -116,6 +116,9 @@ class RequestCode(enum.IntEnum):
     LIST_BRANCHES = 30008
     END_BRANCH = 30009
     CLOSE_PARTITIONS = 30010
+    REPLICA_STATE = 30011
+    PROMOTE = 30012
+    STEP_DOWN = 30013
 
 
 class ResponseCode(enum.IntEnum):

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from metaq.errors import BadRequest
+from metaq.model.leadership import ReplicaState
 from metaq.model.reload import Reloaded
 
 MARK_FIELD: Final = "METAQ"
@@ -60,3 +61,22 @@ def reloaded_of(body: bytes | memoryview) -> Reloaded:
         return msgspec.json.decode(body, type=Reloaded)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is no outcome of a reload: {error}") from None
+
+
+def replica_state(state: ReplicaState) -> bytes:
+    """Encode the answer to REPLICA_STATE, PROMOTE and STEP_DOWN (30011 to 30013)."""
+    return msgspec.json.encode(state)
+
+
+def replica_state_of(body: bytes | memoryview) -> ReplicaState:
+    """Decode the answer to REPLICA_STATE, PROMOTE or STEP_DOWN. Raises BadRequest."""
+    try:
+        state = msgspec.json.decode(body, type=ReplicaState)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is no state of a replica: {error}") from None
+    number, start = 0, 0
+    for epoch in state.epochs:  # a slave cuts its log by them
+        if epoch.number <= number or epoch.start < start:
+            raise BadRequest(f"epoch {epoch.number} at log offset {epoch.start} comes behind epoch {number} at {start}")
+        number, start = epoch.number, epoch.start
+    return state

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeVar
 
+import msgspec
 from msgspec import Struct
 
+from metaq.errors import BadRequest
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
 from metaq.model.filters.subscription import GroupFilter
+from metaq.model.leadership import Leadership
 from metaq.wire import beans, fastjson
 from metaq.wire.bodies.parts import Tree, data_version_tree
 from metaq.wire.bodies.queues import (
@@ -196,6 +199,22 @@ class ConsumerFilters:
         return fastjson.dumps_file({"filterDataByTopic": topics})
 
 
+class LeadershipFile:
+    """Format of `metaqLeadership.json`: the role of a broker, and the epochs of its log (docs/formats/extensions.md)."""
+
+    name: Final = "metaqLeadership.json"
+    remedy: Final = f"{BACKUP}; without it a broker that was promoted or has stepped down has its configured role again"
+
+    def parse(self, text: str) -> Leadership:
+        try:
+            return msgspec.json.decode(text, type=Leadership)
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+            raise BadRequest(f"file: {error}") from None
+
+    def text(self, content: Leadership) -> str:
+        return msgspec.json.format(msgspec.json.encode(content)).decode() + "\n"
+
+
 DELETED_TOPICS: Final = DeletedTopics(
     "metaqDeleted.json", "deletedTopics", "the memory of deleted topics",
     "messages of a deleted topic may then be found again when a topic of its name is made",
@@ -208,6 +227,7 @@ CONSUMER_FILTERS: Final = ConsumerFilters()
 KV_CONFIG: Final = KvConfig()
 CONSUMER_OFFSETS: Final = ConsumerOffsets()
 DELAY_OFFSETS: Final = DelayOffsets()
+LEADERSHIP: Final = LeadershipFile()
 
 
 BLOOM_BITS: Final = 112

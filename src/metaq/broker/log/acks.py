@@ -102,10 +102,15 @@ class AckPolicy:
         self._environment, self.copies = environment, copies
         self._log, self._state = environment.store.log.tail, environment.store.state
         self._flushes = environment.store_options.flush_disk_type == "SYNC_FLUSH"
-        self.promises = self._flushes or copies.required
+        self.promises = False
         """Whether acknowledgements promise flush or replication. Only then does the property WAIT=false make a difference."""
         self.waiting_bytes = 0
         """Bytes of all held responses, counted here by every server."""
+        self.take_role()
+
+    def take_role(self) -> None:
+        """Promise what this broker's role says, from now on."""
+        self.promises = self._flushes or self.copies.required
 
     def due(self) -> Due | None:
         """Return the condition for all that is in the log now; None: respond at once."""

@@ -7,13 +7,17 @@ many are near.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from msgspec import Struct
 
 from metaq.broker.environment import Environment
+from metaq.model.leadership import SYNC_MASTER
 
-SYNC_MASTER = "SYNC_MASTER"
+ENDS_MAX: Final = 36_000
+"""Notes of the log's end: of the last hour under way."""
 NOT_YET = -1
 """`Replica.copied` of a connection that has not reported."""
 
@@ -34,13 +38,22 @@ class Replicas:
 
     def __init__(self, environment: Environment) -> None:
         self._options, self._log = environment.options, environment.store.log.tail
-        self.required = self._options.broker_role == SYNC_MASTER
+        self.required = False
+        self.take_role()
         self.port = 0
         """Port from which slaves copy; 0: there is none."""
         self.connected: list[Replica] = []
         self.copied = 0
         """Never goes back: what a slave had when it left, it has still."""
+        self.history = 0
+        """Counts the times when the log got another history, by a cut or a new epoch: who copies it has to ask anew."""
         self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._ends: deque[tuple[int, float]] = deque(maxlen=ENDS_MAX)
+        """(LogOffset where the log ended, when), while there are slaves; ten a second."""
+
+    def take_role(self) -> None:
+        """Let sends wait for slaves, or not, as brokerRole says now."""
+        self.required = self._options.broker_role == SYNC_MASTER
 
     @property
     def available(self) -> bool:
@@ -82,6 +95,17 @@ class Replicas:
     def reported(self) -> dict[str, int]:
         """Return address → LogOffset up to which the slave has the log, of those that have said so."""
         return {one.address: one.copied for one in self.connected if one.copied != NOT_YET}
+
+    def note_end(self, now: float) -> None:
+        """Note where the log ends, ten times a second. `now`: monotonic seconds."""
+        if self.connected and (not self._ends or self._log.end > self._ends[-1][0]):
+            self._ends.append((self._log.end, now))
+
+    def behind_ms(self, copied: int, now: float) -> int:
+        """Return how long ago the log was as long as a slave's, to a tenth of a second; 0: the slave has all of it."""
+        if copied >= self._log.end:
+            return 0
+        return next((int((now - at) * 1000) for end, at in self._ends if end > copied), 0)
 
     def report(self, replica: Replica, log_end: int) -> None:
         """Note that a slave has the log up to there, and release what waited for it."""

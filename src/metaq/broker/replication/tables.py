@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.tables.offsets import OffsetTable
+from metaq.broker.transactions.progress import LOG_POSITION
 from metaq.errors import Refused
 from metaq.log import RateLimitedLog
 from metaq.model import DelayProgress, GroupConfig, TopicConfig
@@ -114,6 +115,23 @@ class FollowedTables:
         """
         progress = DelayProgress(dict(offsets), asked_at)
         self._delay.file.save_soon(lambda: self._delay.format.text(progress), self._was_saved)
+
+    def flush(self) -> None:
+        """Wait until the progress of delayed messages is on the disk, or could not be put there. From any thread."""
+        self._delay.file.flush()
+
+    def log_was_cut(self) -> None:
+        """Take progress back to where queues end now: what groups have consumed behind it is gone."""
+        offsets, reader = self._tables.offsets, self._store.reader
+        for (topic, group), queues in list(offsets.table.items()):
+            for queue_id, offset in list(queues.items()):
+                queue = reader.existing_queue(topic, queue_id)
+                end = queue.max_offset if queue is not None else 0
+                if topic == LOG_POSITION:  # a place in the log, and none in a queue
+                    end = self._store.log.end
+                if offset > end:
+                    offsets.put(group, topic, queue_id, end)
+                    self._agreed[topic, group, queue_id] = end
 
     def _was_saved(self, error: OSError | None) -> None:
         if error is not None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Final
+
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, QueueStats
+from metaq.model.leadership import ReplicaState
 from metaq.model.reload import Reloaded
 from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
+
+CHANGE_SECONDS: Final = 60.0
+"""Longest wait for a change of roles: a slave may have to copy what its master has taken last."""
 
 
 class CreateTopic(Order, frozen=True):
@@ -113,6 +119,52 @@ class ClosePartitions(Call[list[int]], frozen=True):
 
     def read(self, answer: Command) -> list[int]:
         return extensions.closed_partitions_of(answer.body)
+
+
+class GetReplicaState(Call[ReplicaState | None], frozen=True):
+    """Role, epochs and log of one of our brokers (30011). Outcome None: it is a RocketMQ, or an earlier one of ours."""
+
+    action = "tell its role"
+    answers = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+
+    def request(self) -> Command:
+        return request(RequestCode.REPLICA_STATE)
+
+    def read(self, answer: Command) -> ReplicaState | None:
+        return extensions.replica_state_of(answer.body) if answer.code == ResponseCode.SUCCESS else None
+
+
+class Promote(Call[ReplicaState], frozen=True):
+    """Make one of our slaves the master (30012). `role`: its brokerRole then; "": its master's. The outcome: how it leads."""
+
+    action = "become the master"
+    seconds: ClassVar[float] = CHANGE_SECONDS
+
+    role: str = ""
+    force: bool = False
+
+    def request(self) -> Command:
+        return request(RequestCode.PROMOTE, headers.PromoteHeader(role=self.role, force=self.force))
+
+    def read(self, answer: Command) -> ReplicaState:
+        return extensions.replica_state_of(answer.body)
+
+
+class StepDown(Call[ReplicaState], frozen=True):
+    """Make one of our masters a slave (30013). The outcome: where its log ends for good."""
+
+    action = "step down"
+    seconds: ClassVar[float] = CHANGE_SECONDS
+
+    broker_id: int
+    master: str = ""
+    """Address of the broker that leads next; "": not known."""
+
+    def request(self) -> Command:
+        return request(RequestCode.STEP_DOWN, headers.StepDownHeader(broker_id=self.broker_id, master=self.master))
+
+    def read(self, answer: Command) -> ReplicaState:
+        return extensions.replica_state_of(answer.body)
 
 
 class GetRuntime(Call[dict[str, str]], frozen=True):

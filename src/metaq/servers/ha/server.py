@@ -60,6 +60,7 @@ class ReplicationServer:
     def tick(self) -> None:
         """Send heartbeats, and end silent connections."""
         now = self._shared.clock.monotonic()
+        self._shared.replicas.note_end(now)
         for session in list(self._shared.sessions):
             session.pump()  # growth that no hook told: records that no queue has
             session.tick(now)

@@ -58,6 +58,7 @@ class SlaveSession:
         self._empty = False
         """The slave began with nothing, and has not reported anything else yet."""
         self._reading = self._in_turn = False
+        self._history = shared.replicas.history
         peer.on_writable = self.pump
 
     # ------------------------------------------------------------------ reports
@@ -118,6 +119,9 @@ class SlaveSession:
         """Send what the slave lacks, as much as it takes; the rest when it has read, and in turns."""
         if self._next == NOT_YET or self._reading or self._in_turn or self._peer.closed or self._peer.congested:
             return
+        if self._history != self._shared.replicas.history:
+            self._peer.close("the log here has another history now")
+            return
         if self._next < self._shared.store.log.end and self._send_piece() and self._next < self._shared.store.log.end:
             self._in_turn = True
             self._peer.when_its_turn(self._take_turn, 0, beyond=True)
@@ -167,7 +171,9 @@ class SlaveSession:
     def tick(self, now: float) -> None:
         """Send a heartbeat to a slave that waits, and end the connection of one that is silent."""
         options = self._shared.options
-        if self._refused_at is not None:
+        if self._history != self._shared.replicas.history:
+            self._peer.close("the log here has another history now")
+        elif self._refused_at is not None:
             if now - self._refused_at >= options.ha_send_heartbeat_interval / 1000:
                 self._peer.close("its log cannot be continued from here")
         elif now - self.heard >= options.ha_housekeeping_interval / 1000:

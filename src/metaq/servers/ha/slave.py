@@ -112,6 +112,8 @@ class Following:
         self._faults = RateLimitedLog(log, broker.clock)
         self._task: asyncio.Task[None] | None = None
         self._session: MasterSession | None = None
+        self._ends: list[tuple[int, asyncio.Future[None]]] = []
+        """Places of the log that somebody waits for."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="follow the master")
@@ -121,7 +123,23 @@ class Following:
         """Let time pass. Called ten times a second."""
         if self._session is not None:
             self._session.tick()
+        self._tell_end()
         self._faults.tick()
+
+    async def copied(self, log_end: int) -> None:
+        """Return when the log is here up to there, a tenth of a second later at most."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ends.append((log_end, waiting))
+        self._tell_end()
+        await waiting
+
+    def _tell_end(self) -> None:
+        """Answer those who wait for a place of the log."""
+        end = self._broker.store.log.end
+        for place, waiting in self._ends:
+            if place <= end and not waiting.done():
+                waiting.set_result(None)
+        self._ends = [entry for entry in self._ends if not entry[1].done()]
 
     async def stop(self) -> None:
         """End the connection."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from metaq.broker.broker import Broker
+from metaq.broker.replication.roles import RoleChange
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.model import TopicConfig
@@ -140,6 +141,21 @@ class AdminHandlers:
             partitions.close_partitions(header.topic, header.first, header.last)
         return extensions.closed_partitions(self._broker.closed_partitions.of(header.topic))
 
+    # -- roles
+    @handles(RequestCode.REPLICA_STATE, NoHeader, Action.OBSERVE)
+    def _replica_state(self, _call: Call[NoHeader]) -> bytes:
+        return extensions.replica_state(self._broker.roles.state())
+
+    @handles(RequestCode.PROMOTE, headers.PromoteHeader, Action.ADMINISTER)
+    def _promote(self, call: Call[headers.PromoteHeader]) -> Answer:
+        log.warning("%s promotes this broker%s", call.session.remote, " by force" if call.header.force else "")
+        return _changed(self._broker.roles.ask_to_lead(call.caller, call.header.role, force=call.header.force))
+
+    @handles(RequestCode.STEP_DOWN, headers.StepDownHeader, Action.ADMINISTER)
+    def _step_down(self, call: Call[headers.StepDownHeader]) -> Answer:
+        log.warning("%s has this broker step down", call.session.remote)
+        return _changed(self._broker.roles.ask_to_follow(call.caller, call.header.broker_id, call.header.master))
+
     # -- figures
     @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)
     def _config(self, _call: Call[NoHeader]) -> Reply:
@@ -173,3 +189,7 @@ class AdminHandlers:
     @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader, Action.OBSERVE)
     def _groups_of_topic(self, call: Call[headers.TopicHeader]) -> bytes:
         return bodies.group_list(self._broker.reports.groups_of(call.header.topic))
+
+
+def _changed(change: RoleChange) -> Answer:
+    return After(change, lambda: extensions.replica_state(change.outcome) if change.outcome else b"")

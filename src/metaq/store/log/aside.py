@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from metaq.store.disk import Disk, reserving
 from metaq.store.log.broken import whole_records
+from metaq.store.log.scan import LogScan, past_damage
 from metaq.store.mapped_file import NAME_DIGITS, FileRun, MappedFile, any_byte
+from metaq.store.queues.dispatch import is_queued
 
 CUT: Final = "cut"
 _STEP: Final = 1024 * 1024
@@ -48,6 +50,28 @@ def keep_aside(run: FileRun, end: int, root: Path, disk: Disk) -> Aside | None:
         disk.sync_folder(folder)
     messages = sum(whole_records(file, start, stop) for file, start, stop in found)
     return Aside(folder, sum(stop - start for _, start, stop in found), messages)
+
+
+class CutOff(NamedTuple):
+    """End of a replica's log that was cut off."""
+
+    kept: Aside | None
+    """None: there was nothing but zeros."""
+    records: int
+    queues: dict[str, dict[int, int]]
+    """Topic → queue id → messages that were cut off."""
+
+
+def messages_behind(run: FileRun, start: int, stop: int) -> tuple[int, dict[str, dict[int, int]]]:
+    """Return how many whole records lie in [start, stop), and of which queues the messages among them are."""
+    records, queues = 0, dict[str, dict[int, int]]()
+    for heads in LogScan(run, start, stop, check_crc=False, past=past_damage(run, stop, [])):
+        records += len(heads)
+        for head in heads:
+            if is_queued(head.sys_flag):
+                counts = queues.setdefault(head.topic.decode("utf-8", "replace"), {})
+                counts[head.queue_id] = counts.get(head.queue_id, 0) + 1
+    return records, queues
 
 
 def _free(folder: Path) -> Path:

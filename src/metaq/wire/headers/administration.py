@@ -64,6 +64,24 @@ class ClosePartitionsHeader(Header, kw_only=True):
     """Inclusive."""
 
 
+class PromoteHeader(Header, kw_only=True):
+    """PROMOTE (30012), ours: a slave becomes the master."""
+
+    role: str = ""
+    """brokerRole that it has then; by default its master's."""
+    force: bool = False
+    """Also without its master, which may have records that the slave lacks."""
+
+
+class StepDownHeader(Header, kw_only=True):
+    """STEP_DOWN (30013), ours: a master becomes a slave."""
+
+    broker_id: Int
+    """Number that it takes."""
+    master: str = ""
+    """Address of the broker that leads next; by default it is found at the name servers."""
+
+
 class VersionReplyHeader(Header, kw_only=True):
     """Answers GET_BROKER_CONFIG (26): the DataVersion of the configuration, as JSON."""
 

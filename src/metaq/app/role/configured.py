@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.errors import ConfigError
+from metaq.model.leadership import SLAVE
 from metaq.net.address import split_address
 from metaq.options import BrokerOptions
 
-SLAVE: Final = "SLAVE"
 
+def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None, *, found: bool = False) -> None:
+    """Check that the broker can have its role. Raises ConfigError.
 
-def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None) -> None:
-    """Check that the broker can have its role. Raises ConfigError."""
+    `found`: a slave knows its master from its own past.
+    """
     if options.broker_role != SLAVE:
         if options.broker_id:  # RocketMQ's masters take 0, whatever the file says
             raise ConfigError(
@@ -32,5 +32,5 @@ def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None) -> None:
         )
     if options.ha_master_address:
         split_address(options.ha_master_address)
-    elif not options.namesrv_addr:
+    elif not (options.namesrv_addr or found):
         raise ConfigError("brokerRole=SLAVE: set namesrvAddr, or haMasterAddress, for it to find its master")

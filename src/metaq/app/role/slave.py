@@ -8,7 +8,9 @@ import logging
 from typing import Final
 
 from metaq.app.registration import NameServerRegistration
+from metaq.app.role.master import MasterSearch
 from metaq.broker.broker import Broker
+from metaq.client.conversation.administration import GetReplicaState
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import ask
 from metaq.client.conversation.following import DELAY_OFFSETS, GROUP_OFFSETS, GROUPS, TOPICS, GetTable
@@ -17,7 +19,6 @@ from metaq.client.shared.transport import Transport
 from metaq.errors import BrokerError
 from metaq.log import RateLimitedLog
 from metaq.model import MessageQueue
-from metaq.net.address import join_address, split_address
 from metaq.servers.ha.slave import Following, say
 from metaq.servers.server import CallSoon
 from metaq.wire import bodies
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 SYNC_SECONDS: Final = 10.0
 """Pause between two looks at the master's tables, as a RocketMQ slave's."""
+LAST_LOOK_PAUSE_SECONDS: Final = 0.1
 HURRY_SECONDS: Final = 0.5
 """The same while nothing is known of it, and the shortest pause when messages of an unknown topic come."""
 
@@ -39,12 +41,14 @@ class Slave:
     """
 
     def __init__(self, broker: Broker, call_soon: CallSoon, announced: NameServerRegistration) -> None:
-        self._broker, self._followed, self._announced = broker, broker.followed, announced
-        self._given = broker.options.ha_master_address
-        self.following = Following(broker, call_soon, self._find_master, self._hurry)
+        self._broker, self._followed = broker, broker.followed
         self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lambda _address: None)
+        self.search = MasterSearch(broker, self._transport, announced)
+        self.following = Following(broker, call_soon, self.search.find, self._hurry)
         self._told: dict[RequestCode, bytes] = {}
         """The answers that were taken over last."""
+        self._heard_of_state = True
+        """Whether the master says where its log ends."""
         self._hurried = asyncio.Event()
         self._faults = RateLimitedLog(log, broker.clock)
         self._task: asyncio.Task[None] | None = None
@@ -57,26 +61,37 @@ class Slave:
     def tick(self) -> None:
         """Let time pass. Called ten times a second."""
         self.following.tick()
+        self.search.tick()
         self._faults.tick()
 
     async def stop(self) -> None:
         """End all connections to the master."""
         await self.following.stop()
+        await self._end_task()
+        await self._transport.close()
+
+    async def _end_task(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._transport.close()
 
-    async def _find_master(self) -> str | None:
-        return self._given or await self._announced.find_master()
+    async def look_until(self, deadline: float) -> bool:
+        """Take over the master's tables as they are now. Returns whether that was done by `deadline`, loop time."""
+        await self._end_task()  # not beside a look that began before
+        while True:
+            try:
+                await self._ask_all()
+            except FAULTS as error:
+                if asyncio.get_running_loop().time() >= deadline:
+                    log.warning("the master does not tell its tables: %s", error)
+                    return False
+                await asyncio.sleep(LAST_LOOK_PAUSE_SECONDS)
+            else:
+                return True
 
-    @property
-    def _master(self) -> str | None:
-        """Address of the master's remoting server."""
-        if self._announced.master.master is not None or self._given is None:
-            return self._announced.master.master
-        host, port = split_address(self._given)
-        return join_address(host, port - 1)  # where a master's is, unless it was set otherwise
+    async def tables_saved(self) -> None:
+        """Return when what was taken over last is on the disk, or could not be put there: who leads next reads it."""
+        await asyncio.to_thread(self._followed.flush)
 
     def _hurry(self) -> None:
         self._hurried.set()
@@ -97,9 +112,11 @@ class Slave:
 
     async def _ask_all(self) -> None:
         """Ask for each table, and take over those that have changed. Raises what `ask` raises."""
-        master = self._master
+        master = self.search.address
         if master is None:
             return
+        if self._heard_of_state:
+            await self._hear(master)
         for table, take in (
             (TOPICS, self._take_topics),
             (GROUPS, self._take_groups),
@@ -118,6 +135,13 @@ class Slave:
                 await ask(self._transport, master, SetPosition(group, queue, offset))
             except BrokerError as error:  # a group or topic that is gone there
                 self._faults.warning("ahead", "the master does not take the progress of group %s: %s", group, error)
+
+    async def _hear(self, master: str) -> None:
+        state = await ask(self._transport, master, GetReplicaState())
+        if state is None:
+            self._heard_of_state = False  # a RocketMQ
+        else:
+            self.search.heard(state)
 
     async def _take_topics(self, body: bytes, asked_at: int) -> None:
         pieces = bodies.topic_table_of(body)

@@ -1,0 +1,108 @@
+"""The replicas of a broker: who leads, how far the others are, and changes of leaders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from metaq.admin.brokers import BrokerNotFound
+from metaq.client.conversation.administration import GetReplicaState, GetRuntime, Promote, StepDown
+from metaq.client.conversation.call import FAULTS
+from metaq.client.shared.core import ClientCore
+from metaq.errors import MetaqError
+from metaq.model.leadership import ReplicaState
+from metaq.model.topics.route import MASTER_ID
+
+
+class NoSuchReplica(MetaqError):
+    """None of the brokers of that name is the one that is wanted."""
+
+
+class Replica(Struct, frozen=True):
+    """One broker of a name."""
+
+    broker: str
+    broker_id: int
+    address: str
+    error: str = ""
+    """Why it cannot be asked."""
+    state: ReplicaState | None = None
+    """None also of a RocketMQ."""
+    log_end: int | None = None
+
+    @property
+    def leads(self) -> bool:
+        return self.state.leads if self.state is not None else self.broker_id == MASTER_ID
+
+
+async def _ask(core: ClientCore, broker: str, broker_id: int, address: str) -> Replica:
+    try:
+        state = await core.ask(address, GetReplicaState())
+        if state is not None:
+            return Replica(state.broker, state.broker_id, address, "", state, state.log_end)
+        runtime = await core.ask(address, GetRuntime())
+        return Replica(broker, broker_id, address, "", None, int(runtime["commitLogMaxOffset"]))
+    except (*FAULTS, KeyError, ValueError) as error:
+        return Replica(broker, broker_id, address, str(error))
+
+
+async def replicas(core: ClientCore, broker: str) -> list[Replica]:
+    """Return the replicas of a broker, by their numbers; of `host:port`, the one there. Raises BrokerNotFound."""
+    if ":" in broker:
+        return [await _ask(core, "", MASTER_ID, broker)]
+    addresses = await _addresses(core, broker)
+    found = await asyncio.gather(*(_ask(core, broker, number, address) for number, address in addresses.items()))
+    return sorted(found, key=lambda one: one.broker_id)
+
+
+async def _addresses(core: ClientCore, broker: str) -> Mapping[int, str]:
+    info = await core.consult(core.name_servers.cluster())
+    if broker not in info.brokers:
+        known = ", ".join(sorted(info.brokers)) or "none"
+        raise BrokerNotFound(
+            f"no broker {broker} is registered at name servers {core.name_servers}; registered: {known}. One that is not can be "
+            "named by its address, host:port"
+        )
+    return info.brokers[broker].addresses
+
+
+async def promote(
+    core: ClientCore, broker: str, *, broker_id: int | None = None, role: str = "", force: bool = False
+) -> Replica:
+    """Make a slave the master, see `Admin.promote`."""
+    found = await replicas(core, broker)
+    slaves = [one for one in found if one.state is not None and not one.leads and broker_id in {None, one.broker_id}]
+    if not slaves:
+        raise NoSuchReplica(f"no slave of ours{_numbered(broker_id)} answers: {_told(broker, found)}")
+    # Whose log is the longest of the newest epoch has lost the least.
+    chosen = max(slaves, key=lambda one: (one.state.epoch, one.state.log_end) if one.state is not None else (0, 0))
+    state = await core.ask(chosen.address, Promote(role, force))
+    return Replica(state.broker, state.broker_id, chosen.address, "", state, state.log_end)
+
+
+async def demote(core: ClientCore, broker: str, *, broker_id: int | None = None) -> Replica:
+    """Make a master a slave, see `Admin.demote`."""
+    found = await replicas(core, broker)
+    masters = [one for one in found if one.state is not None and one.leads]
+    if not masters:
+        raise NoSuchReplica(f"no master of ours answers: {_told(broker, found)}")
+    taken = {one.broker_id for one in found}
+    number = broker_id or next(number for number in range(1, len(taken) + 2) if number not in taken)
+    state = await core.ask(masters[0].address, StepDown(number))
+    return Replica(state.broker, number, masters[0].address, "", state, state.log_end)
+
+
+def _numbered(broker_id: int | None) -> str:
+    return "" if broker_id is None else f" with brokerId {broker_id}"
+
+
+def _told(broker: str, found: list[Replica]) -> str:
+    def one(replica: Replica) -> str:
+        if replica.error:
+            return f"{replica.address} ({replica.error})"
+        kind = "a RocketMQ" if replica.state is None else "the master" if replica.leads else "a slave"
+        return f"{replica.address} is {kind}, brokerId {replica.broker_id}"
+
+    return f"{broker}: {'; '.join(map(one, found)) or 'nothing'}"

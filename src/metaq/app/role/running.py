@@ -1,0 +1,367 @@
+"""The role of a running broker: taken at its start, and changed by hand while it runs.
+
+Promotion happens in place: the slave has the log, the tables and the clients already. A master that steps down ends what leads and
+starts again, in the same process, as a slave (`RunningRole.again`): what it has open is only good for a leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from metaq.app.registration import NameServerRegistration
+from metaq.app.role.configured import check_role
+from metaq.app.role.pending import ended
+from metaq.broker.broker import Broker
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.broker.replication.roles import RoleChange
+from metaq.client.conversation.administration import GetReplicaState, GetSettings, StepDown
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.driver import ask
+from metaq.client.conversation.routes import GetCluster
+from metaq.client.shared.transport import Transport
+from metaq.errors import BrokerError, ConfigError, MetaqError, Reason, Refused
+from metaq.model.leadership import ASYNC_MASTER, MASTERS, SLAVE, ReplicaState
+from metaq.option_table import decide
+from metaq.servers.server import BrokerServices, CallSoon
+
+if TYPE_CHECKING:
+    from metaq.app.role.slave import Slave
+
+log = logging.getLogger(__name__)
+
+HAND_OVER_SECONDS: Final = 40.0
+"""Longest wait for what the old master has taken last, s. Within `metaq.client.conversation.administration.CHANGE_SECONDS`."""
+LAST_LOOK_SECONDS: Final = 10.0
+"""Longest wait for the old master's tables as they were when it stepped down, s."""
+LAST_COPY_SECONDS: Final = 2.0
+"""So long a master that steps down serves on for its slaves to copy the end of its log; they can do so after its restart, too."""
+
+
+class RunningRole:
+    """The role of one broker. Only in its event loop.
+
+    Args:
+        address: the broker's, as it is registered.
+        announced: the registration at the name servers.
+        metaq1: None: no clients of MetaQ 1.x are served.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        call_soon: CallSoon,
+        address: str,
+        announced: NameServerRegistration,
+        metaq1: Metaq1Settings | None,
+    ) -> None:
+        self._broker, self._roles, self._call_soon, self._announced = broker, broker.roles, call_soon, announced
+        self._address, self._metaq1 = address, metaq1
+        self._loop = asyncio.get_running_loop()
+        self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lambda _address: None)
+        self._slave: Slave | None = None
+        self._services: BrokerServices | None = None
+        self._changing: asyncio.Task[None] | None = None
+        self._stepped_down: float | None = None
+        self.again: asyncio.Future[str] = self._loop.create_future()
+        """Gets a reason when the broker is to be closed and started again, with another role."""
+
+    # ------------------------------------------------------------------ start and end
+
+    async def take(self) -> None:
+        """Take the role that this broker has now, and open its parts.
+
+        Raises ConfigError: it cannot have it, or a part cannot be opened.
+        """
+        kept = self._roles.kept
+        if kept.role:
+            self._set(kept.role, kept.broker_id)
+        options = self._broker.options
+        if options.broker_role != SLAVE and (successor := await self._find_successor()) is not None:
+            address, state = successor
+            number = self._number_after(state)
+            log.warning(
+                "%s was replaced as master by the broker at %s, in epoch %d: it is a slave now, with brokerId %d",
+                self._broker.environment.name, address, state.epoch, number,
+            )  # fmt: skip
+            await ended(self._roles.keep(self._roles.following(number, address)))
+            self._set(SLAVE, number)
+        check_role(options, self._metaq1, found=bool(self._roles.kept.role))
+        if options.broker_role == SLAVE:
+            await self._check_number()
+            self._broker.follow()
+            self._follow()
+            return
+        store = self._broker.store
+        if not store.recovered.in_order and store.log.end > store.log.min:
+            # A power cut may have taken the end of the log: a slave that has it must see that other records come there.
+            await ended(self._roles.keep(self._roles.in_epoch(self._roles.began(0))))
+        self._broker.lead()
+
+    def _follow(self) -> Slave:
+        from metaq.app.role.slave import Slave  # a master needs none of it, and has 0.3 MB less at rest
+
+        slave = self._slave = Slave(self._broker, self._call_soon, self._announced)
+        return slave
+
+    def _set(self, role: str, broker_id: int) -> None:
+        options = self._broker.options
+        if (options.broker_role, options.broker_id) != (role, broker_id):
+            log.info(
+                "the role of this broker is %s with brokerId %d since it was changed by hand; configured are %s and %d",
+                role, broker_id, options.broker_role, options.broker_id,
+            )  # fmt: skip
+        decide(options, broker_role=role, broker_id=broker_id)
+
+    def start(self, services: BrokerServices) -> None:
+        """Begin to work, behind the registrations."""
+        self._services = services
+        self._roles.by(self._begin_promotion, self._begin_to_step_down)
+        self._announced.when_met(self._meet)
+        if self._slave is not None:
+            self._slave.start()
+
+    def tick(self) -> None:
+        """Let time pass. Called ten times a second."""
+        if self._slave is not None:
+            self._slave.tick()
+        if self._stepped_down is not None and not self.again.done():
+            replicas, waited = self._broker.replicas, self._broker.clock.monotonic() - self._stepped_down
+            if replicas.copied >= self._broker.store.log.end or waited >= LAST_COPY_SECONDS:
+                self.again.set_result("this broker starts again, as a slave")
+
+    async def stop(self) -> None:
+        """End what works beside serving."""
+        if self._changing is not None:
+            self._changing.cancel()
+            await asyncio.gather(self._changing, return_exceptions=True)
+        if self._slave is not None:
+            await self._slave.stop()
+        await self._transport.close()
+
+    # ------------------------------------------------------------------ others of this name
+
+    async def _registered(self) -> dict[str, int]:
+        """Return the other addresses that the name servers have under this broker's name → the number that each has there."""
+        name, found = self._broker.environment.name, dict[str, int]()
+        for server in self._announced.name_servers:
+            try:
+                data = (await ask(self._transport, server, GetCluster())).brokers.get(name)
+            except FAULTS:
+                continue  # the registration says so
+            for number, address in data.addresses.items() if data is not None else ():
+                if address != self._address:
+                    found[address] = number
+        return found
+
+    async def _find_successor(self) -> tuple[str, ReplicaState] | None:
+        """Return the broker that leads in a later epoch, as the name servers know it; None: there is none."""
+        found = [(address, await self._ask(address)) for address in await self._registered()]
+        later = [
+            (address, state)
+            for address, state in found
+            if state and state.leads and state.epoch > self._roles.kept.epoch
+        ]
+        return max(later, key=lambda one: one[1].epoch, default=None)
+
+    async def _check_number(self) -> None:
+        """Return if no other broker has this slave's number. Raises ConfigError."""
+        number, name = self._broker.options.broker_id, self._broker.environment.name
+        for address, other in (await self._registered()).items():
+            if other != number:
+                continue
+            try:
+                settings = await ask(self._transport, address, GetSettings())
+            except FAULTS:
+                continue  # gone, and the name servers do not know yet
+            if (settings.get("brokerName"), settings.get("brokerId")) == (name, str(number)):
+                raise ConfigError(
+                    f"brokerId={number} of {name} is taken by the broker at {address}: give each slave a number of its own"
+                )
+
+    async def _ask(self, address: str) -> ReplicaState | None:
+        """Return the state of a broker; None: nothing of our kind and name answers there."""
+        try:
+            state = await ask(self._transport, address, GetReplicaState())
+        except FAULTS:
+            return None
+        return state if state is not None and state.broker == self._broker.environment.name else None
+
+    async def _meet(self, address: str) -> bool:
+        """Find out who leads, of two brokers with one name and number. Returns whether that is settled."""
+        state = await self._ask(address)
+        if state is None:
+            return False
+        if (state.broker_id, state.leads) != (self._broker.options.broker_id, self._roles.leads):
+            return True  # one of the two is changing its role just now
+        if not state.leads or state.epoch == self._roles.kept.epoch:
+            return False
+        if state.epoch > self._roles.kept.epoch:
+            log.error(
+                "the broker at %s leads in epoch %d, and this one in %d: it steps down",
+                address,
+                state.epoch,
+                self._roles.kept.epoch,
+            )
+            await self._step_down(self._number_after(state), address)
+            return True
+        own = self._roles.kept.epochs[-1]
+        try:
+            await ask(self._transport, address, StepDown(own.broker_id or 1, self._address))
+        except FAULTS as error:
+            log.error("the broker at %s, which this one has replaced, does not step down: %s", address, error)  # noqa: TRY400
+            return False
+        return True
+
+    def _number_after(self, state: ReplicaState) -> int:
+        """The number that a leader had as a slave, which is free now."""
+        return (state.epochs[-1].broker_id if state.epochs else 0) or self._roles.kept.broker_id or 1
+
+    # ------------------------------------------------------------------ changes by hand
+
+    def _begin(self, change: RoleChange, work: Coroutine[Any, Any, ReplicaState]) -> None:
+        if self._changing is not None and not self._changing.done():
+            work.close()
+            change.finish(Refused(Reason.BUSY, "the role of this broker is being changed already; ask for its state"))
+            return
+
+        async def run() -> None:
+            try:
+                change.outcome = await work
+            except Refused as error:
+                change.finish(error)
+            except MetaqError as error:
+                change.finish(Refused(Reason.UNAVAILABLE, str(error)))
+            except Exception as error:
+                log.exception("the role of this broker could not be changed")
+                change.finish(Refused(Reason.UNAVAILABLE, f"the role could not be changed: {error!r}"))
+            else:
+                change.finish()
+
+        self._changing = self._loop.create_task(run(), name="change the role")
+
+    def _begin_promotion(self, change: RoleChange, role: str, force: bool) -> None:
+        self._begin(change, self._promote(role, force=force))
+
+    def _begin_to_step_down(self, change: RoleChange, broker_id: int, master: str) -> None:
+        self._begin(change, self._step_down(broker_id, master))
+
+    async def _step_down(self, broker_id: int, master: str) -> ReplicaState:
+        """Take no messages any more, for good. The log ends where the state says."""
+        name = self._broker.environment.name
+        if self._metaq1 is not None:
+            raise Refused(
+                Reason.INVALID,
+                f"{name} serves clients of MetaQ 1.x, which slaves do not in this version: it cannot step down",
+            )
+        # First: the end of the log that is answered is its last.
+        self._broker.step_down(f"{name} takes no messages here any more: this broker has stepped down")
+        try:
+            await ended(self._roles.keep(self._roles.following(broker_id, master)))
+        except Refused:
+            self._broker.step_down(None)
+            raise
+        self._stepped_down = self._broker.clock.monotonic()
+        log.warning("this broker has stepped down at log offset %d", self._broker.store.log.end)
+        return self._roles.state()
+
+    async def _promote(self, role: str, *, force: bool) -> ReplicaState:
+        broker, slave, services = self._broker, self._slave, self._services
+        assert slave is not None, "a broker that does not lead follows"
+        assert services is not None, "it is started"
+        number = broker.options.broker_id
+        found = await self._hand_over(slave, force=force)
+        if not role:
+            role = found.role if found is not None and found.role in MASTERS else ASYNC_MASTER
+        await slave.stop()
+        await slave.tables_saved()
+        epoch = self._roles.began(number)
+        try:
+            await ended(self._roles.keep(self._roles.leading(role, epoch)))
+        except Refused:
+            self._follow().start()
+            raise
+        self._slave = None
+        self._set(role, 0)
+        self._roles.master = ""
+        broker.lead()
+        broker.replicas.history += 1
+        log.warning(
+            "this broker leads %s from log offset %d on, in epoch %d",
+            broker.environment.name,
+            epoch.start,
+            epoch.number,
+        )
+        await self._announced.again(services)
+        return self._roles.state()
+
+    async def _hand_over(self, slave: Slave, *, force: bool) -> ReplicaState | None:
+        """Have the master step down, and copy what it has taken last. Returns its state; None: it is away, or cannot step down.
+
+        Raises Refused: nothing is known to be the end of its log, and `force` does not say that this one is.
+        """
+        address = slave.search.address or self._roles.kept.master or self._announced.master.master
+        if address is None:
+            self._check_without("no master is known", force=force)
+            return None
+        try:
+            state = await ask(self._transport, address, GetReplicaState())
+            if state is None:
+                self._check_without(f"the master at {address} is a RocketMQ, which cannot step down", force=force)
+                return None
+            if state.leads:
+                number = self._broker.options.broker_id
+                left = await ask(self._transport, address, StepDown(number, self._address))
+            else:
+                left = state
+        except BrokerError as error:
+            why = f"the master at {address} does not step down ({error})"
+            self._check_without(why, force=force)
+            return None
+        except FAULTS as error:
+            self._check_without(f"the master at {address} does not answer ({error})", force=force)
+            return None
+        await self._catch_up(slave, left, address, force=force)
+        # Once more, behind its last change. It may be starting again just now, with the same tables.
+        if not await slave.look_until(self._loop.time() + LAST_LOOK_SECONDS):
+            log.warning(
+                "the master's tables could not be had at last: groups may repeat what they consumed since the look before"
+            )
+        return state
+
+    def _check_without(self, why: str, *, force: bool) -> None:
+        """Return if this slave may lead without its master's word. Raises Refused, with what is known to be missing."""
+        end, told = self._broker.store.log.end, self._roles.master_end
+        lack = (
+            f"its log ended at {told} when it was heard last, and this one ends at {end}: {max(0, told - end)} bytes are known to be missing"
+            if told >= 0
+            else f"where its log ends is not known; this one ends at {end}"
+        )
+        if not force:
+            raise Refused(
+                Reason.UNAVAILABLE,
+                f"{why}; {lack}, and more if it has taken messages since. If it does not come back, promote with --force: what this "
+                "slave does not have is cut off there, and kept, when it comes back",
+            )
+        log.warning("%s; this broker leads without what it may lack: %s", why, lack)
+
+    async def _catch_up(self, slave: Slave, left: ReplicaState, address: str, *, force: bool) -> None:
+        broker = self._broker
+        slave.search.takes_over = True
+        slave.search.heard(left)
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                await slave.following.copied(left.log_end)
+        except TimeoutError:
+            if not force:
+                raise Refused(
+                    Reason.UNAVAILABLE,
+                    f"the master at {address} has stepped down at log offset {left.log_end}, and this slave has its log up to "
+                    f"{broker.store.log.end}: the rest does not come. No broker leads {broker.environment.name} now: promote this one "
+                    "again, or with --force, or the other one",
+                ) from None
+            log.warning("this broker leads without %d bytes of its master's log", left.log_end - broker.store.log.end)
+        finally:
+            slave.search.takes_over = False

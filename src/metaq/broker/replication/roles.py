@@ -1,0 +1,173 @@
+"""The role of this broker among the replicas of its log: kept in `config/metaqLeadership.json`, changed by hand.
+
+A master that steps down takes no messages from that moment on, and is a slave when it starts again. A slave that is promoted
+begins an epoch where its log ends. Both are on the disk before anybody is told (`metaq.app.role.running` carries them out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import structs
+
+from metaq.broker.environment import Environment
+from metaq.broker.gatekeeper import Gatekeeper
+from metaq.broker.replication.replicas import Replicas
+from metaq.errors import Reason, Refused
+from metaq.model.access import Caller
+from metaq.model.leadership import MASTERS, SLAVE, CutTail, Epoch, Leadership, ReplicaState, SlaveState
+from metaq.saved import Pending
+from metaq.saved_file import TextFile
+
+EPOCHS_MAX: Final = 1000
+"""Epochs that are kept, the newest: two logs that have parted longer ago have nothing in common."""
+CUTS_MAX: Final = 20
+
+
+class RoleChange(Pending):
+    """A change of roles that was asked for. Done when the broker has its new role."""
+
+    __slots__ = ("outcome",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcome: ReplicaState | None = None
+
+
+class Roles:
+    """The role of one broker. Only on the thread that owns the broker.
+
+    Args:
+        file: read at once. Raises ConfigError: it cannot be read.
+        call_soon: brings a call of the thread that saves to the owner's thread.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        file: TextFile[Leadership],
+        replicas: Replicas,
+        gatekeeper: Gatekeeper,
+        call_soon: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._environment, self._file, self._replicas, self._gatekeeper = environment, file, replicas, gatekeeper
+        self._call_soon = call_soon
+        self.kept = file.read() or Leadership()
+        """As it is on the disk."""
+        self.leads = True
+        """Whether this broker takes messages."""
+        self.master, self.master_end, self.master_heard_ms = "", -1, 0
+        """Of a slave: its master's address, where that log ended when it was last heard, and when that was."""
+        self._promote: Callable[[RoleChange, str, bool], None] | None = None
+        self._step_down: Callable[[RoleChange, int, str], None] | None = None
+
+    def by(
+        self, promote: Callable[[RoleChange, str, bool], None], step_down: Callable[[RoleChange, int, str], None]
+    ) -> None:
+        """Register who changes the role: (change, role, force), and (change, broker id, address of the next master)."""
+        self._promote, self._step_down = promote, step_down
+
+    # ------------------------------------------------------------------ what is asked
+
+    def state(self) -> ReplicaState:
+        """Return this broker as one of the replicas."""
+        environment, log = self._environment, self._environment.store.log
+        now = environment.clock.monotonic()
+        return ReplicaState(
+            environment.name,
+            environment.options.broker_id,
+            environment.options.broker_role,
+            self.leads,
+            log.min,
+            log.end,
+            self._replicas.port,
+            self.kept.epochs,
+            self.master,
+            self.master_end,
+            self.master_heard_ms,
+            tuple(
+                SlaveState(address, copied, self._replicas.behind_ms(copied, now))
+                for address, copied in self._replicas.reported().items()
+            ),
+            self.kept.cuts,
+        )
+
+    def ask_to_lead(self, caller: Caller, role: str, *, force: bool) -> RoleChange:
+        """Promote this slave. `role`: its brokerRole then; "": its master's.
+
+        Raises Refused: the caller may not, it is the master already, or the role is none of a master.
+        """
+        self._gatekeeper.check_administration(caller, "the role of the broker")
+        if self.leads:
+            raise Refused(
+                Reason.INVALID, f"{self._environment.name} is the master already: there is nothing to promote"
+            )
+        if role and role not in MASTERS:
+            raise Refused(Reason.INVALID, f"brokerRole={role!r:.40}: a master has {' or '.join(MASTERS)}")
+        if self._promote is None:
+            raise Refused(Reason.UNAVAILABLE, "this broker is not started yet, or is stopping")
+        change = RoleChange()
+        self._promote(change, role, force)
+        return change
+
+    def ask_to_follow(self, caller: Caller, broker_id: int, master: str) -> RoleChange:
+        """Have this master step down.
+
+        Args: broker_id: its number then. master: address of the broker that leads next; "": it is looked for.
+        Raises Refused: the caller may not, it is a slave already, or the number is none of a slave.
+        """
+        self._gatekeeper.check_administration(caller, "the role of the broker")
+        if broker_id <= 0:
+            raise Refused(Reason.INVALID, f"brokerId={broker_id}: a slave has a number from 1 on")
+        if not self.leads:
+            raise Refused(
+                Reason.INVALID,
+                f"{self._environment.name} is a slave already (brokerId {self._environment.options.broker_id})",
+            )
+        if self._step_down is None:
+            raise Refused(Reason.UNAVAILABLE, "this broker is not started yet, or is stopping")
+        change = RoleChange()
+        self._step_down(change, broker_id, master)
+        return change
+
+    # ------------------------------------------------------------------ what is kept
+
+    def began(self, broker_id: int) -> Epoch:
+        """Return the epoch that begins here and now. `broker_id`: the leader's number as a slave, 0 if it was none."""
+        clock = self._environment.clock
+        return Epoch(self.kept.epoch + 1, self._environment.store.log.end, clock.token(), clock.now_ms(), broker_id)
+
+    def in_epoch(self, epoch: Epoch) -> Leadership:
+        """Return what is kept, with one epoch more."""
+        return structs.replace(self.kept, epochs=(*self.kept.epochs, epoch)[-EPOCHS_MAX:])
+
+    def leading(self, role: str, epoch: Epoch) -> Leadership:
+        """Return what is kept by a slave that is promoted."""
+        return structs.replace(self.in_epoch(epoch), role=role, broker_id=0, master="")
+
+    def following(self, broker_id: int, master: str) -> Leadership:
+        """Return what is kept by a master that steps down."""
+        return structs.replace(self.kept, role=SLAVE, broker_id=broker_id, master=master)
+
+    def with_history(self, epochs: tuple[Epoch, ...], cut: CutTail | None) -> Leadership:
+        """Return what is kept by a slave whose log is the begin of another's. `cut`: what did not fit to it."""
+        cuts = self.kept.cuts if cut is None else (*self.kept.cuts, cut)[-CUTS_MAX:]
+        return structs.replace(self.kept, epochs=epochs, cuts=cuts)
+
+    def keep(self, leadership: Leadership) -> Pending:
+        """Save durably, and then go by it. Refused NOT_STORED: it could not be saved, and what was kept before is valid."""
+        pending = Pending()
+
+        def saved(error: OSError | None) -> None:
+            if error is None:
+                self.kept = leadership
+                pending.finish()
+            else:
+                text = f"{self._file.file.where} could not be saved: {error.strerror or error}"
+                pending.finish(Refused(Reason.NOT_STORED, text))
+
+        self._file.file.save_soon(
+            lambda: self._file.format.text(leadership), lambda error: self._call_soon(lambda: saved(error))
+        )
+        return pending

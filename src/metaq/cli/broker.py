@@ -1,0 +1,140 @@
+"""`metaq broker status|promote|demote`: the replicas of a broker. Without one of these, `metaq broker` runs a broker (`serve`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
+from metaq.model.leadership import CutTail
+
+if TYPE_CHECKING:
+    from metaq.admin.replicas import Replica
+
+app = typer.Typer(help="Look at the replicas of a broker, and change who leads.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="brokerName, or host:port of one broker")]
+
+
+@app.callback()
+def brokers() -> None:
+    """Look at the replicas of a broker, and change who leads."""
+
+
+@app.command("status")
+def show_status(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
+    """Show who leads the brokers of a name, in which epoch, how far the others are, and what was cut off."""
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        found = admin.list_replicas(name)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        _print(found)
+    if any(one.error for one in found):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print(found: Sequence[Replica]) -> None:
+    leader = next((one for one in found if one.leads and not one.error), None)
+    print_table(
+        ("broker", "id", "address", "role", "epoch", "log from", "to", "behind"),
+        (_row(one, leader) for one in found),
+    )
+    if leader is not None and leader.state is not None:
+        for slave in leader.state.slaves:
+            lag = leader.state.log_end - slave.copied
+            print(f"{slave.address} has the log up to {slave.copied}: {lag:,} B and {slave.behind_ms:,} ms behind")
+    elif leader is None:
+        print(
+            f"nobody leads: `metaq broker promote {found[0].broker if found else 'NAME'}` makes one of them the master"
+        )
+    for one in found:
+        for cut in one.state.cuts if one.state is not None else ():
+            print(f"{one.address}: {_cut(cut)}")
+
+
+def _row(one: Replica, leader: Replica | None) -> tuple[Any, ...]:
+    if one.error:
+        return one.broker, one.broker_id, one.address, one.error, "", "", "", ""
+    lag = ""
+    if one is not leader and leader is not None and leader.log_end is not None and one.log_end is not None:
+        lag = f"{max(0, leader.log_end - one.log_end):,} B"  # they are not asked in the same moment
+    state = one.state
+    if state is None:
+        return one.broker, one.broker_id, one.address, "a RocketMQ", "", "", one.log_end, lag
+    # A master that has stepped down starts again in a moment.
+    role = state.role if state.leads or state.role == "SLAVE" else f"{state.role}, stepping down"
+    return one.broker, one.broker_id, one.address, role, state.epoch, state.log_min, state.log_end, lag
+
+
+def _cut(cut: CutTail) -> str:
+    queues = "; ".join(
+        f"{count} of queue {queue_id} of {topic}"
+        for topic, counts in cut.queues.items()
+        for queue_id, count in counts.items()
+    )
+    return (
+        f"{cut.records} records from log offset {cut.log_offset} to {cut.log_end} were cut off {iso_time(cut.at_ms)}, kept in "
+        f"{cut.folder}{f' ({queues})' if queues else ''}"
+    )
+
+
+@app.command("promote")
+def promote(
+    name: Name,
+    broker_id: Annotated[int | None, typer.Option("--id", help="this slave; else the one with most of the log")] = None,
+    role: Annotated[str, typer.Option(help="its brokerRole then: ASYNC_MASTER or SYNC_MASTER; else its master's")] = "",
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="also if the master does not answer, and may have messages that the slave lacks"),
+    ] = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Make a slave the master.
+
+    A master that runs takes nothing more from then on, the slave copies the rest, and the old master follows it: nothing is lost.
+    """
+    from metaq.admin import Admin
+
+    if not as_json:
+        print(f"promoting a slave of {name}: its master steps down first, if it answers ...", file=sys.stderr)
+    with Admin(namesrv) as admin:
+        led = admin.promote(name, broker_id=broker_id, role=role, force=force)
+    if as_json:
+        print_json(msgspec.to_builtins(led))
+    elif led.state is not None:
+        state = led.state
+        start = state.epochs[-1].start
+        print(
+            f"the broker at {led.address} leads {state.broker} as {state.role} in epoch {state.epoch}, from log offset {start} on"
+        )
+
+
+@app.command("demote")
+def demote(
+    name: Name,
+    broker_id: Annotated[
+        int | None, typer.Option("--id", help="brokerId that it takes; else the first free one")
+    ] = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Make the master a slave. Nobody leads then until one is promoted; `promote` alone does both."""
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        left = admin.demote(name, broker_id=broker_id)
+    if as_json:
+        print_json(msgspec.to_builtins(left))
+    else:
+        print(
+            f"the broker at {left.address} has stepped down at log offset {left.log_end}; nobody leads {left.broker} until one is "
+            "promoted"
+        )

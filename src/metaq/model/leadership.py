@@ -1,0 +1,117 @@
+"""Who leads the brokers of one name, since where in the log, and what a change of leaders has cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct, field
+
+SLAVE: Final = "SLAVE"
+ASYNC_MASTER: Final = "ASYNC_MASTER"
+SYNC_MASTER: Final = "SYNC_MASTER"
+MASTERS: Final = (ASYNC_MASTER, SYNC_MASTER)
+
+
+class Epoch(Struct, frozen=True, rename="camel"):
+    """The log from `start` on, until the next epoch, was appended by one leader."""
+
+    number: int
+    """From 1 on. What lies before the first epoch is of number 0, and of nobody who is known."""
+    start: int
+    """LogOffset at which the leader began."""
+    leader: str
+    """Chosen by chance when the epoch began: two brokers that were promoted beside each other have different ones."""
+    since_ms: int
+    broker_id: int = 0
+    """Number that the leader had as a slave before; 0: it was the master already."""
+
+
+class CutTail(Struct, frozen=True, rename="camel"):
+    """End of a log that was cut off because the leader of a later epoch does not have it."""
+
+    log_offset: int
+    """Where the log was cut."""
+    log_end: int
+    """Where it had ended."""
+    records: int
+    queues: Mapping[str, Mapping[int, int]]
+    """Topic → queue id → messages that were cut off."""
+    folder: str
+    """Where the bytes are kept; `metaq store dump` reads them."""
+    at_ms: int
+
+
+class Leadership(Struct, frozen=True, rename="camel"):
+    """What a broker keeps of its role, `config/metaqLeadership.json`."""
+
+    role: str = ""
+    """brokerRole since it was promoted or has stepped down; "": as it is configured."""
+    broker_id: int = 0
+    """With a role, its number."""
+    master: str = ""
+    """Of a slave, `host:port` of the broker that it has stepped down for; "": it is not known."""
+    epochs: tuple[Epoch, ...] = ()
+    """Of this log, the oldest first."""
+    cuts: tuple[CutTail, ...] = ()
+    """The newest last."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the newest epoch."""
+        return self.epochs[-1].number if self.epochs else 0
+
+
+class SlaveState(Struct, frozen=True, rename="camel"):
+    """A slave, as its master knows it."""
+
+    address: str
+    copied: int
+    """LogOffset up to which it has the log."""
+    behind_ms: int
+    """How long ago the master's log was as long as the slave's; 0: it has all."""
+
+
+class ReplicaState(Struct, frozen=True, rename="camel"):
+    """A broker as one of the replicas of a log (30011)."""
+
+    broker: str
+    broker_id: int
+    role: str
+    leads: bool
+    """Whether it takes messages, or will once it has started."""
+    log_min: int
+    log_end: int
+    ha_port: int
+    """Port from which its log can be copied, at the host of its address."""
+    epochs: tuple[Epoch, ...] = ()
+    master: str = ""
+    """Of a slave, the address that it copies from; "": of none at present."""
+    master_end: int = -1
+    """Of a slave, where its master's log ended when it was heard last; -1: never."""
+    master_heard_ms: int = 0
+    slaves: tuple[SlaveState, ...] = ()
+    cuts: tuple[CutTail, ...] = field(default_factory=tuple)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the newest epoch."""
+        return self.epochs[-1].number if self.epochs else 0
+
+
+def parting(own: Sequence[Epoch], own_end: int, others: Sequence[Epoch], other_end: int) -> int:
+    """Return the LogOffset up to which two logs with these epochs and ends are the same.
+
+    They are as long as the same leaders wrote them: up to the end of the newest epoch that both have.
+    """
+    known = {(one.number, one.start, one.leader): at for at, one in enumerate(others)}
+    for at in range(len(own) - 1, -1, -1):
+        other_at = known.get((own[at].number, own[at].start, own[at].leader))
+        if other_at is not None:
+            return min(_end(own, at, own_end), _end(others, other_at, other_end))
+    return min(_end(own, -1, own_end), _end(others, -1, other_end))
+
+
+def _end(epochs: Sequence[Epoch], at: int, log_end: int) -> int:
+    """Where the epoch at a place ends; -1: what lies before the first. A power cut may have shortened the log since."""
+    return min(log_end, epochs[at + 1].start) if at + 1 < len(epochs) else log_end
