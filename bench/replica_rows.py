@@ -84,6 +84,36 @@ def _catch_up(bench: Bench) -> Measured:
     return {"value": size / 1e6 / max(seconds, 1e-3), "bytes": size}
 
 
+def _promotion(bench: Bench) -> Measured:
+    """Seconds from the command to the first send that the new master answers, with all that its slave has."""
+    with processes.metaq_up(bench.disk) as master:
+        with Admin(master.namesrv) as admin:
+            for number in range(10):
+                admin.create_topic(f"bench-{number}", queues=100)
+        processes.load(
+            bench.cache,
+            "batch",
+            master.address,
+            batch=100,
+            body=100,
+            topics=10,
+            queues=100,
+            count=bench.count(10_000_000, 100_000) // 100,
+            outstanding=8,
+            seconds=300,
+        )
+        with processes.metaq_slave(bench.disk, master.namesrv):
+            _wait(master.namesrv, whole=False)
+            _wait(master.namesrv, whole=True)
+            with Admin(master.namesrv) as admin:
+                slave = next(one for one in admin.list_brokers() if one.broker_id)
+                started = time.monotonic()
+                admin.promote(slave.address)
+            processes.load(bench.cache, "send", slave.address, conns=1, outstanding=1, count=1, verify=0)
+            seconds = time.monotonic() - started
+    return {"value": seconds, "log_bytes": slave.log_end or 0}
+
+
 REPLICA_ROWS = (
     Row(
         "replica-64", "64 producers × 1, 1 KB, each at the slave too", "k/s", 0.6, 0.7, partial(_double_write, outstanding=64),
@@ -98,4 +128,7 @@ REPLICA_ROWS = (
         times_peer=True, beside="asynchronous copy",
     ),
     Row("replica-catch-up", "an empty slave takes over a log of 1 KB messages", "MB/s", 50, 500, _catch_up, runs=3),
+    Row(
+        "replica-promotion", "first send after the promotion of a slave with 10 M messages in 1 000 queues", "s", 1, 0.5, _promotion, lower_is_better=True, runs=3,
+    ),
 )  # fmt: skip

@@ -75,6 +75,12 @@ class NameServerRegistration:
 
     async def start(self, services: BrokerServices) -> None:
         """Register. Return once one name server has accepted; at once without name servers."""
+        await self._begin(services)
+        if self._registrar is not None:
+            await self._registrar.registered()
+
+    async def _begin(self, services: BrokerServices) -> None:
+        """Register, and go on with it in the background. Return when each name server has answered, or failed to."""
         if not self.name_servers:
             return
         broker, host, port = services.broker, services.host, self._server.port
@@ -121,17 +127,16 @@ class NameServerRegistration:
             self._watching = True
             broker.topics.watch(self._changed)
         await registrar.start()
-        await registrar.registered()
 
     async def again(self, services: BrokerServices) -> None:
-        """Register with another role. Returns when one name server has accepted; what it knew of this address is gone there."""
+        """Register with another role. Return when each name server has answered, or failed to: what it knew of this address is gone."""
         before, transport = self._registrar, self._transport
         if self._looking is not None:
             self._looking.cancel()
         if before is not None:
             # Not unregistered: to a name server an address has one role, the newest, and clients find it all the time.
             await before.end()
-        await self.start(services)
+        await self._begin(services)
         if transport is not None:
             await transport.close()
 

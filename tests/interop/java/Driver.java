@@ -121,6 +121,9 @@ public final class Driver {
         producer.setSendMsgTimeout(PATIENCE_MS);
         producer.setMqClientApiTimeout(PATIENCE_MS);
         producer.setVipChannelEnabled(request.getBooleanValue("vip"));
+        if (request.containsKey("poll_ms")) {
+            producer.setPollNameServerInterval(request.getIntValue("poll_ms"));
+        }
         if (request.containsKey("namespace")) {
             producer.setNamespace(request.getString("namespace"));
         }
@@ -138,6 +141,9 @@ public final class Driver {
         consumer.setInstanceName(name);
         consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setVipChannelEnabled(request.getBooleanValue("vip"));
+        if (request.containsKey("poll_ms")) {
+            consumer.setPollNameServerInterval(request.getIntValue("poll_ms"));
+        }
         if (request.containsKey("namespace")) {
             consumer.setNamespace(request.getString("namespace"));
         }
