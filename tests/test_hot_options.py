@@ -161,6 +161,23 @@ def _(root):
         assert [len(data) for _, data in slave.got()][:-1] == [1024] * 4
 
 
+@effect_of("broker.ha_flow_control_enable")
+@effect_of("broker.max_ha_transfer_byte_in_second")
+def _(root):
+    with replicating(root) as master:
+        for _ in range(30):
+            master.put(b"x" * 9000)
+        master.broker.settings.change({"haFlowControlEnable": "true", "maxHaTransferByteInSecond": "65536"})
+        slave = Slave(master)
+        slave.report(0)
+        assert slave.got() == []
+        master.broker.settings.change({"maxHaTransferByteInSecond": "1000000"})
+        master.turn()
+        master.put(b"y")
+        master.turn()
+        assert slave.got()
+
+
 @effect_of("broker.broker_permission")
 def _(root):
     with Running(root) as running:

@@ -161,6 +161,15 @@ class BrokerOptions(OptionTable):
     ha_transfer_batch_size: int = option(
         32 * KIB, "Bytes of the log that a master sends in one chunk.", low=KIB, high=4 * MIB - 12, hot=True
     )
+    ha_flow_control_enable: bool = option(
+        False, "Send a slave that catches up no more than maxHaTransferByteInSecond.", hot=True
+    )
+    max_ha_transfer_byte_in_second: int = option(
+        100 * MIB,
+        "With haFlowControlEnable: bytes a second to a slave that is further behind than that; one that keeps up is never held up.",
+        low=64 * KIB,
+        hot=True,
+    )
     slave_timeout: int = option(
         3000, "Milliseconds a SYNC_MASTER's send waits for a slave before FLUSH_SLAVE_TIMEOUT.", low=1
     )

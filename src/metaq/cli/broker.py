@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,10 @@ from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, 
 from metaq.model.leadership import CutTail
 
 if TYPE_CHECKING:
+    from metaq.admin import Admin
     from metaq.admin.replicas import Replica
+
+WAIT_SECONDS = 1.0
 
 app = typer.Typer(help="Look at the replicas of a broker, and change who leads.", no_args_is_help=True)
 
@@ -26,11 +30,20 @@ def brokers() -> None:
 
 
 @app.command("status")
-def show_status(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
+def show_status(
+    name: Name,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="return when every slave has all; tell how far they are until then")
+    ] = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
     """Show who leads the brokers of a name, in which epoch, how far the others are, and what was cut off."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
+        if wait:
+            _wait(admin, name)
         found = admin.list_replicas(name)
     if as_json:
         print_json(msgspec.to_builtins(found))
@@ -38,6 +51,24 @@ def show_status(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJ
         _print(found)
     if any(one.error for one in found):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _wait(admin: Admin, name: str) -> None:
+    told = -1
+    while (lag := _behind(admin.list_replicas(name))) != 0:
+        if lag != told:
+            print(f"{lag:,} B behind" if lag is not None else "no slave and master answer", file=sys.stderr)
+            told = lag if lag is not None else told
+        time.sleep(WAIT_SECONDS)
+
+
+def _behind(found: Sequence[Replica]) -> int | None:
+    """Return how far the last of the slaves is behind; None: there are no two that answer, or nobody leads."""
+    leader = next((one for one in found if one.leads and one.log_end is not None), None)
+    others = [one.log_end for one in found if one is not leader and one.log_end is not None]
+    if leader is None or leader.log_end is None or not others:
+        return None
+    return max(0, leader.log_end - min(others))
 
 
 def _print(found: Sequence[Replica]) -> None:

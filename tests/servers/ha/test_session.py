@@ -137,6 +137,59 @@ def test_a_slave_that_does_not_read_gets_no_more(tmp_path):
         assert b"".join(data for _, data in slave.got()) == raw_log(tmp_path, 0, master.end)
 
 
+def test_a_slave_that_catches_up_is_held_to_its_rate(tmp_path):
+    """One that keeps up never is; and the option may be changed at any time."""
+    with opened(tmp_path, ha_flow_control_enable=True, max_ha_transfer_byte_in_second=FILE) as master:
+        for _ in range(60):
+            master.put(b"x" * 9000)
+        slave = Slave(master)
+        slave.report(0)
+        assert slave.got() == []
+        sent = seconds = 0
+        while master.end - sent > FILE:
+            master.pass_time(0.1)
+            seconds += 0.1
+            sent += sum(len(data) for _, data in slave.got())
+            assert sent <= seconds * FILE + 256 * 1024  # a piece at once
+        assert seconds > (master.end - 256 * 1024) / FILE - 1
+        master.put(b"y")
+        master.turn()
+        sent += sum(len(data) for _, data in slave.got())
+        assert sent == master.end
+
+
+def test_a_log_with_another_history_is_asked_for_anew(tmp_path):
+    """A slave's log that was cut, or whose broker was promoted, is not sent on to slaves of its own."""
+    with opened(tmp_path) as master:
+        slaves = [Slave(master), Slave(master)]
+        slaves[0].report(0)
+        master.broker.replicas.history += 1
+        master.server.tick()
+        assert [slave.peer.closed for slave in slaves] == [True, True]
+        slaves.append(Slave(master))
+        slaves[2].report(0)
+        master.put(b"a")
+        master.turn()
+        assert slaves[2].got() == [(0, raw_log(tmp_path, 0, master.end))]
+
+
+def test_how_far_a_slave_is_behind_is_told_in_time_too(tmp_path):
+    """Since when the log has been longer than what the slave has."""
+    with opened(tmp_path) as master:
+        slave = Slave(master)
+        slave.report(0)
+        master.put(b"a")
+        first = master.end
+        master.pass_time(0)
+        master.put(b"b")
+        master.pass_time(2)
+        master.pass_time(3)
+        replicas, now = master.broker.replicas, master.clock.monotonic()
+        assert replicas.behind_ms(0, now) == 5000
+        assert replicas.behind_ms(first, now) == 3000
+        assert replicas.behind_ms(master.end, now) == 0
+
+
 def test_old_files_are_read_in_a_thread(tmp_path, monkeypatch):
     """Where the kernel does not have them in memory, nobody waits for the disk."""
     with opened(tmp_path) as master:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import pathlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.errors import RemoteProtocolError
-from metaq.servers.ha.slave import LONG_BYTES, Following, MasterSession
+from metaq.servers.ha.slave import LONG_BYTES, Following, MasterSession, Progress
 from metaq.wire.ha import decode_reports, encode_head
 from tests.broker.support import open_broker
 from tests.servers.support import FakePeer
@@ -135,3 +136,21 @@ def test_it_goes_on_whatever_the_look_for_a_master_raises(tmp_path, monkeypatch,
         asyncio.run(body(broker))
     assert "what nobody expects" in caplog.text
     assert "no master of broker-a is known" in caplog.text
+
+
+def test_a_slave_far_behind_says_how_far_it_has_come(caplog):
+    """With rate and the time that is left, every few seconds; and when it has all."""
+    clock, ends, wanted = FakeClock(), [0], 10 * 1000**3
+    progress = Progress(clock, lambda: ends[-1], lambda: wanted)
+    caplog.set_level(logging.INFO)
+    for end in (1000**3, 2 * 1000**3, wanted):
+        ends.append(end)
+        for _ in range(10):
+            clock.advance(0.5)
+            progress.tick()
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "1.00 of 10.00 GB of the master's log are here (10 %): 200.0 MB/s, about 45 s left",
+        "2.00 of 10.00 GB of the master's log are here (20 %): 200.0 MB/s, about 40 s left",
+        "all of the master's log is here, up to 10000000000",
+    ]

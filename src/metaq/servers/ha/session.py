@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from metaq.broker.allowance import Bucket, Rate
 from metaq.broker.replication.replicas import NOT_YET, Replicas
 from metaq.clock import Clock
 from metaq.errors import RemoteProtocolError
@@ -20,6 +21,8 @@ from metaq.wire.ha import REPORT, decode_reports, encode_head
 
 log = logging.getLogger(__name__)
 
+BURSTS_PER_SECOND: Final = 5
+"""A slave that catches up may have a fifth of a second's bytes at once: it is looked at ten times a second."""
 PIECE_BYTES: Final = 256 * 1024
 """Bytes of the log that are read and sent in one go: others have their turn of the loop in between."""
 
@@ -59,6 +62,8 @@ class SlaveSession:
         """The slave began with nothing, and has not reported anything else yet."""
         self._reading = self._in_turn = False
         self._history = shared.replicas.history
+        self._allowance = Bucket(0, now)
+        """Bytes that may be sent to a slave that catches up."""
         peer.on_writable = self.pump
 
     # ------------------------------------------------------------------ reports
@@ -122,9 +127,22 @@ class SlaveSession:
         if self._history != self._shared.replicas.history:
             self._peer.close("the log here has another history now")
             return
+        if self._is_held_up():
+            return
         if self._next < self._shared.store.log.end and self._send_piece() and self._next < self._shared.store.log.end:
             self._in_turn = True
             self._peer.when_its_turn(self._take_turn, 0, beyond=True)
+
+    def _is_held_up(self) -> bool:
+        """Whether it has had all that a slave that catches up may have for now; `tick` looks again."""
+        options = self._shared.options
+        if not options.ha_flow_control_enable:
+            return False
+        per_second = options.max_ha_transfer_byte_in_second
+        if self._shared.store.log.end - self._next <= per_second:
+            return False
+        rate = Rate(per_second // BURSTS_PER_SECOND, per_second)
+        return self._allowance.refill(rate, self._shared.clock.monotonic()) <= 0
 
     def _take_turn(self) -> int:
         self._in_turn = False
@@ -162,6 +180,7 @@ class SlaveSession:
             chunk = view[place : place + step]
             parts += (encode_head(self._next + place, len(chunk)), chunk)
         self._next += len(data)
+        self._allowance.left -= len(data)
         self.replica.sent = self._next
         self.told = self._shared.clock.monotonic()
         self._peer.write(b"".join(parts))

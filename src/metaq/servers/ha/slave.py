@@ -9,6 +9,7 @@ from typing import Final
 
 from metaq.broker.broker import Broker
 from metaq.broker.replication.copying import Copying
+from metaq.clock import Clock
 from metaq.errors import MetaqError, RemoteProtocolError, StoreError, shortage
 from metaq.log import RateLimitedLog
 from metaq.net.dialer import dial
@@ -22,6 +23,9 @@ CONNECT_SECONDS: Final = 3.0
 RETRY_SECONDS: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Pauses before the next connection; from the last one on, the same."""
 
+PROGRESS_SECONDS: Final = 5.0
+FAR_BYTES: Final = 64 * 1024 * 1024
+"""A slave that lacks less says nothing of its progress."""
 LONG_BYTES: Final = 64 * 1024
 """Bytes of the log after whose append others have their turn of the loop."""
 
@@ -97,6 +101,35 @@ class MasterSession:
             self.ended.set_result(why)
 
 
+class Progress:
+    """Says in the log how far a slave that is far behind has come.
+
+    Args: wanted: returns where the master's log ended when it was last heard.
+    """
+
+    def __init__(self, clock: Clock, log_end: Callable[[], int], wanted: Callable[[], int]) -> None:
+        self._clock, self._log_end, self._wanted = clock, log_end, wanted
+        self._told, self._from = clock.monotonic(), log_end()
+        self._is_behind = False
+
+    def tick(self) -> None:
+        """Let time pass."""
+        now, end, wanted = self._clock.monotonic(), self._log_end(), self._wanted()
+        if self._is_behind and end >= wanted:
+            self._is_behind = False
+            log.info("all of the master's log is here, up to %d", end)
+        if now - self._told < PROGRESS_SECONDS:
+            return
+        rate, self._told, self._from = (end - self._from) / (now - self._told), now, end
+        if wanted - end >= FAR_BYTES:
+            self._is_behind = True
+            left = f", about {(wanted - end) / rate:.0f} s left" if rate > 0 else ""
+            log.info(
+                "%.2f of %.2f GB of the master's log are here (%.0f %%): %.1f MB/s%s",
+                end / 1e9, wanted / 1e9, 100 * end / wanted, rate / 1e6, left,
+            )  # fmt: skip
+
+
 class Following:
     """Follows a master for as long as the broker is a slave.
 
@@ -112,6 +145,8 @@ class Following:
         self._faults = RateLimitedLog(log, broker.clock)
         self._task: asyncio.Task[None] | None = None
         self._session: MasterSession | None = None
+        roles, store = broker.roles, broker.store
+        self._progress = Progress(broker.clock, lambda: store.log.end, lambda: roles.master_end)
         self._ends: list[tuple[int, asyncio.Future[None]]] = []
         """Places of the log that somebody waits for."""
 
@@ -123,6 +158,7 @@ class Following:
         """Let time pass. Called ten times a second."""
         if self._session is not None:
             self._session.tick()
+            self._progress.tick()
         self._tell_end()
         self._faults.tick()
 
