@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import json
 import pathlib
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -282,6 +283,67 @@ def test_a_number_that_another_slave_has_is_refused(tmp_path):
             await brokers.start("c", broker_role="SLAVE", broker_id=2)
             await send(brokers, 0, 3)
             await until(lambda: brokers.broker("c").store.log.end == brokers.broker("a").store.log.end)
+
+    asyncio.run(body())
+
+
+def power_cut(brokers: Brokers, name: str) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Take a picture of a broker's disk. What is returned ends the broker, and puts that picture in the place of its folder."""
+    folder, picture = brokers._root / name, brokers._root / f"{name} then"
+    shutil.copytree(folder, picture)
+
+    async def cut() -> None:
+        await brokers.stop(name)
+        shutil.rmtree(folder)
+        picture.rename(folder)
+
+    return cut
+
+
+def test_a_master_that_lost_the_end_of_its_log_gets_it_from_its_slave(tmp_path):
+    """What the slave had, and was acknowledged for that, is not cut off: the master copies it before it leads."""
+
+    async def body() -> None:
+        async with opened(tmp_path) as brokers:
+            await send(brokers, 0, 20)
+            await brokers.same()
+            cut = power_cut(brokers, "a")
+            await send(brokers, 20, 20)
+            await brokers.same()
+            end = brokers.broker("a").store.log.end
+            await cut()
+            await brokers.start("a")
+            assert brokers.broker("a").leads
+            assert brokers.broker("a").store.log.end == end
+            await send(brokers, 40, 20)
+            await brokers.same()
+            state = await brokers.ask("b", GetReplicaState())
+            assert (state.epoch, state.epochs[0].start, state.cuts) == (1, end, ())
+            assert sorted(await consume(brokers, 60)) == list(range(60))
+
+    asyncio.run(body())
+
+
+def test_a_slave_that_a_shortened_log_knows_nothing_of_keeps_aside_what_it_has_more(tmp_path):
+    """It was away when its master came back after a power cut. Other records came there since."""
+
+    async def body() -> None:
+        async with opened(tmp_path) as brokers:
+            await send(brokers, 0, 20)
+            await brokers.same()
+            short = brokers.broker("a").store.log.end
+            cut = power_cut(brokers, "a")
+            await send(brokers, 1000, 5)
+            await brokers.same()
+            await brokers.stop("b")
+            await cut()
+            await brokers.start("a")
+            await send(brokers, 20, 40)
+            await brokers.start("b")
+            await brokers.same()
+            (lost,) = (await brokers.ask("b", GetReplicaState())).cuts
+            assert (lost.log_offset, lost.records) == (short, 5)
+            assert sorted(await consume(brokers, 60)) == list(range(60))
 
     asyncio.run(body())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from metaq.app.registration import NameServerRegistration
 from metaq.app.role.configured import check_role
@@ -28,9 +28,13 @@ from metaq.option_table import decide
 from metaq.servers.server import BrokerServices, CallSoon
 
 if TYPE_CHECKING:
+    from metaq.app.role.lost_tail import LostTail
     from metaq.app.role.slave import Slave
 
 log = logging.getLogger(__name__)
+
+Found: TypeAlias = tuple[str, ReplicaState]
+"""A broker's address, and its state."""
 
 HAND_OVER_SECONDS: Final = 40.0
 """Longest wait for what the old master has taken last, s. Within `metaq.client.conversation.administration.CHANGE_SECONDS`."""
@@ -62,6 +66,7 @@ class RunningRole:
         self._loop = asyncio.get_running_loop()
         self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lambda _address: None)
         self._slave: Slave | None = None
+        self._lost: LostTail | None = None
         self._services: BrokerServices | None = None
         self._changing: asyncio.Task[None] | None = None
         self._stepped_down: float | None = None
@@ -94,11 +99,23 @@ class RunningRole:
             self._broker.follow()
             self._follow()
             return
-        store = self._broker.store
-        if not store.recovered.in_order and store.log.end > store.log.min:
-            # A power cut may have taken the end of the log: a slave that has it must see that other records come there.
-            await ended(self._roles.keep(self._roles.in_epoch(self._roles.began(0))))
+        if not self._broker.store.recovered.in_order:
+            await self._after_crash()
         self._broker.lead()
+
+    async def _after_crash(self) -> None:
+        """Lead the log that is there, with what slaves have of it beyond its end: a power cut may have taken that here."""
+        from metaq.app.role.lost_tail import LostTail, longest  # as in `_follow`
+
+        if (found := longest(self._broker, await self._others())) is not None:
+            self._broker.follow()
+            self._lost = LostTail(self._broker, self._call_soon, found)
+            await self._lost.copy()
+            self._lost = None
+        store = self._broker.store
+        if store.log.end > store.log.min:
+            # A slave with more than that must see that other records come there.
+            await ended(self._roles.keep(self._roles.in_epoch(self._roles.began(0))))
 
     def _follow(self) -> Slave:
         from metaq.app.role.slave import Slave  # a master needs none of it, and has 0.3 MB less at rest
@@ -127,6 +144,8 @@ class RunningRole:
         """Let time pass. Called ten times a second."""
         if self._slave is not None:
             self._slave.tick()
+        if self._lost is not None:
+            self._lost.tick()
         if self._stepped_down is not None and not self.again.done():
             replicas, waited = self._broker.replicas, self._broker.clock.monotonic() - self._stepped_down
             if replicas.copied >= self._broker.store.log.end or waited >= LAST_COPY_SECONDS:
@@ -156,14 +175,14 @@ class RunningRole:
                     found[address] = number
         return found
 
-    async def _find_successor(self) -> tuple[str, ReplicaState] | None:
-        """Return the broker that leads in a later epoch, as the name servers know it; None: there is none."""
-        found = [(address, await self._ask(address)) for address in await self._registered()]
-        later = [
-            (address, state)
-            for address, state in found
-            if state and state.leads and state.epoch > self._roles.kept.epoch
-        ]
+    async def _others(self) -> list[Found]:
+        """Return the other brokers of ours of this name, as the name servers know them, and their states."""
+        asked = [(address, await self._ask(address)) for address in await self._registered()]
+        return [(address, state) for address, state in asked if state is not None]
+
+    async def _find_successor(self) -> Found | None:
+        """Return the broker that leads in a later epoch; None: there is none."""
+        later = [one for one in await self._others() if one[1].leads and one[1].epoch > self._roles.kept.epoch]
         return max(later, key=lambda one: one[1].epoch, default=None)
 
     async def _check_number(self) -> None:
