@@ -95,7 +95,8 @@ def test_a_pair_of_processes_changes_leaders_by_hand(pair):
                 producer.send("orders", sent[-1])
 
     send(20)
-    eventually(pair.is_even, what="the slave has all")
+    assert run_metaq("broker", "status", "pair", "-n", pair.namesrv, "--wait").returncode == 0
+    assert pair.is_even()
     assert "leads pair as ASYNC_MASTER in epoch 1" in pair.promote()
     eventually(pair.is_even, what="the old master follows")
     send(20)

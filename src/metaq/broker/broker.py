@@ -193,7 +193,7 @@ class Broker:
             self.lookup,
             self.schedule,
             self.stats,
-            self.replicas,
+            self.roles,
             metaq1_progress=self.metaq1.progress.of if self.metaq1 is not None else None,
             unsaved=self._unsaved,
             held=lambda: self.staging.held,

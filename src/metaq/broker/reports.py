@@ -8,7 +8,7 @@ from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.long_polling import HeldPulls
 from metaq.broker.pulls.lookup import Lookup
-from metaq.broker.replication.replicas import Replicas
+from metaq.broker.replication.roles import Roles
 from metaq.broker.stats import Stats
 from metaq.broker.tables.members import Member
 from metaq.errors import Reason, Refused
@@ -29,7 +29,7 @@ class Reports:
         lookup: Lookup,
         schedule: ScheduleService,
         stats: Stats,
-        replicas: Replicas,
+        roles: Roles,
         *,
         metaq1_progress: Callable[[str, str | None], Mapping[QueueKey, int]] | None,
         unsaved: Callable[[], Mapping[str, str]],
@@ -44,7 +44,7 @@ class Reports:
         self._metaq1_progress = metaq1_progress
         self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held
         self._held_pulls, self._lookup, self._schedule, self._stats = held_pulls, lookup, schedule, stats
-        self._replicas = replicas
+        self._roles = roles
 
     def facts(self) -> BrokerFacts:
         """Return the broker's current figures."""
@@ -77,7 +77,7 @@ class Reports:
             held_bytes=holding.bytes if holding else 0,
             delay_levels=self._schedule.progress(),
             unsaved=self._unsaved(),
-            slaves=self._replicas.reported(),
+            replica=self._roles.state(),
             trouble="; ".join(filter(None, (store.keeper.trouble, self._schedule.trouble))),
         )
 
@@ -93,7 +93,7 @@ class Reports:
             host,
             port,
             environment.options.broker_ip2 or host,
-            self._replicas.port,
+            self._roles.state().ha_port,
             str(folder.root),
             str(folder.commit_log),
         )

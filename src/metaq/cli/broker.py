@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,12 +54,12 @@ def show_status(
 
 
 def _wait(admin: Admin, name: str) -> None:
-    told = -1
+    told, never = -1, threading.Event()
     while (lag := _behind(admin.list_replicas(name))) != 0:
         if lag != told:
             print(f"{lag:,} B behind" if lag is not None else "no slave and master answer", file=sys.stderr)
             told = lag if lag is not None else told
-        time.sleep(WAIT_SECONDS)
+        never.wait(WAIT_SECONDS)
 
 
 def _behind(found: Sequence[Replica]) -> int | None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from metaq.model.leadership import ReplicaState
 from metaq.options import BrokerOptions, StoreOptions
 
 
@@ -72,8 +73,8 @@ class BrokerFacts(Struct, frozen=True, kw_only=True):
     delay_levels: Mapping[int, LevelProgress]
     unsaved: Mapping[str, str]
     """Configuration file → why it could not be saved last."""
-    slaves: Mapping[str, int]
-    """Address of a slave that copies this broker's log → LogOffset up to which it has it."""
+    replica: ReplicaState
+    """Its role, and how far its slaves or its master are."""
     trouble: str
     """What the store cannot do or has lost; empty if all is well."""
 

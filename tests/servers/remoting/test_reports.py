@@ -5,6 +5,7 @@ from __future__ import annotations
 from metaq.broker.stats import Stats
 from metaq.clock import FakeClock
 from metaq.model.facts import BrokerFacts, BrokerSettings, LevelProgress, PutLatencies, Rates
+from metaq.model.leadership import Epoch, ReplicaState, SlaveState
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.servers.remoting.reports import namesrv_settings_text, runtime_table, settings_text
 from metaq.servers.remoting.rocketmq_settings import DEFAULTS
@@ -18,7 +19,10 @@ FACTS = BrokerFacts(
     log_folder="/d/commitlog", put_latencies=PutLatencies(0.001_234, 0.0256, 0.4), held_pulls=3, staged_parts=11, staged_bytes=2200, held_for="long",
     held_bytes=77,
     delay_levels={3: LevelProgress(5, 8)}, unsaved={"topics.json": "broken", "delayOffset.json": "full"}, trouble="lost",
-    slaves={"10.0.0.2:40000": 4900, "10.0.0.3:40000": 5000},
+    replica=ReplicaState(
+        "broker-a", 0, "SYNC_MASTER", True, 100, 5000, 10912, (Epoch(7, 0, "x", 0),), "10.0.0.4:10911", 5100,
+        slaves=(SlaveState("10.0.0.2:40000", 4900, 250), SlaveState("10.0.0.3:40000", 5000, 0)),
+    ),
 )  # fmt: skip
 
 
@@ -30,7 +34,8 @@ def test_figures_stand_under_rocketmqs_names():
         "getTotalTps": "11.000000 22.000000 33.000000", "putMessageAverageSize": "250.0",
         "remainHowManyDataToFlush": "4.0 KiB", "commitLogDiskRatio": "0.2500", "scheduleMessageOffset_3": "5,8",
         "unsavedFiles": "topics.json: broken; delayOffset.json: full", "metaqTrouble": "lost", "heldPulls": "3",
-        "metaqSlaves": "10.0.0.2:40000 4900; 10.0.0.3:40000 5000",
+        "metaqSlaves": "10.0.0.2:40000 4900 250; 10.0.0.3:40000 5000 0", "metaqEpoch": "7",
+        "metaqMaster": "10.0.0.4:10911 5100",
         "metaqStagedParts": "11", "metaqStagedBytes": "2200", "commitLogDiskRatio_/d/commitlog": "0.2500",
         "commitLogDirCapacity": "Total : 3.0 TiB, Free : 2.5 GiB.", "putLatency99": "1.23", "putLatency999": "25.60",
         "putMessageEntireTimeMax": "400",
