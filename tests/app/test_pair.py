@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-import metaq.app.role.slave
+import metaq.app.role.following
 from metaq import aio
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.namesrv import RunningNamesrv, start_namesrv
@@ -245,8 +245,8 @@ def test_a_slave_leaves_messages_and_settings_to_its_master(tmp_path):
 
 def test_a_slave_has_its_masters_tables(tmp_path, monkeypatch):
     """Topics made, changed and deleted, groups, and progress, also where it was set back."""
-    monkeypatch.setattr(metaq.app.role.slave, "SYNC_SECONDS", 0.02)
-    monkeypatch.setattr(metaq.app.role.slave, "HURRY_SECONDS", 0.02)
+    monkeypatch.setattr(metaq.app.role.following, "SYNC_SECONDS", 0.02)
+    monkeypatch.setattr(metaq.app.role.following, "HURRY_SECONDS", 0.02)
 
     async def body() -> None:
         async with opened(tmp_path) as pair, aio.Producer(pair.namesrv.address) as producer:

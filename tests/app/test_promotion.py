@@ -21,7 +21,7 @@ from metaq.client.conversation.call import Call
 from metaq.client.conversation.driver import ask
 from metaq.client.shared.transport import Transport
 from metaq.errors import BrokerError, ConfigError
-from metaq.model import SendStatus
+from metaq.model import Message, SendStatus
 from metaq.options import BrokerOptions, NamesrvOptions
 from metaq.store.offline.reader import StoreReader
 from metaq.testing import free_port
@@ -268,6 +268,26 @@ def test_a_master_can_step_down_without_a_successor(tmp_path):
             await brokers.ask("a", Promote(force=True))
             await send(brokers, 3, 3)
             await brokers.same()
+
+    asyncio.run(body())
+
+
+def test_what_is_owed_is_delivered_by_the_new_leader_once(tmp_path):
+    """Delayed messages that were sent to the old one, due before, at and after the change."""
+
+    async def body() -> None:
+        async with opened(tmp_path) as brokers:
+            async with aio.Producer(brokers.namesrv.address, timeout=PATIENCE, retries=50) as producer:
+                for number in range(20):
+                    await producer.send(Message("orders", b"%d" % number, delay_level=1 if number < 10 else 2))
+                await brokers.ask("b", Promote())
+                for number in range(20, 30):
+                    await producer.send(Message("orders", b"%d" % number, delay_level=1))
+            await brokers.restart_when_it_asks("a")
+            assert sorted(await consume(brokers, 30)) == list(range(30))
+            await brokers.same()
+            # Nothing more is delivered by either.
+            assert sum(stats.max_offset for _, stats in brokers.broker("b").reports.topic_stats("orders")) == 30
 
     asyncio.run(body())
 

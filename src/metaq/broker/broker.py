@@ -35,6 +35,7 @@ from metaq.broker.pulls.predicates import MakeHelper, Predicates
 from metaq.broker.pulls.pull import PullService
 from metaq.broker.pulls.resets import OffsetResets
 from metaq.broker.reloading import Reloading
+from metaq.broker.replication.feed import TableFeed
 from metaq.broker.replication.replicas import Replicas
 from metaq.broker.replication.roles import Roles
 from metaq.broker.replication.tables import FollowedTables
@@ -145,7 +146,11 @@ class Broker:
         self.deletions = Deletions(
             clock, store, self.topics, self.offsets, self.gates, files.deleted, files.generations, call_soon
         )
-        self.followed = FollowedTables(environment, tables, self.deletions, files.delay)
+        self.feed = TableFeed(
+            environment, tables, self.deletions, self.filters, lambda: self.schedule.positions.offsets
+        )
+        """Of a master: tells its slaves what has changed in its tables."""
+        self.followed = FollowedTables(environment, tables, self.deletions, self.filters, files.delay, call_soon)
         """Of a slave: takes over its master's tables."""
         self.roles = Roles(environment, files.leadership, self.replicas, gatekeeper, call_soon)
         self.staging = StagingService(
@@ -236,11 +241,15 @@ class Broker:
         self._take_role(
             f"{self.environment.name} takes no messages here: this broker is a slave (brokerId {self.options.broker_id})"
         )
+        self.roles.has_led = False
+        self.feed.end()
+        self.followed.begin()
         self._parts.open(leading=False)
 
     def step_down(self, why: str | None) -> None:
         """Take no messages and changes any more, for this reason, with all parts still open; None: take them again."""
         self._take_role(why)
+        self.roles.has_led = why is not None
 
     def _take_role(self, follows: str | None) -> None:
         """Args: follows: why no message is taken; None: this broker leads."""
@@ -257,6 +266,7 @@ class Broker:
 
         Raises ConfigError: a file cannot be read, or MetaQ 1.x's settings contradict each other. The broker cannot be used then.
         """
+        self.followed.settle()
         self._take_role(None)
         self._parts.open(leading=True)
 

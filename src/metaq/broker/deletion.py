@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 GENERATIONS_MAX = 10_000
 """Deleted topics, and groups with progress in them, that are kept though no topic has their name now; the newest."""
-_GROUP = "@"
+GROUP = "@"
 """Before a group's name, as in consumerOffset.json; no topic and no group has it in its name."""
-_STORE = _GROUP
+STORE = GROUP
 """Key of the store's own generation."""
 
 
@@ -57,41 +57,53 @@ class Deletions(BrokerPart):
     ) -> None:
         self._store, self._topics, self._offsets, self._gates = store, topics, offsets, gates
         self._clock, self._call_soon = clock, call_soon
+        self._watchers: list[Callable[[str], None]] = []
         version, saved = file.read(DataVersion())
-        self.marks = SavedTable(file, saved, version, clock=clock, call_soon=call_soon)
+        self.marks = SavedTable(file, saved, version, clock=clock, call_soon=call_soon, shown=self._changed)
         version, saved = generations.read(DataVersion())
-        self._generations = SavedTable(generations, saved, version, clock=clock, call_soon=call_soon)
+        self.generations = SavedTable(
+            generations, saved, version, clock=clock, call_soon=call_soon, shown=self._changed
+        )
         """Topic, or `topic@group`: groups that had progress in the topic when it was deleted."""
-        for topic in {*self._generations.table, *self.marks.table}:
-            if _GROUP not in topic:
-                self._is_anew(topic)
+        for topic in {*self.generations.table, *self.marks.table}:
+            if GROUP not in topic:
+                self.is_anew(topic)
+
+    def watch(self, watcher: Callable[[str], None]) -> None:
+        """Call `watcher` with the key of each generation that changes from now on: a topic, `topic@group`, or `STORE`."""
+        self._watchers.append(watcher)
+
+    def _changed(self, key: str) -> None:
+        for watcher in self._watchers:
+            watcher(key)
 
     def generation(self, topic: str) -> int:
         """Return what tells a topic from those of its name before it: the LogOffset of the last deletion.
 
         Without one, the time when the store was new, ms, below 0; 0: a RocketMQ, or an earlier release, has made the store.
         """
-        table = self._generations.table
-        return self.marks.table.get(topic) or table.get(topic) or table.get(_STORE, 0)
+        table = self.generations.table
+        return self.marks.table.get(topic) or table.get(topic) or table.get(STORE, 0)
 
     def returns(self, group: str, topic: str) -> bool:
         """Return whether a group without progress in a topic had some when the topic was deleted.
 
         It begins at the first message then: "latest" is for groups that are new.
         """
-        return f"{topic}{_GROUP}{group}" in self._generations.table
+        return f"{topic}{GROUP}{group}" in self.generations.table
 
     def drop_group(self, group: str) -> None:
         """Forget where a deleted group had progress."""
-        for key in [key for key in self._generations.table if key.endswith(f"{_GROUP}{group}")]:
-            self._generations.change(key, None)
+        for key in [key for key in self.generations.table if key.endswith(f"{GROUP}{group}")]:
+            self.generations.change(key, None)
 
     @property
     def failing(self) -> str:
         """Why the last save of a generation failed; "" if it did not."""
-        return self._generations.failing
+        return self.generations.failing
 
-    def _is_anew(self, topic: str) -> None:
+    def is_anew(self, topic: str) -> None:
+        """From now on, take no progress beyond the ends of the topic's queues: it may be of the topic before."""
         self._offsets.made_anew[topic] = lambda queue_id: self._end(topic, queue_id)
 
     def _end(self, topic: str, queue_id: int) -> int:
@@ -100,8 +112,8 @@ class Deletions(BrokerPart):
 
     def open(self) -> None:
         """Adjust the marks to a log that a crash has shortened, finish interrupted deletions, and date a new store."""
-        if not (self._store.log.end or self._generations.table or self.marks.table):
-            self._generations.start_with({_STORE: -self._clock.now_ms()})
+        if not (self._store.log.end or self.generations.table or self.marks.table):
+            self.generations.start_with({STORE: -self._clock.now_ms()})
         if moved := self._moved():
             self.marks.start_with(moved)
         for topic in self.marks.table:
@@ -180,9 +192,9 @@ class Deletions(BrokerPart):
         except OSError as failed:
             # The mark is saved: recovery empties these queues at the next start.
             log.error("the queues of the deleted topic %s stay until the next start: %s", name, failed)  # noqa: TRY400
-        self._is_anew(name)
+        self.is_anew(name)
         for group in self._offsets.groups_of(name):
-            self._generations.change(f"{name}{_GROUP}{group}", place)
+            self.generations.change(f"{name}{GROUP}{group}", place)
         self._offsets.drop_topic(name)
         self._offsets.save(lambda: self._call_soon(lambda: self._topics.reopen(name)))
 
@@ -192,17 +204,17 @@ class Deletions(BrokerPart):
         for topic in [topic for topic, place in self.marks.table.items() if place <= log_min]:
             if topic not in self._topics.closing:
                 # First: without the mark, the generation is there alone.
-                kept = self._generations.change(topic, self.marks.table[topic])
+                kept = self.generations.change(topic, self.marks.table[topic])
                 kept.when_done(functools.partial(self._forget, topic, self.marks.table[topic]))
 
     def _forget(self, topic: str, place: int, error: Refused | None) -> None:
         if error is not None or self.marks.table.get(topic) != place:
             return
         self.marks.change(topic, None)
-        table = self._generations.table
+        table = self.generations.table
         if len(table) <= GENERATIONS_MAX:
             return
-        gone = [key for key in table if key != _STORE and self._topics.get(key.partition(_GROUP)[0]) is None]
+        gone = [key for key in table if key != STORE and self._topics.get(key.partition(GROUP)[0]) is None]
         for key in sorted(gone, key=table.__getitem__)[:-GENERATIONS_MAX]:
-            self._generations.change(key, None)
+            self.generations.change(key, None)
             self._offsets.made_anew.pop(key, None)

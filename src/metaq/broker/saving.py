@@ -17,7 +17,7 @@ class TableSaving(BrokerPart):
     def __init__(self, environment: Environment, tables: Tables, deletions: Deletions) -> None:
         self._options, self._clock = environment.options, environment.clock
         self._topics, self._offsets = tables.topics, tables.offsets
-        self._tables = (tables.topics.saved, tables.groups.saved, deletions.marks)
+        self._tables = (tables.topics.saved, tables.groups.saved, deletions.marks, deletions.generations)
         self._offsets_due = 0.0
 
     def open(self) -> None:

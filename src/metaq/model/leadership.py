@@ -36,7 +36,7 @@ class CutTail(Struct, frozen=True, rename="camel"):
     """Where it had ended."""
     records: int
     queues: Mapping[str, Mapping[int, int]]
-    """Topic → queue id → messages that were cut off."""
+    """Topic → queue id → messages that were cut off, of the queues with the most."""
     folder: str
     """Where the bytes are kept; `metaq store dump` reads them."""
     at_ms: int

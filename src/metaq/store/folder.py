@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -112,10 +113,10 @@ class StoreFolder:
         os.pwrite(self._lock, b"lock", 0)
         _open_here.add(root)
 
-    def move_aside(self, topic: str) -> Path | None:
+    def move_aside(self, topic: str, queue_ids: Sequence[int] | None = None) -> Path | None:
         """Rename the folder of a topic's consume queues to a name that no topic can have. Returns the new path; None: no folder.
 
-        Raises OSError.
+        Args: queue_ids: only these, into a folder of such a name; None: all. Raises OSError.
         """
         # Deleting thousands of queue files takes long, and the topic may be made again meanwhile. A rename is at once.
         # The number is only a guess: the loop goes on until a name is free.
@@ -124,13 +125,20 @@ class StoreFolder:
             aside = self.consume_queues / f"{topic}{_ASIDE}{taken}"
             taken += 1
             try:
-                return (self.consume_queues / topic).rename(aside)
+                if queue_ids is None:
+                    return (self.consume_queues / topic).rename(aside)
+                aside.mkdir()
             except FileNotFoundError:
                 return None
             except OSError:
                 # Any other error is told; a taken name only means the next number.
                 if not aside.exists():
                     raise
+            else:
+                for queue_id in queue_ids:
+                    with contextlib.suppress(FileNotFoundError):  # it never had a message
+                        (self.consume_queues / topic / str(queue_id)).rename(aside / str(queue_id))
+                return aside
 
     def moved_aside(self) -> list[Path]:
         """Folders of deleted topics that still exist."""

@@ -58,7 +58,8 @@ class MessageWriter:
         The files are moved aside at once, so that the topic can be made again, and deleted by another thread.
 
         Args: place: the log offset below which all its records are gone with it, by default where the log ends now. The caller
-              has written it to `metaqDeleted.json`; otherwise a later start finds them again.
+              has written it to `metaqDeleted.json`; otherwise a later start finds them again. Queues that have records behind
+              it stay.
         Raises OSError: the files are still there; a start that knows of the deletion removes them.
         """
         # Renamed under the writer's lock, deleted by the thread: thousands of files would hold up every append.

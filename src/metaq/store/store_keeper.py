@@ -15,7 +15,7 @@ from metaq.store.worker import Worker
 class StoreKeeper:
     """`MessageStore.keeper`. What takes time is the housekeeping thread's: see `Housekeeper`.
 
-    `tick`, `retain`, `owes` and `checkpoint` are its bound methods.
+    `tick`, `retain`, `owes`, `checkpoint` and `follow_floors` are its bound methods.
     """
 
     def __init__(self, parts: Parts, housekeeper: Housekeeper, repairs: Repairs, workers: Iterable[Worker]) -> None:
@@ -23,6 +23,7 @@ class StoreKeeper:
         self._parts, self._floors, self._repairs, self._workers = parts, housekeeper.floors, repairs, list(workers)
         self.tick, self.retain, self.owes = housekeeper.tick, housekeeper.retain, housekeeper.owes
         self.checkpoint = housekeeper.checkpoint
+        self.follow_floors = housekeeper.follow_floors
 
     def retain_by(self, retentions: Retentions | None) -> None:
         """From now on, keep each topic's messages as its own rule says; None: all by `fileReservedTime`.
@@ -39,6 +40,11 @@ class StoreKeeper:
     def floor(self, topic: str) -> int:
         """LogOffset below which the topic has let go of its messages, though they may lie in the log; 0: of none."""
         return self._floors.table.get(topic, 0)
+
+    @property
+    def floors(self) -> Mapping[str, int]:
+        """Topic → its floor, of topics that have one. Another object whenever one has moved."""
+        return self._floors.table
 
     @property
     def kept(self) -> Mapping[str, int]:

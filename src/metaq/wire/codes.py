@@ -119,6 +119,7 @@ class RequestCode(enum.IntEnum):
     REPLICA_STATE = 30011
     PROMOTE = 30012
     STEP_DOWN = 30013
+    FOLLOW_TABLES = 30014
 
 
 class ResponseCode(enum.IntEnum):

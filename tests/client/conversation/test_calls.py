@@ -11,7 +11,7 @@ from msgspec import structs
 
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetRuntime, GetTopicStats
 from metaq.client.conversation.call import FAULTS, Call, unknown_topic
-from metaq.client.conversation.following import DELAY_OFFSETS, GROUP_OFFSETS, GROUPS, GetTable
+from metaq.client.conversation.following import DELAY_OFFSETS, GROUP_OFFSETS, GROUPS, FollowTables, GetTable
 from metaq.client.conversation.following import TOPICS as TOPICS_TABLE
 from metaq.client.conversation.groups import (
     GetConnections,
@@ -127,6 +127,7 @@ REQUESTS = [
     (GetTable(GROUPS), 201, {}),
     (GetTable(GROUP_OFFSETS), 43, {}),
     (GetTable(DELAY_OFFSETS), 45, {}),
+    (FollowTables(9, 4, 5000), 30014, {"feed": "9", "position": "4", "suspendTimeoutMillis": "5000"}),
     (UnregisterBroker(WHO), 104,
      {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "brokerId": "0"}),
 ]  # fmt: skip

@@ -88,6 +88,8 @@ def dear(name: str) -> dict[int, tuple[headers.Header | None, bytes]]:
         Code.VIEW_MESSAGE_BY_ID: (headers.ViewMessageHeader(offset=0), b""),
         Code.RELOAD: (None, b""),
         Code.LIST_STAGED: (headers.ListStagedHeader(), b""),
+        Code.REPLICA_STATE: (None, b""),
+        Code.FOLLOW_TABLES: (headers.FollowTablesHeader(), b""),
     }  # fmt: skip
 
 
@@ -113,6 +115,8 @@ CHEAP = {
     Code.LIST_BRANCHES: "at most 1000 entries",
     Code.END_BRANCH: "one record",
     Code.CLOSE_PARTITIONS: "one entry of a table",
+    Code.PROMOTE: "one at a time",
+    Code.STEP_DOWN: "one at a time",
 }
 """Codes without a dear request → why."""
 

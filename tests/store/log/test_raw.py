@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import struct
 
@@ -18,7 +19,7 @@ from metaq.store.message_store import MessageStore
 from metaq.store.queues.index_file import ENTRY
 from metaq.testing.faults import FaultyDisk
 from tests.crash.simulation.bare import log_files, read_log, read_units
-from tests.store.support import crash, message, open_store, put, read_all
+from tests.store.support import checkpoint, crash, message, open_store, put, read_all
 
 TOPICS = ("orders", "bills", SCHEDULE_TOPIC)
 
@@ -288,6 +289,33 @@ def test_a_topic_that_was_made_again_begins_its_queues_anew(tmp_path):
     with open_store(tmp_path / "b") as copy:
         copy.writer.append_raw(data, 0)
         assert read_all(copy, "T", 0) == [b"new"]
+
+
+def test_a_deletion_that_comes_behind_the_new_topics_messages_takes_the_old_ones_alone(tmp_path):
+    """Queues that got no new message are emptied, those that did have the new ones; after a crash too."""
+    with open_store(tmp_path / "a") as store:
+        for queue_id in range(3):
+            put(store, "T", queue_id, b"old", b"older")
+        store.writer.delete_topic("T")
+        place = store.log.end
+        put(store, "T", 1, b"new")
+        put(store, "T", 3, b"newer")
+        data = raw_log(tmp_path / "a", 0, store.log.end)
+    with open_store(tmp_path / "b") as copy:
+        copy.writer.append_raw(data, 0)
+        assert read_all(copy, "T", 0) == [b"old", b"older"]
+        checkpoint(copy)
+        copy.writer.delete_topic("T", place)
+        (tmp_path / "b/config/metaqDeleted.json").write_text(json.dumps({"deletedTopics": {"T": place}}))
+        assert [read_all(copy, "T", queue_id) for queue_id in range(4)] == [[], [b"new"], [], [b"newer"]]
+        assert copy.reader.existing_queue("T", 0) is None
+        put(copy, "T", 0, b"next")
+        copy.flusher.flush()
+        crash(copy, tmp_path / "c")
+        queue = copy.reader.existing_queue("T", 0)
+        assert (queue.min_offset, queue.max_offset) == (0, 1)
+    with open_store(tmp_path / "c") as found:
+        assert [read_all(found, "T", queue_id) for queue_id in range(4)] == [[b"next"], [b"new"], [], [b"newer"]]
 
 
 def test_a_full_disk_leaves_whole_records_and_it_goes_on_from_there(tmp_path, master):

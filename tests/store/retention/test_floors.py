@@ -17,6 +17,7 @@ from metaq.store.reads.pull import ReadStatus
 from metaq.store.retention.expiry import FileAge, decide
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import START_MS, answer, checkpoint, crash, open_store, put, read_all, small_options
+from tests.support import eventually
 
 EVERY_SECOND = "* * * * * ?"
 
@@ -314,3 +315,35 @@ def test_looks_at_many_queues_keep_no_file_open(tmp_path):
         look(store, clock)
         assert len(store.keeper.kept) == 301
         assert sum(1 for _ in pathlib.Path("/proc/self/fd").iterdir()) < before + 20
+
+
+def test_a_slave_has_its_masters_floors_once_its_log_is_there_and_they_never_go_back(tmp_path):
+    """One ahead of the log would hide what a new master appends there; after a restart they hold without the master."""
+    clock = FakeClock(START_MS)
+    with open_store(tmp_path, clock) as store:
+        fill(store, clock, "short", "long", rounds=6)
+        store.flusher.flush()
+        first, ahead = store.log.run.files[1].start, store.log.run.files[-1].end + 5 * store.log.file_bytes
+        store.keeper.follow_floors({"short": first, "long": ahead})
+        eventually(lambda: store.keeper.floor("short") == first)
+        assert len(numbers(store, "short")) < 6
+        assert (store.keeper.floor("long"), numbers(store, "long")) == (0, list(range(6)))
+        store.keeper.follow_floors({"short": 0})
+        while store.log.end < ahead:
+            fill(store, clock, "short", "long", rounds=1)
+        left = len(numbers(store, "short"))
+        store.flusher.flush()
+        store.keeper.follow_floors({})
+        eventually(lambda: store.keeper.floor("long") == ahead)
+        assert (store.keeper.floor("short"), len(numbers(store, "short"))) == (first, left)
+        store.keeper.follow_floors({"other": store.log.end + store.log.file_bytes})
+        store.keeper.follow_floors(None)
+        place = store.log.end + store.log.file_bytes
+        while store.log.end < place:
+            fill(store, clock, "other", rounds=1)
+        store.flusher.flush()
+        store.keeper.follow_floors({"short": place})
+        eventually(lambda: store.keeper.floor("short") == place)
+        assert store.keeper.floor("other") == 0
+    with open_store(tmp_path, clock) as store:
+        assert store.keeper.floors == {"short": place, "long": ahead}

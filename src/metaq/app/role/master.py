@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Iterator
 from typing import Final
@@ -20,6 +21,7 @@ from metaq.net.address import join_address, split_address
 
 log = logging.getLogger(__name__)
 
+QUEUES_TOLD_MAX: Final = 200
 _TOPICS_NAMED: Final = 5
 
 
@@ -106,9 +108,9 @@ class MasterSearch:
         self.address = self._roles.master = address
         return ha_address
 
-    def heard(self, state: ReplicaState) -> None:
-        """Note how far the master's log goes."""
-        self._roles.master_end, self._roles.master_heard_ms = state.log_end, self._broker.clock.now_ms()
+    def heard(self, log_end: int) -> None:
+        """Note where the master's log ends."""
+        self._roles.master_end, self._roles.master_heard_ms = log_end, self._broker.clock.now_ms()
 
     async def _suits(self, state: ReplicaState, address: str) -> bool:
         """Return whether the broker at an address can be copied from; this log is a begin of its log then."""
@@ -120,7 +122,7 @@ class MasterSearch:
         elif state.epoch < own.epoch:
             why = f"was replaced: its epoch is {state.epoch}, and this log has been in epoch {own.epoch}"
         else:
-            self.heard(state)
+            self.heard(state.log_end)
             try:
                 await self._agree(state, address)
             except (NoCommonHistory, StoreError, OSError) as error:
@@ -153,7 +155,7 @@ class MasterSearch:
         broker, end = self._broker, self._broker.store.log.end
         done = await asyncio.to_thread(broker.store.writer.cut_off, place)
         folder = str(done.kept.folder) if done.kept else ""
-        tail = CutTail(place, end, done.records, done.queues, folder, broker.clock.now_ms())
+        tail = CutTail(place, end, done.records, _largest(done.queues), folder, broker.clock.now_ms())
         broker.log_was_cut()
         log.error(
             "this log and that of the master at %s have parted at log offset %d%s: %d bytes with %d records were cut off here%s; "
@@ -161,6 +163,15 @@ class MasterSearch:
             address, place, _since(state.epochs, place), end - place, tail.records, _named(tail), folder,
         )  # fmt: skip
         return tail
+
+
+def _largest(queues: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    """The queues that have lost most, so many that they can be kept and told."""
+    rows = [(count, topic, queue_id) for topic, counts in queues.items() for queue_id, count in counts.items()]
+    found: dict[str, dict[int, int]] = {}
+    for count, topic, queue_id in heapq.nlargest(QUEUES_TOLD_MAX, rows):
+        found.setdefault(topic, {})[queue_id] = count
+    return found
 
 
 def _since(epochs: tuple[Epoch, ...], place: int) -> str:

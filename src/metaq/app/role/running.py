@@ -38,10 +38,10 @@ Found: TypeAlias = tuple[str, ReplicaState]
 
 HAND_OVER_SECONDS: Final = 40.0
 """Longest wait for what the old master has taken last, s. Within `metaq.client.conversation.administration.CHANGE_SECONDS`."""
-LAST_LOOK_SECONDS: Final = 10.0
-"""Longest wait for the old master's tables as they were when it stepped down, s."""
-LAST_COPY_SECONDS: Final = 2.0
-"""So long a master that steps down serves on for its slaves to copy the end of its log; they can do so after its restart, too."""
+LAST_WORDS_SECONDS: Final = 1.0
+"""So long a master that has stepped down still tells its tables."""
+LAST_COPY_SECONDS: Final = 3.0
+"""So long it serves on for its slaves to copy the end of its log; they can do so after its restart, too."""
 
 
 class RunningRole:
@@ -85,14 +85,7 @@ class RunningRole:
             self._set(kept.role, kept.broker_id)
         options = self._broker.options
         if options.broker_role != SLAVE and (successor := await self._find_successor()) is not None:
-            address, state = successor
-            number = self._number_after(state)
-            log.warning(
-                "%s was replaced as master by the broker at %s, in epoch %d: it is a slave now, with brokerId %d",
-                self._broker.environment.name, address, state.epoch, number,
-            )  # fmt: skip
-            await ended(self._roles.keep(self._roles.following(number, address)))
-            self._set(SLAVE, number)
+            await self._give_way(*successor)
         check_role(options, self._metaq1, found=bool(self._roles.kept.role))
         if options.broker_role == SLAVE:
             await self._check_number()
@@ -102,6 +95,19 @@ class RunningRole:
         if not self._broker.store.recovered.in_order:
             await self._after_crash()
         self._broker.lead()
+
+    async def _give_way(self, address: str, state: ReplicaState) -> None:
+        """Be the slave of the broker that has replaced this master. Raises ConfigError: it cannot be one."""
+        name, number = self._broker.environment.name, self._number_after(state)
+        told = f"{name} was replaced as master by the broker at {address}, in epoch {state.epoch}"
+        if self._metaq1 is not None:
+            raise ConfigError(
+                f"{told}, and serves clients of MetaQ 1.x, which slaves do not in this version: start it without (server.ini, "
+                "[metaq1]), or not at all"
+            )
+        log.warning("%s: it is a slave now, with brokerId %d", told, number)
+        await ended(self._roles.keep(self._roles.following(number, address)))
+        self._set(SLAVE, number)
 
     async def _after_crash(self) -> None:
         """Lead the log that is there, with what slaves have of it beyond its end: a power cut may have taken that here."""
@@ -148,7 +154,8 @@ class RunningRole:
             self._lost.tick()
         if self._stepped_down is not None and not self.again.done():
             replicas, waited = self._broker.replicas, self._broker.clock.monotonic() - self._stepped_down
-            if replicas.copied >= self._broker.store.log.end or waited >= LAST_COPY_SECONDS:
+            is_copied = replicas.copied >= self._broker.store.log.end
+            if waited >= (LAST_WORDS_SECONDS if is_copied else LAST_COPY_SECONDS):
                 self.again.set_result("this broker starts again, as a slave")
 
     async def stop(self) -> None:
@@ -224,7 +231,11 @@ class RunningRole:
                 state.epoch,
                 self._roles.kept.epoch,
             )
-            await self._step_down(self._number_after(state), address)
+            try:
+                await self._step_down(self._number_after(state), address)
+            except Refused as error:
+                log.error("%s", error)  # noqa: TRY400  the text says it all
+                return False
             return True
         own = self._roles.kept.epochs[-1]
         try:
@@ -295,7 +306,6 @@ class RunningRole:
         if not role:
             role = found.role if found is not None and found.role in MASTERS else ASYNC_MASTER
         await slave.stop()
-        await slave.tables_saved()
         epoch = self._roles.began(number)
         try:
             await ended(self._roles.keep(self._roles.leading(role, epoch)))
@@ -343,10 +353,12 @@ class RunningRole:
             self._check_without(f"the master at {address} does not answer ({error})", force=force)
             return None
         await self._catch_up(slave, left, address, force=force)
-        # Once more, behind its last change. It may be starting again just now, with the same tables.
-        if not await slave.look_until(self._loop.time() + LAST_LOOK_SECONDS):
+        try:
+            await slave.tables.take_last()
+        except FAULTS as error:
             log.warning(
-                "the master's tables could not be had at last: groups may repeat what they consumed since the look before"
+                "the master's tables could not be had at last (%s): groups may repeat what they consumed just before",
+                error,
             )
         return state
 
@@ -369,7 +381,7 @@ class RunningRole:
     async def _catch_up(self, slave: Slave, left: ReplicaState, address: str, *, force: bool) -> None:
         broker = self._broker
         slave.search.takes_over = True
-        slave.search.heard(left)
+        slave.search.heard(left.log_end)
         try:
             async with asyncio.timeout(HAND_OVER_SECONDS):
                 await slave.following.copied(left.log_end)

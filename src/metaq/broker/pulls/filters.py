@@ -23,6 +23,7 @@ from metaq.log import RateLimitedLog
 from metaq.model.filters.predicates import PREDICATE
 from metaq.model.filters.sql import SQL92, TEXT_BYTES_MAX, Program, SqlError, compile_sql
 from metaq.model.filters.subscription import GroupFilter, SubscriptionData
+from metaq.model.topics.topic import check_group, check_partition_topic
 from metaq.options import KIB, MIB, BrokerOptions
 from metaq.saved_file import TextFile
 from metaq.wire.hot import Condition, Filter
@@ -75,6 +76,10 @@ class Filters(BrokerPart):
         self.failing = ""
         """Reason of the last save's failure; "" if it succeeded."""
         self.changes = 0
+        self.noted: Callable[[str, str], None] | None = None
+        """Called with topic and group of each filter that changes: a master tells its slaves."""
+        self.followed = False
+        """A master's filters are taken over, and it says when a group is gone: `expire` does nothing."""
         now = clock.now_ms()
         self._table: FilterTable = {
             # Alive in the file: its group may have gone before the restart, and joins again with a heartbeat if not.
@@ -335,10 +340,31 @@ class Filters(BrokerPart):
         self._bytes += _size(one) - (0 if old is None else _size(old))
         self._table[key] = one
         self._topics_of.setdefault(one.group, set()).add(one.topic)
-        self._dirty = True
-        self.changes += 1
+        self._change(key)
         if self._bytes > KEPT_BYTES_MAX:
             self._make_room(key)
+
+    def _change(self, key: tuple[str, str]) -> None:
+        self._dirty = True
+        self.changes += 1
+        if self.noted is not None:
+            self.noted(*key)
+
+    def take(self, topic: str, group: str, one: GroupFilter | None) -> None:
+        """Store a filter as a master has it; None: drop it. Raises Refused INVALID: no master has such a one."""
+        if one is None:
+            self._drop([(topic, group)])
+            return
+        if one.expression_type != SQL92 or len(one.expression) > TEXT_BYTES_MAX:
+            raise Refused(
+                Reason.INVALID,
+                f"the filter of group {group} for topic {topic} has {len(one.expression)} characters and type {one.expression_type:.40}: "
+                f"{SQL92} is kept, up to {TEXT_BYTES_MAX}",
+            )
+        check_partition_topic(topic)
+        check_group(group)
+        if self._table.get((topic, group)) != one:
+            self._put(one)
 
     def _count(self, key: tuple[str, str], one: GroupFilter | None, sign: int) -> None:
         """Count a filter for the client that brought it, if that was in this run."""
@@ -387,12 +413,13 @@ class Filters(BrokerPart):
                 if not topics:
                     del self._topics_of[one.group]
                 self._bytes -= _size(one)
-                self._dirty = True
-                self.changes += 1
+                self._change(key)
 
     def expire(self, online: Collection[str]) -> None:
         """Mark filters of groups that are offline, and drop those dead for filterDataCleanTimeSpan."""
         self._log.tick()
+        if self.followed:
+            return
         now, span = self._steady.now_ms(), self._options.filter_data_clean_time_span
         for key, one in list(self._table.items()):
             if one.dead and now - one.dead_ms >= span:

@@ -57,6 +57,8 @@ class Roles:
         """As it is on the disk."""
         self.leads = True
         """Whether this broker takes messages."""
+        self.has_led = False
+        """Whether it has stepped down, and does not follow yet: its tables are the newest that there are."""
         self.master, self.master_end, self.master_heard_ms = "", -1, 0
         """Of a slave: its master's address, where that log ended when it was last heard, and when that was."""
         self._promote: Callable[[RoleChange, str, bool], None] | None = None

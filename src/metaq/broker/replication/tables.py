@@ -1,22 +1,64 @@
-"""What a slave takes over of its master that is not in the log: topics, groups, progress of groups and of delayed messages."""
+"""What a slave takes over of its master that is not in the log: whole tables of a RocketMQ, changes of a master of ours.
+
+Each is saved before it is shown, as a change by a client is. What counts records of the log waits until they are here: a slave
+that leads next must neither deliver a delayed message never, because its copy was not copied, nor take its own new records for
+those of a topic that the master had deleted.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypeVar
 
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
-from metaq.broker.tables.offsets import OffsetTable
-from metaq.broker.transactions.progress import LOG_POSITION
-from metaq.errors import Refused
+from metaq.broker.pulls.filters import Filters
+from metaq.broker.replication.deletions import FollowedDeletions
+from metaq.broker.replication.progress import Ahead, FollowedProgress
+from metaq.broker.tables.groups import check_settings
+from metaq.broker.tables.topics import check_numbers
+from metaq.errors import Reason, Refused, RemoteProtocolError
+from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
 from metaq.model import DelayProgress, GroupConfig, TopicConfig
+from metaq.model.table_changes import TableChanges
+from metaq.model.topics.system import TRANSACTION_GROUP
 from metaq.model.topics.topic import check_group, check_partition_topic
 from metaq.saved import Saving
 from metaq.saved_file import TextFile
 
 log = logging.getLogger(__name__)
+
+AGAIN_SECONDS: Final = 10.0
+"""Time after a failed save until the master is asked for everything again."""
+UNSAVED_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of the log that a start of this broker as a leader reads for delayed messages that were delivered, at most."""
+_OF_A_PIECE: Final = 50
+_OFFSETS_OF_A_PIECE: Final = 500
+
+T = TypeVar("T")
+
+
+class WithTheLog(Generic[T]):
+    """Values that hold from a LogOffset on: the newest is taken when the log is there, and none is passed over for ever."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, T] | None = None
+        self._last: tuple[int, T] | None = None
+
+    def put(self, place: int, value: T) -> None:
+        if self._first is None:
+            self._first = place, value
+        else:
+            self._last = place, value
+
+    def due(self, log_end: int) -> tuple[int, T] | None:
+        """Return the newest value that holds where the log ends, with its place, once."""
+        found = None
+        while self._first is not None and self._first[0] <= log_end:
+            found, self._first, self._last = self._first, self._last, None
+        return found
 
 
 class FollowedTables:
@@ -24,18 +66,247 @@ class FollowedTables:
 
     Args:
         delay: delayOffset.json, which is read when the slave begins to lead.
+        call_soon: brings a call from another thread to this one.
     """
 
     def __init__(
-        self, environment: Environment, tables: Tables, deletions: Deletions, delay: TextFile[DelayProgress]
+        self,
+        environment: Environment,
+        tables: Tables,
+        deletions: Deletions,
+        filters: Filters,
+        delay: TextFile[DelayProgress],
+        call_soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        self._store, self._tables, self._deletions, self._delay = environment.store, tables, deletions, delay
-        self._offsets: OffsetTable = {}
-        """The master's, as it was told last."""
-        self._agreed: dict[tuple[str, str, int], int] = {}
-        """(topic, group, queue id) → the offset here when the master's was taken over; a later one was committed here."""
+        self._store, self._clock, self._tables = environment.store, environment.clock, tables
+        self._deletions, self._filters, self._delay = deletions, filters, delay
+        self._progress = FollowedProgress(tables.offsets)
+        self._marks = FollowedDeletions(
+            environment, tables.topics, deletions, self._progress.drop_own, self._ended, call_soon
+        )
+        self.take_offsets = self._progress.take_all
+        self._follows = False
+        self._place = 0, 0
+        """Feed of the master, and number of its last change that was taken over."""
+        self._told: dict[str, set[str]] | None = None
+        """Table → names that the master has told since it began anew; None: it has told all."""
+        self._again_at: float | None = None
+        self._delays = WithTheLog[Mapping[int, int]]()
+        self._delivered: DelayProgress | None = None
+        """The newest of these that holds for this log."""
+        self._saved_delays: DelayProgress | None = None
+        self._transactions = WithTheLog[dict[str, dict[int, int]]]()
         self._faults = RateLimitedLog(log, environment.clock)
 
+    # -- the role
+    def begin(self) -> None:
+        """Begin to follow: nothing is known of the master."""
+        self._follows, self._place, self._told, self._again_at = True, (0, 0), None, None
+        self._progress.begin()
+
+    def settle(self) -> None:
+        """Before this broker leads: what was told holds as far as this log goes, and what lies beyond its end is forgotten."""
+        if not self._follows:
+            return
+        self._follows, self._filters.followed = False, False
+        self._advance()
+        self._marks.settle()
+        self._store.keeper.follow_floors(None)
+        self._delays, self._transactions = WithTheLog(), WithTheLog()
+        self._progress.end(self._end_of)
+        if self._delivered is not None and self._delivered != self._saved_delays:
+            self._save_delays(self._delivered)
+        self._delivered = self._saved_delays = None
+        self._delay.file.flush()
+
+    def _end_of(self, topic: str, queue_id: int) -> int:
+        queue = self._store.reader.existing_queue(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def tick(self) -> None:
+        """Take over what the log has reached. Called ten times a second."""
+        self._faults.tick()
+        self._advance()
+
+    def _advance(self) -> None:
+        self._marks.advance()
+        # Durable: after a power cut the copies that they count would be missing.
+        flushed = self._store.state.flushed
+        if (delays := self._delays.due(flushed)) is not None:
+            self.take_delays(delays[1], delays[0])
+        if (transactions := self._transactions.due(flushed)) is not None:
+            for topic, queues in transactions[1].items():
+                for queue_id, offset in queues.items():
+                    self._tables.offsets.take(TRANSACTION_GROUP, topic, queue_id, offset)
+
+    # -- of a master of ours
+    @property
+    def place(self) -> tuple[int, int]:
+        """Feed of the master, and number of its last change that is here; both 0: everything is wanted."""
+        if self._again_at is not None and self._clock.monotonic() >= self._again_at:
+            self._place = 0, 0
+        return self._place
+
+    def end_of_changes(self) -> None:
+        """The master does not tell changes any more: another program is at its address now."""
+        self._place, self._filters.followed = (0, 0), False
+
+    def take(self, changes: TableChanges) -> InPieces[None]:
+        """Take over what has changed at a master of ours; nothing more of it from the moment on when this broker leads.
+
+        Raises RemoteProtocolError: it does not go on with what was told before.
+        """
+        for _ in self._take(changes):
+            yield
+            if not self._follows:
+                return
+
+    def _take(self, changes: TableChanges) -> InPieces[None]:
+        self._filters.followed = True
+        if not changes.since:
+            self._begin_anew()
+        elif (changes.feed, changes.since) != self._place:
+            raise RemoteProtocolError(
+                f"the master tells what has changed since {changes.since} of {changes.feed}; it was asked since "
+                f"{self._place[1]} of {self._place[0]}"
+            )
+        if changes.position < changes.since:
+            raise RemoteProtocolError(f"the master goes back from change {changes.since} to {changes.position}")
+        yield from self._take_named(changes)
+        yield from self._take_progress(changes)
+        yield from self._marks.take(changes.generations)
+        for topic, numbers in changes.closed_partitions.items():
+            self._tables.closed_partitions.put(topic, numbers)
+        if changes.floors:
+            self._store.keeper.follow_floors(self._floors(changes.floors))
+        if changes.delays is not None:
+            self._delays.put(changes.log_end, changes.delays)
+        self._advance()
+        if changes.complete and self._told is not None:
+            yield from self._drop_others(self._told)
+            self._told = None
+        self._place = changes.feed, changes.position
+
+    def _begin_anew(self) -> None:
+        self._again_at = None
+        self._told = {table: set[str]() for table in ("topics", "groups", "generations", "filters", "closed")}
+        self._progress.begin_anew()
+
+    def _note(self, table: str, names: Mapping[str, object]) -> None:
+        if self._told is not None:
+            self._told[table].update(names)
+
+    def _take_named(self, changes: TableChanges) -> InPieces[None]:
+        self._note("topics", changes.topics)
+        for number, (name, topic) in enumerate(changes.topics.items(), 1):
+            if topic is not None:
+                self._put_topic(name, topic)
+            elif not self._tables.topics.is_system(name):
+                self._tables.topics.saved.change(name, None).when_done(self._ended)
+            if not number % _OF_A_PIECE:
+                yield
+        self._note("groups", changes.groups)
+        for number, (name, group) in enumerate(changes.groups.items(), 1):
+            if group is not None:
+                self._put_group(name, group)
+            else:
+                self._tables.groups.saved.change(name, None).when_done(self._ended)
+            if not number % _OF_A_PIECE:
+                yield
+        self._note("generations", changes.generations)
+        self._note("closed", changes.closed_partitions)
+        for topic_name, groups in changes.filters.items():
+            self._note("filters", {f"{topic_name}@{name}": None for name in groups})
+            for name, one in groups.items():
+                try:
+                    self._filters.take(topic_name, name, one)
+                except Refused as error:
+                    self._faults.error("filter", "a filter of the master is not taken over: %s", error)
+                yield
+
+    def _take_progress(self, changes: TableChanges) -> InPieces[None]:
+        transactions = dict[str, dict[int, int]]()
+        number = 0
+        for topic, groups in changes.offsets.items():
+            for group, queues in groups.items():
+                if group == TRANSACTION_GROUP:
+                    transactions[topic] = {queue_id: place for queue_id, place in queues.items() if place is not None}
+                    continue
+                if not _is_row(topic, group):
+                    self._faults.error("offset", "progress of the group %.80r in %.80r is not taken over", group, topic)
+                    continue
+                for queue_id, offset in queues.items():
+                    self._progress.take(topic, group, queue_id, offset)
+                    number += 1
+                    if not number % _OFFSETS_OF_A_PIECE:
+                        yield
+        if transactions:
+            self._transactions.put(changes.log_end, transactions)
+
+    def _floors(self, told: Mapping[str, int]) -> dict[str, int]:
+        found = dict[str, int]()
+        for topic, floor in told.items():
+            try:
+                found[check_partition_topic(topic)] = floor
+            except Refused as error:
+                self._faults.error("floor", "a floor of the master is not taken over: %s", error)
+        return found
+
+    def _drop_others(self, told: Mapping[str, set[str]]) -> InPieces[None]:
+        """Drop what the master has not: it has told everything that it has."""
+        topics, groups, closed = self._tables.topics, self._tables.groups, self._tables.closed_partitions
+        yield from self._progress.complete()
+        for name in [name for name in topics.table if name not in told["topics"] and not topics.is_system(name)]:
+            topics.saved.change(name, None).when_done(self._ended)
+            yield
+        for name in [name for name in groups.table if name not in told["groups"]]:
+            groups.saved.change(name, None).when_done(self._ended)
+            yield
+        yield from self._marks.take(
+            {key: None for key in self._marks.keys() if key not in told["generations"]}  # noqa: SIM118  no mapping
+        )
+        for topic, group in [row for row in self._filters.table if "@".join(row) not in told["filters"]]:
+            self._filters.take(topic, group, None)
+            yield
+        for topic in [topic for topic in closed.topics() if topic not in told["closed"]]:
+            closed.put(topic, ())
+
+    def _ended(self, error: Refused | None) -> None:
+        """Note the end of a change. A failed one is taken over when everything is told again."""
+        if error is not None and self._again_at is None:
+            self._faults.warning("save", "what the master has told is not taken over yet: %s", error)
+            self._again_at = self._clock.monotonic() + AGAIN_SECONDS
+
+    def ahead(self) -> list[Ahead]:
+        """Return (group, topic, queue id, offset) of what groups have committed here beyond what the master has told last."""
+        return self._progress.ahead(self._marks.waiting)
+
+    # -- of any master
+    def _put_topic(self, name: str, config: TopicConfig) -> None:
+        own = self._tables.topics
+        try:
+            if name not in own.table:
+                check_partition_topic(name)
+            _check_name(name, config.name)
+            check_numbers(config)
+        except Refused as error:  # a master's word makes no path
+            self._faults.error(name, "a topic of the master is not taken over: %s", error)
+            return
+        if name in own.closing:  # it was made anew there, and the one before is still on its way out
+            own.closing[name].when_done(lambda _error: self._put_topic(name, config))
+        else:
+            own.saved.change(name, config).when_done(self._ended)
+
+    def _put_group(self, name: str, config: GroupConfig) -> None:
+        try:
+            _check_name(name, config.name)
+            check_settings(config)
+        except Refused as error:
+            self._faults.error(name, "a group of the master is not taken over: %s", error)
+            return
+        self._tables.groups.saved.change(name, config).when_done(self._ended)
+
+    # -- of a RocketMQ
     def take_topics(self, topics: Mapping[str, TopicConfig], asked_at: int) -> None:
         """Make, change and delete topics as the master has.
 
@@ -44,13 +315,7 @@ class FollowedTables:
         """
         own = self._tables.topics
         for name, config in topics.items():
-            try:
-                check_partition_topic(name)
-            except Refused as error:  # a master's word makes no path
-                self._faults.error(name, "a topic of the master is not taken over: %s", error)
-                continue
-            if name not in own.closing:
-                own.saved.change(name, config)
+            self._put_topic(name, config)
         for name in [name for name in own.table if name not in topics and not own.is_system(name)]:
             if not self._has_since(name, asked_at):
                 try:
@@ -73,66 +338,45 @@ class FollowedTables:
         """Make, change and delete groups as the master has."""
         own = self._tables.groups
         for name, config in groups.items():
-            try:
-                check_group(name)
-            except Refused as error:
-                self._faults.error(name, "a group of the master is not taken over: %s", error)
-                continue
-            own.saved.change(name, config)
+            self._put_group(name, config)
         for name in [name for name in own.table if name not in groups]:
             own.saved.change(name, None)
 
-    def take_offsets(self, offsets: OffsetTable) -> None:
-        """Take over what has changed at the master, backwards too: a reset. What was only committed here stays."""
-        own = self._tables.offsets
-        for (topic, group), queues in offsets.items():
-            before = self._offsets.get((topic, group), {})
-            for queue_id, offset in queues.items():
-                known, told = own.get(group, topic, queue_id), before.get(queue_id)
-                if known is None or (offset != told if told is not None else offset > known):
-                    own.put(group, topic, queue_id, offset)
-                    self._agreed[topic, group, queue_id] = offset
-                elif told is None:  # of a time before this broker's start: whether it is newer is not known
-                    self._agreed[topic, group, queue_id] = known
-        for topic, group in self._offsets.keys() - offsets.keys():
-            own.drop(topic, group)
-        self._offsets = offsets
-
-    def ahead(self) -> list[tuple[str, str, int, int]]:
-        """Return (group, topic, queue id, offset) of what groups have committed here beyond what the master has told last."""
-        found = list[tuple[str, str, int, int]]()
-        for (topic, group), queues in self._offsets.items():
-            for queue_id, told in queues.items():
-                offset = self._tables.offsets.get(group, topic, queue_id) or 0
-                if offset > max(told, self._agreed.get((topic, group, queue_id), offset)):
-                    found.append((group, topic, queue_id, offset))
-        return found
-
-    def take_delays(self, offsets: Mapping[int, int], asked_at: int) -> None:
+    def take_delays(self, offsets: Mapping[int, int], log_offset: int) -> None:
         """Keep for the time when this broker leads how far the master has delivered.
 
-        Args: asked_at: where this log ended when the master was asked: what was delivered since is found in the log behind it.
+        Args: log_offset: where the log ended then, or before: what was delivered since is found in the log behind it.
         """
-        progress = DelayProgress(dict(offsets), asked_at)
-        self._delay.file.save_soon(lambda: self._delay.format.text(progress), self._was_saved)
+        self._delivered = progress = DelayProgress(dict(offsets), log_offset)
+        saved = self._saved_delays
+        # It holds for ever more of the log, of which a start reads the rest: not each step of that is worth a write.
+        if saved is None or saved.offsets != progress.offsets or log_offset - (saved.log_offset or 0) >= UNSAVED_BYTES:
+            self._save_delays(progress)
 
-    def flush(self) -> None:
-        """Wait until the progress of delayed messages is on the disk, or could not be put there. From any thread."""
-        self._delay.file.flush()
+    def _save_delays(self, progress: DelayProgress) -> None:
+        self._saved_delays = progress
+        self._delay.file.save_soon(lambda: self._delay.format.text(progress), self._was_saved)
 
     def log_was_cut(self) -> None:
         """Take progress back to where queues end now: what groups have consumed behind it is gone."""
-        offsets, reader = self._tables.offsets, self._store.reader
-        for (topic, group), queues in list(offsets.table.items()):
-            for queue_id, offset in list(queues.items()):
-                queue = reader.existing_queue(topic, queue_id)
-                end = queue.max_offset if queue is not None else 0
-                if topic == LOG_POSITION:  # a place in the log, and none in a queue
-                    end = self._store.log.end
-                if offset > end:
-                    offsets.put(group, topic, queue_id, end)
-                    self._agreed[topic, group, queue_id] = end
+        self._progress.cut(self._end_of, self._store.log.end)
 
     def _was_saved(self, error: OSError | None) -> None:
         if error is not None:
+            self._saved_delays = None
             self._faults.error("delays", "the progress of delayed messages could not be saved: %s", error.strerror)
+
+
+def _is_row(topic: str, group: str) -> bool:
+    try:
+        check_partition_topic(topic)
+        check_group(group)
+    except Refused:
+        return False
+    return True
+
+
+def _check_name(name: str, own: str) -> None:
+    """Raises Refused: the settings are of another one."""
+    if name != own:
+        raise Refused(Reason.INVALID, f"{name:.127} has the settings of {own:.127}")

@@ -5,7 +5,7 @@ In memory only, as in MetaQ 1.x: after a restart all are open. They are closed f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
@@ -35,6 +35,20 @@ class ClosedPartitions:
         """Open all partitions of a topic."""
         if self._closed.pop(topic, None):
             self._tell(topic)
+
+    def put(self, topic: str, numbers: Iterable[int]) -> None:
+        """Close exactly these partitions of a topic, as a master has."""
+        wanted = frozenset(numbers)
+        if wanted != self.of(topic):
+            if wanted:
+                self._closed[topic] = wanted
+            else:
+                del self._closed[topic]
+            self._tell(topic)
+
+    def topics(self) -> list[str]:
+        """Return the topics with closed partitions."""
+        return list(self._closed)
 
     def of(self, topic: str) -> frozenset[int]:
         """Return the closed partitions of a topic."""

@@ -83,13 +83,7 @@ class Groups:
 
     def update(self, config: GroupConfig) -> Pending:
         """Create or change a group for an administrator. Raises Refused for an illegal name or number."""
-        check_group(config.name)
-        for what, value, high in (
-            ("retryQueueNums", config.retry_queues, 1024),
-            ("retryMaxTimes", config.retry_max, RETRY_MAX),
-        ):
-            if not -1 <= value <= high:
-                raise Refused(Reason.INVALID, f"group {config.name}: {what}={value} is outside -1..{high}")
+        check_settings(config)
         return self.saved.change(config.name, config)
 
     def delete(self, name: str) -> Pending:
@@ -106,3 +100,14 @@ class Groups:
             self._quota.gone(name)
         for watcher in self._watchers:
             watcher(name)
+
+
+def check_settings(config: GroupConfig) -> None:
+    """Check name and numbers. Raises Refused INVALID."""
+    check_group(config.name)
+    for what, value, high in (
+        ("retryQueueNums", config.retry_queues, 1024),
+        ("retryMaxTimes", config.retry_max, RETRY_MAX),
+    ):
+        if not -1 <= value <= high:
+            raise Refused(Reason.INVALID, f"group {config.name}: {what}={value} is outside -1..{high}")

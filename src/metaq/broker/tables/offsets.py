@@ -30,6 +30,9 @@ class Offsets:
         self._table: OffsetTable = file.read() or {}
         self.made_anew: dict[str, Callable[[int], int]] = {}
         """Topic that was deleted once → function of a queue id: the queue's end. No offset beyond it is taken."""
+        self.noted: Callable[[str, str, int], None] | None = None
+        """Called with topic, group and queue id of what changes here (a slave's `take` is no such change). One at a time: a master
+        tells its slaves, a slave its master."""
 
     @property
     def table(self) -> Mapping[tuple[str, str], Mapping[int, int]]:
@@ -47,6 +50,19 @@ class Offsets:
         if topic in self.made_anew and (pulled or offset > self.made_anew[topic](queue_id)):
             return
         self._table.setdefault((topic, group), {})[queue_id] = offset
+        self._dirty = True
+        if self.noted is not None:
+            self.noted(topic, group, queue_id)
+
+    def take(self, group: str, topic: str, queue_id: int, offset: int | None) -> None:
+        """Store an offset, or None: drop it, as a master has it. Its log may be ahead: the queue's end here says nothing."""
+        if offset is not None:
+            self._table.setdefault((topic, group), {})[queue_id] = offset
+        else:
+            queues = self._table.get((topic, group), {})
+            queues.pop(queue_id, None)
+            if not queues:
+                self._table.pop((topic, group), None)
         self._dirty = True
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
@@ -73,7 +89,10 @@ class Offsets:
 
     def _drop(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
-            del self._table[key]
+            gone = self._table.pop(key)
+            if self.noted is not None:
+                for queue_id in gone:
+                    self.noted(*key, queue_id)
             # Also if the deletion's own save fails: the next periodic save has it.
             self._dirty = True
 

@@ -264,11 +264,7 @@ class Topics:
         check_topic(config.name)
         if self.is_system(config.name):
             raise Refused(Reason.INVALID, f"The topic[{config.name}] is conflict with system topic.")
-        for what, count in (("readQueueNums", config.read_queues), ("writeQueueNums", config.write_queues)):
-            if not 0 <= count <= QUEUES_MAX:
-                raise Refused(Reason.INVALID, f"topic {config.name}: {what}={count} is outside 0..{QUEUES_MAX}")
-        if not 0 <= config.perm <= 7:
-            raise Refused(Reason.INVALID, f"topic {config.name}: perm={config.perm} is outside 0..7")
+        check_numbers(config)
         # Otherwise a topic could be created again while its messages are being deleted.
         if config.name in self._closing:
             raise Saving(self._closing[config.name])
@@ -298,6 +294,10 @@ class Topics:
         """Call `watcher` with each topic that changes from now on, once the change is visible."""
         self._watchers.append(watcher)
 
+    def replaced(self, name: str) -> None:
+        """Void cached decisions about a topic whose queues are others now."""
+        self._changed(name)
+
     def _prepare_queues(self, names: list[str]) -> None:
         for name in names:
             queue_id = self._first_queues.pop(name, None)
@@ -322,6 +322,15 @@ class Topics:
         if perm & Perm.READ and perm & Perm.WRITE:
             return table
         return {name: structs.replace(config, perm=perm) for name, config in table.items()}
+
+
+def check_numbers(config: TopicConfig) -> None:
+    """Check numbers of queues and permissions. Raises Refused INVALID."""
+    for what, count in (("readQueueNums", config.read_queues), ("writeQueueNums", config.write_queues)):
+        if not 0 <= count <= QUEUES_MAX:
+            raise Refused(Reason.INVALID, f"topic {config.name}: {what}={count} is outside 0..{QUEUES_MAX}")
+    if not 0 <= config.perm <= 7:
+        raise Refused(Reason.INVALID, f"topic {config.name}: perm={config.perm} is outside 0..7")
 
 
 def _topic(name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> TopicConfig:

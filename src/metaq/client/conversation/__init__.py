@@ -29,7 +29,7 @@ its result; `driver.converse` drives it. A call for a particular peer is an `At(
 `groups`           `SendHeartbeat`, `LeaveGroup`, `ListMembers`, `members_of`, `GetConnections`, `GetProducers`, …; `locks`
 `administration`   `CreateTopic`, `DeleteTopic`, `GetTopicStats`, `GetRuntime`
 `registration`     `RegisterBroker`, `UnregisterBroker`: a broker's words to a name server
-`following`        `GetTable`: a slave's words to its master
+`following`        `GetTable`, `FollowTables`: a slave's words to its master
 `notices`          requests that a broker sends to a client on its own account
 =================  ====================================================================================================
 """

@@ -1,10 +1,12 @@
-"""Requests of a slave to its master (21, 43, 45, 201): what of a broker is not in its log."""
+"""Requests of a slave to its master: what of a broker is not in its log (21, 43, 45, 201, which RocketMQ has, and 30014, ours)."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from metaq.client.conversation.call import Call
+from metaq.model.table_changes import TableChanges
+from metaq.wire import following, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request
 
@@ -34,3 +36,28 @@ class GetTable(Call[bytes], frozen=True):
 
     def read(self, answer: Command) -> bytes:
         return bytes(answer.body)
+
+
+class FollowTables(Call[TableChanges], frozen=True):
+    """Return what has changed in the tables of a master of ours since change `position` of its feed `feed`.
+
+    The master waits for a change up to `suspend_ms`. A RocketMQ refuses with REQUEST_CODE_NOT_SUPPORTED.
+    """
+
+    seconds: ClassVar[float] = 10.0
+    """Beside `suspend_ms`."""
+
+    feed: int = 0
+    position: int = 0
+    suspend_ms: int = 0
+
+    @property
+    def action(self) -> str:
+        return "tell what has changed in its tables"
+
+    def request(self) -> Command:
+        header = headers.FollowTablesHeader(feed=self.feed, position=self.position, suspend_ms=self.suspend_ms)
+        return request(RequestCode.FOLLOW_TABLES, header)
+
+    def read(self, answer: Command) -> TableChanges:
+        return following.table_changes_of(answer.body)

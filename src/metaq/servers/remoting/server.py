@@ -1,7 +1,7 @@
 """Remoting server of a broker: what its sessions share, and the table of its request codes.
 
 A session (`session`) has a fast path for plain sends and pulls; all other requests go to the method with their code
-(`messages`, `replies`, `clients`, `transactions`, `staging`, `admin`).
+(`messages`, `replies`, `clients`, `transactions`, `staging`, `admin`, `following`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from metaq.servers.remoting.admin import AdminHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.clients import ClientHandlers
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, Identify
+from metaq.servers.remoting.following import FollowingHandlers
 from metaq.servers.remoting.handlers import table_of
 from metaq.servers.remoting.leading import by_leaders
 from metaq.servers.remoting.messages import MessageHandlers
@@ -79,6 +80,7 @@ class RemotingServer:
         if sweep.available():
             # One sweep for all connections of this server: the more of them it reads in a pass, the less each costs.
             self.workspace.sweep = SweptSends(self.workspace).sweep
+        self._following = FollowingHandlers(broker)
         self.handling = Handling(
             by_leaders(
                 table_of(
@@ -89,6 +91,7 @@ class RemotingServer:
                     StagingHandlers(broker, self.workspace),
                     BranchHandlers(broker, self.workspace),
                     AdminHandlers(broker, when_announced),
+                    self._following,
                 ),
                 broker,
             ),
@@ -110,6 +113,7 @@ class RemotingServer:
         """End what has waited too long. Called ten times a second."""
         self.workspace.held_acks.expire()
         self.handling.tick()
+        self._following.tick()
 
     def close(self) -> None:
         # A read that hangs on a slow disk must not hold up the stop: its connection is closed already.

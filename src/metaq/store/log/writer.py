@@ -401,8 +401,8 @@ class Writer:
         Returns where their files are now, which may be deleted; None: there were none. Raises OSError.
         """
         with self.lock:
-            self._deleted[topic] = self._log.end if place is None else place
-            return self._queues.remove(topic)
+            place = self._deleted[topic] = self._log.end if place is None else place
+            return self._queues.remove(topic, place)
 
     def drop_index_below(self, log_min: int) -> list[Path]:
         """Forget index files that point wholly below the log's begin. Returns them, see `Index.drop_below`."""

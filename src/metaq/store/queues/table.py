@@ -82,17 +82,23 @@ class Queues:
         """Whether the queue is still the one of its name, and not one of a topic that was deleted."""
         return self.table.get((queue.topic, queue.queue_id)) is queue
 
-    def remove(self, topic: str) -> Path | None:
-        """Forget the topic's queues and move their files aside. Returns where to; None: there were none.
+    def remove(self, topic: str, place: int) -> Path | None:
+        """Forget the topic's queues without records from the LogOffset `place` on, and move their files aside.
 
-        Raises OSError: the files are still there.
+        Those with such records are of a topic of the name that was made anew: a slave may have them already.
+
+        Returns where the files are now; None: there were none. Raises OSError: they are still there.
         """
         with self._lock:  # nobody may make a queue of that name between the look at the table and the rename
             self._listed = None
-            for key in [key for key in self.table if key[0] == topic]:
+            keys = [key for key in self.table if key[0] == topic]
+            gone = [key for key in keys if self.table[key].tail.log_end <= place]
+            for key in gone:
                 # Before the rename: who opens a file by its path afterwards must see the mark.
                 self.table.pop(key).give_up()
-        return self._folder.move_aside(topic)
+        if len(gone) == len(keys):
+            return self._folder.move_aside(topic)
+        return self._folder.move_aside(topic, [queue_id for _, queue_id in gone]) if gone else None
 
     def close(self) -> None:
         for queue in self.all():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -67,6 +68,10 @@ class Floors:
         self._never: set[Cron] = set()
         self._oldest: dict[QueueKey, tuple[ConsumeQueue, int, int]] = {}
         """Queue, its min offset at the last look, and the LogOffset of the message there: read once, not at each look."""
+        self._told: deque[Mapping[str, int] | None] = deque()
+        """What `follow` was given, for the housekeeping thread."""
+        self._ahead: dict[str, int] = {}
+        """A master's floors to which this log does not reach yet."""
 
     def _load(self) -> dict[str, int]:
         try:
@@ -180,6 +185,29 @@ class Floors:
                     "is full",
                     cron.text,
                 )
+
+    # ------------------------------------------------------------------ a slave's
+
+    def follow(self, told: Mapping[str, int] | None) -> None:
+        """Have `keep_up` take over a master's floors; None: forget those to which the log did not come. From any thread."""
+        self._told.append(told)
+
+    def keep_up(self) -> None:
+        """Move floors to where the master's are, once the log is durable up to there. They never go back.
+
+        Raises OSError: the floors could not be saved; none moved.
+        """
+        while self._told:
+            told = self._told.popleft()
+            self._ahead = {} if told is None else {**self._ahead, **told}
+        # A floor beyond the log's end would hide what a new master appends there.
+        end, log_min = self._parts.state.flushed, self._parts.log.settled_min
+        due = {topic: floor for topic, floor in self._ahead.items() if floor <= end}
+        moved = {topic: floor for topic, floor in due.items() if floor > max(self.table.get(topic, 0), log_min)}
+        if moved:
+            self._move(moved, self._parts.queues.all())
+        if due:
+            self._ahead = {topic: floor for topic, floor in self._ahead.items() if topic not in due}
 
     # ------------------------------------------------------------------ what is held
 

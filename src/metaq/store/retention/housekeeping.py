@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -95,6 +96,7 @@ class Housekeeper:
                 self.retain(now_ms)
                 if self._retain_at == now_ms:  # kept after a failure, and when the next look is due already
                     self._retain_at = None
+            self._keep_up()
             self.checkpoint()
         finally:
             self._pause = (clock.monotonic() - began) / _SHARE_OF_TIME
@@ -281,6 +283,15 @@ class Housekeeper:
                 raise
             self._told.error("floors", "no topic could let go of its messages: %s", error)
 
+    def _keep_up(self) -> None:
+        with self.work:
+            try:
+                self.floors.keep_up()
+            except OSError as error:
+                if not is_no_room(error):  # on a full disk go on: the checkpoint may need no more room
+                    raise
+                self._told.error("floors", "what topics have let go of at the master can still be read here: %s", error)
+
     def _is_carried(self, debt: Debt | None) -> bool:
         """Whether the needed record may still be written anew: its owner was asked fewer than `_CARRY_ROUNDS` times."""
         if debt is None or debt.log_offset != self._carried[0]:
@@ -344,6 +355,11 @@ class Housekeeper:
         except OSError as error:
             if not is_no_room(error):  # on a full disk go on: the deletion makes room
                 raise
+
+    def follow_floors(self, told: Mapping[str, int] | None) -> None:
+        """Have the thread take over a master's floors (`Floors.follow`). Returns at once."""
+        self.floors.follow(told)
+        self.worker.wake()
 
     def remove(self, folder: Path) -> None:
         """Have the thread delete a folder that was moved aside, after tails that do not name its queues. Returns at once."""

@@ -1,5 +1,5 @@
 """Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300,
-30010)."""
+30010, 30014)."""
 
 from __future__ import annotations
 
@@ -80,6 +80,15 @@ class StepDownHeader(Header, kw_only=True):
     """Number that it takes."""
     master: str = ""
     """Address of the broker that leads next; by default it is found at the name servers."""
+
+
+class FollowTablesHeader(Header, kw_only=True):
+    """FOLLOW_TABLES (30014), ours: what has changed in the tables since change `position` of the feed `feed`."""
+
+    feed: Long = 0
+    position: Long = 0
+    suspend_ms: Int = field(name="suspendTimeoutMillis", default=0)
+    """How long the answer may wait for a change, ms."""
 
 
 class VersionReplyHeader(Header, kw_only=True):

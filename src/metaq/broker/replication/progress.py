@@ -1,0 +1,139 @@
+"""Groups' progress on a slave: the master's, and what groups have committed here beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container
+from typing import Final
+
+from metaq.broker.tables.offsets import Offsets, OffsetTable
+from metaq.broker.transactions.progress import LOG_POSITION
+from metaq.in_pieces import InPieces
+from metaq.model.topics.system import TRANSACTION_GROUP
+
+_OF_A_PIECE: Final = 1000
+
+Ahead = tuple[str, str, int, int]
+"""(group, topic, queue id, offset)."""
+
+
+class FollowedProgress:
+    """Takes over what has changed at the master, backwards too: a reset. What was only committed here stays.
+
+    Only on the thread that owns the broker.
+    """
+
+    def __init__(self, offsets: Offsets) -> None:
+        self._own = offsets
+        self._told: OffsetTable = {}
+        """The master's, as it was told last."""
+        self._before: OffsetTable = {}
+        """What was told before the master began to tell everything anew."""
+        self._agreed: dict[tuple[str, str, int], int] = {}
+        """(topic, group, queue id) → the offset here when a lower one was taken over; only a later one was committed since."""
+        self._here: set[tuple[str, str, int]] = set()
+        """What was committed here since this broker follows."""
+
+    def begin(self) -> None:
+        """Begin to follow: nothing is known of the master."""
+        self._told, self._before, self._agreed, self._here = {}, {}, {}, set()
+        self._own.noted = lambda topic, group, queue_id: self._here.add((topic, group, queue_id))
+
+    def end(self, end_of: Callable[[str, int], int]) -> None:
+        """Before this broker leads: no progress lies beyond a queue's end, else its group would pass over what comes there.
+
+        Args: end_of: returns the end of the queue of a topic and queue id.
+        """
+        self.begin()
+        self._own.noted = None
+        for (topic, group), queues in self._own.table.items():
+            if group != TRANSACTION_GROUP:
+                for queue_id, offset in queues.items():
+                    if offset and offset > (end := end_of(topic, queue_id)):
+                        self._own.take(group, topic, queue_id, end)
+
+    def cut(self, end_of: Callable[[str, int], int], log_end: int) -> None:
+        """Behind a cut of the log, take progress back to where it ends. Args: as `end`."""
+        for (topic, group), queues in self._own.table.items():
+            for queue_id, offset in list(queues.items()):
+                end = log_end if topic == LOG_POSITION else end_of(topic, queue_id)
+                if offset > end:
+                    self._own.take(group, topic, queue_id, end)
+                    self._here.discard((topic, group, queue_id))
+
+    def begin_anew(self) -> None:
+        """All that the master has is told from now on, by `take`, until `complete`."""
+        for row, queues in self._told.items():
+            self._before.setdefault(row, {}).update(queues)
+        self._told = {}
+
+    def take(self, topic: str, group: str, queue_id: int, offset: int | None) -> None:
+        """Take over one offset; None: the master has none any more."""
+        row, place = (topic, group), (topic, group, queue_id)
+        known, told = self._own.get(group, topic, queue_id), self._told_of(row, queue_id)
+        if offset is None:
+            if told is not None:
+                self._forget(place)
+            return
+        if known is None or (offset != told if told is not None else offset > known):
+            self._own.take(group, topic, queue_id, offset)
+            self._agreed.pop(place, None)
+        elif told is None and known != offset:  # of a time before this broker's start: whether it is newer is not known
+            self._agreed[place] = known
+        self._told.setdefault(row, {})[queue_id] = offset
+
+    def _told_of(self, row: tuple[str, str], queue_id: int) -> int | None:
+        told = self._told.get(row, {}).get(queue_id)
+        return self._before.get(row, {}).get(queue_id) if told is None else told
+
+    def _forget(self, place: tuple[str, str, int]) -> None:
+        topic, group, queue_id = place
+        self._own.take(group, topic, queue_id, None)
+        self._agreed.pop(place, None)
+        self._here.discard(place)
+        for table in (self._told, self._before):
+            queues = table.get((topic, group), {})
+            queues.pop(queue_id, None)
+            if not queues:
+                table.pop((topic, group), None)
+
+    def complete(self) -> InPieces[None]:
+        """Drop what the master had and has not any more: all that it has was told."""
+        before, self._before = self._before, {}
+        for number, (row, queues) in enumerate(before.items(), 1):
+            for queue_id in queues.keys() - self._told.get(row, {}).keys():
+                self._forget((*row, queue_id))
+            if not number % _OF_A_PIECE:
+                yield
+
+    def take_all(self, table: OffsetTable) -> None:
+        """Take over a whole table, which has no row that the master has not."""
+        self.begin_anew()
+        for (topic, group), queues in table.items():
+            for queue_id, offset in queues.items():
+                self.take(topic, group, queue_id, offset)
+        for _ in self.complete():
+            pass
+
+    def drop_own(self, topics: Collection[str]) -> None:
+        """Drop what was committed here in topics that the master has deleted: it may be of the messages before."""
+        for topic, group in [row for row in self._own.table if row[0] in topics] if topics else ():
+            told = self._told.get((topic, group), {})
+            for queue_id in list(self._own.queues(group, topic)):
+                self._own.take(group, topic, queue_id, told.get(queue_id))
+                self._agreed.pop((topic, group, queue_id), None)
+                self._here.discard((topic, group, queue_id))
+
+    def ahead(self, without: Container[str] = ()) -> list[Ahead]:
+        """Return what groups have committed here beyond what the master has told last, in topics other than these."""
+        found, settled = list[Ahead](), list[tuple[str, str, int]]()
+        for place in self._here:
+            topic, group, queue_id = place
+            told, offset = self._told.get((topic, group), {}).get(queue_id), self._own.get(group, topic, queue_id)
+            if told is None or offset is None or topic in without or group == TRANSACTION_GROUP:
+                continue
+            if offset > max(told, self._agreed.get(place, told)):
+                found.append((group, topic, queue_id, offset))
+            else:
+                settled.append(place)
+        self._here.difference_update(settled)
+        return found
