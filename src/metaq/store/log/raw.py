@@ -6,12 +6,13 @@ byte is written: a later start would end the log at a record that it does not be
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from metaq.errors import StoreError
 from metaq.store.log.commit_log import BLANK_BYTES
 from metaq.store.log.scan import WHY
+from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.store.queues.dispatch import index_keys, topic_of
 from metaq.wire import hot
 
@@ -41,7 +42,7 @@ def runs_of(data: memoryview, log_offset: int, file_bytes: int, *, partial: bool
 
     Raises StoreError: it is not all records.
     """
-    runs = []
+    runs, legal = [], set[bytes]()
     start = 0
     while start < len(data):
         border = file_bytes - (log_offset + start) % file_bytes + start
@@ -49,8 +50,11 @@ def runs_of(data: memoryview, log_offset: int, file_bytes: int, *, partial: bool
         # The network is not trusted with the log: a record damaged on the way would be acknowledged as a copy.
         heads, end, outcome = hot.scan_records(data, start, stop, log_offset, _RECORDS_MAX, check_crc=True)
         for head in heads:
-            if topic_of(head) is None or head.queue_id < 0:  # its queue's folder is named after them
+            if head.queue_id < 0 or (
+                head.topic not in legal and topic_of(head) is None
+            ):  # its queue's folder is named after them
                 raise _refusal(head.log_offset, f"a record of queue {head.queue_id} of topic {head.topic[:200]!r}")
+            legal.add(head.topic)
         blank = data[end:end]
         rest = False
         if outcome == hot.END_BLANK:
@@ -101,22 +105,53 @@ def _refusal(place: int, what: str) -> StoreError:
     return StoreError(f"log offset {place} of the bytes to append holds {what}: none of them was appended")
 
 
-def groups(
-    run: RawRun, keys_max: int, restarts: Container[int]
-) -> Iterator[tuple[memoryview, list[hot.RecordHead], int]]:
-    """The run in pieces of so many index keys at most, or of one record: (bytes, heads, keys).
+class Target:
+    """A queue that copied records belong to."""
 
-    `restarts`: the log offsets of records with which a queue begins anew; each is the first of its piece.
+    __slots__ = ("dead_below", "key", "queue", "wanted")
+
+    def __init__(self, key: tuple[str, int], queue: ConsumeQueue | None, dead_below: int) -> None:
+        self.key, self.queue = key, queue
+        self.dead_below = dead_below
+        """LogOffset below which its records are of a deleted topic of the name."""
+        self.wanted = queue.max_offset if queue is not None else 0
+        """Queue offset of the next record."""
+
+
+class Copied(NamedTuple):
+    """Records of a run that are appended together."""
+
+    records: memoryview
+    heads: Sequence[hot.RecordHead]
+    targets: Sequence[Target | None]
+    """Of each; None: it has no unit."""
+    keys: Sequence[list[bytes]]
+    """Of each, what it is indexed by."""
+
+    @property
+    def entries(self) -> int:
+        """Index entries of all."""
+        return sum(map(len, self.keys))
+
+
+def groups(run: RawRun, targets: Sequence[Target | None], keys_max: int, restarts: Container[int]) -> Iterator[Copied]:
+    """The run in pieces of so many index keys at most, or of one record.
+
+    Args:
+        targets: of each record of the run.
+        restarts: the log offsets of records with which a queue begins anew; each is the first of its piece.
     """
-    start = stop = keys = 0
-    heads: list[hot.RecordHead] = []
-    for head in run.heads:
-        more = len(index_keys(head))
-        if heads and (keys + more > keys_max or head.log_offset in restarts):
-            yield run.records[start:stop], heads, keys
-            start, heads, keys = stop, [], 0
-        heads.append(head)
+    heads, keys = run.heads, [index_keys(head) for head in run.heads]
+    if not restarts and sum(map(len, keys)) <= keys_max:
+        if heads:
+            yield Copied(run.records, heads, targets, keys)
+        return
+    first = start = stop = entries = 0
+    for number, (head, more) in enumerate(zip(heads, keys, strict=True)):
+        if number > first and (entries + len(more) > keys_max or head.log_offset in restarts):
+            yield Copied(run.records[start:stop], heads[first:number], targets[first:number], keys[first:number])
+            first, start, entries = number, stop, 0
         stop += head.size
-        keys += more
+        entries += len(more)
     if heads:
-        yield run.records[start:stop], heads, keys
+        yield Copied(run.records[start:stop], heads[first:], targets[first:], keys[first:])

@@ -24,10 +24,10 @@ from metaq.store.checkpoint import IndexMark
 from metaq.store.log.commit_log import BLANK_BYTES
 from metaq.store.log.parts import Parts
 from metaq.store.log.populate import Populator
-from metaq.store.log.raw import Appended, groups, runs_of
+from metaq.store.log.raw import Appended, Copied, Target, groups, runs_of
 from metaq.store.log.scan import LogScan, past_damage
 from metaq.store.queues.consume_queue import ConsumeQueue, Unit
-from metaq.store.queues.dispatch import index_keys, is_queued, tags_code
+from metaq.store.queues.dispatch import is_queued, tags_code
 from metaq.store.queues.table import QueueKey
 from metaq.wire import hot
 from metaq.wire.record import RECORD_BYTES_MIN
@@ -244,15 +244,16 @@ class Writer:
                 raise self._state.refusal(copied=True)
             self._refuse_gap(log_offset)
             runs = runs_of(view, log_offset, self._log.file_bytes, partial=partial)
-            restarts = self._follow([head for run in runs for head in run.heads])
+            targets, restarts = self._targets([head for run in runs for head in run.heads])
             if runs and not self._log.is_attached:  # it is empty, or ends where a file does
                 self._log.start_at(log_offset)
                 self.roll()
-            now_ms, touched = self._clock.now_ms(), set[QueueKey]()
+            now_ms, touched, first = self._clock.now_ms(), set[QueueKey](), 0
             keys_max = self._index.entries_max - 1 if self._index else 1 << 62  # a group's keys fit into one index file
             for run in runs:
-                for records, heads, keys in groups(run, keys_max, restarts):
-                    touched |= self._append_group(records, heads, keys, restarts, now_ms)
+                of_run, first = targets[first : first + len(run.heads)], first + len(run.heads)
+                for copied in groups(run, of_run, keys_max, restarts):
+                    touched |= self._append_group(copied, restarts, now_ms)
                 # The rest of the file is copied as well: both logs stay the same bytes.
                 if run.blank:
                     self._log.end_file(run.blank)
@@ -271,61 +272,61 @@ class Writer:
                 f"appended; they have to go on there{'' if log.run.files else ', or begin a log file'}"
             )
 
-    def _follow(self, heads: Sequence[hot.RecordHead]) -> set[int]:
-        """Return the LogOffsets of records with which a queue begins anew: an empty queue, or one of a topic that was made again.
+    def _targets(self, heads: Sequence[hot.RecordHead]) -> tuple[list[Target | None], set[int]]:
+        """Return the queue of each record, and the LogOffsets of those with which a queue begins anew: an empty queue, or one of a
+        topic that was made again.
 
         Raises StoreError: a queue offset is missing.
         """
-        ends: dict[QueueKey, int] = {}
-        restarts: set[int] = set()
+        known: dict[tuple[bytes, int], Target] = {}
+        targets, restarts = list[Target | None](), set[int]()
         for head in heads:
-            if not self._is_dispatched(head):
+            place = head.topic, head.queue_id
+            target = known.get(place)
+            if target is None:
+                key = head.topic.decode(), head.queue_id
+                target = known[place] = Target(key, self._queues.get(*key), self._deleted.get(key[0], 0))
+            if not is_queued(head.sys_flag) or head.log_offset < target.dead_below:
+                targets.append(None)
                 continue
-            key = head.topic.decode(), head.queue_id
-            known = self._queues.get(*key)
-            wanted = ends.get(key, known.max_offset if known else 0)
-            if head.queue_offset != wanted:
+            if head.queue_offset != target.wanted:
                 # An empty queue may begin anywhere: the master's retention took what came before. 0: the topic was made again.
-                if head.queue_offset and wanted:
+                if head.queue_offset and target.wanted:
                     raise StoreError(
-                        f"queue {head.queue_id} of topic {key[0]} goes on with queue offset {wanted}, and the record at log "
-                        f"offset {head.log_offset} of the bytes to append has {head.queue_offset}: none of them was appended"
+                        f"queue {head.queue_id} of topic {target.key[0]} goes on with queue offset {target.wanted}, and the record at "
+                        f"log offset {head.log_offset} of the bytes to append has {head.queue_offset}: none of them was appended"
                     )
                 restarts.add(head.log_offset)
-            ends[key] = head.queue_offset + 1
-        return restarts
+            target.wanted = head.queue_offset + 1
+            targets.append(target)
+        return targets, restarts
 
-    def _is_dispatched(self, head: hot.RecordHead) -> bool:
-        dead_below = self._deleted.get(head.topic.decode(), 0)
-        return is_queued(head.sys_flag) and head.log_offset >= dead_below
-
-    def _append_group(
-        self, records: memoryview, heads: list[hot.RecordHead], keys: int, restarts: set[int], now_ms: int
-    ) -> set[QueueKey]:
+    def _append_group(self, copied: Copied, restarts: set[int], now_ms: int) -> set[QueueKey]:
         """Append all of them or none. Returns the queues that grew. Raises StoreFull."""
-        queued = [head for head in heads if self._is_dispatched(head)]
-        counts = Counter((head.topic.decode(), head.queue_id) for head in queued)
+        heads, counts = copied.heads, Counter(copied.targets)
+        counts.pop(None, None)
         first = heads[0]
         if first.log_offset in restarts:  # `groups` begins a group there: the units so far are of the deleted topic
             self._queues.made(first.topic.decode(), first.queue_id).restart_at(first.queue_offset)
         # As in `put`: all room first, so that a full disk refuses the group as a whole.
-        for key, count in counts.items():
-            self._queues.made(*key).prepare(count)
-        if self._index and keys > self._index.tail.room():
-            self._index.grow(keys, now_ms)
-        self._log.write(records, max(head.store_ms for head in heads))
-        for head in heads:
-            if self._is_dispatched(head):
-                queue = self._queues.made(head.topic.decode(), head.queue_id)
+        for target, count in counts.items():
+            if target is not None:
+                target.queue = self._queues.made(*target.key)
+                target.queue.prepare(count)
+        if self._index and copied.entries > self._index.tail.room():
+            self._index.grow(copied.entries, now_ms)
+        self._log.write(copied.records, max(head.store_ms for head in heads))
+        for head, target, keys in zip(heads, copied.targets, copied.keys, strict=True):
+            if target is not None and (queue := target.queue) is not None:
                 unit = head.log_offset, head.size, tags_code(head, self._delays_ms)
                 # The queue file is full: `prepare` has made the next one.
                 if not queue.tail.put(*unit):
                     queue.advance()
                     queue.tail.put(*unit)
             if self._index:
-                for words in index_keys(head):
+                for words in keys:
                     self._index.put(words, head.log_offset, head.store_ms, now_ms)
-        return set(counts)
+        return {target.key for target in counts if target is not None}
 
     def snapshot_below(self, log_offset: int) -> Snapshot:
         """Return the snapshot that would be if the log ended at `log_offset`.

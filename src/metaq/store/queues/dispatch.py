@@ -64,6 +64,8 @@ def index_keys(head: hot.RecordHead) -> list[bytes]:
     """The whole keys, `topic#key`, under which the record is indexed: its unique id, then its KEYS."""
     if head.sys_flag & TRANSACTION_MASK == SysFlag.ROLLED_BACK:
         return []
+    if not head.keys:  # the usual case, of which a slave has one for each message
+        return [head.topic + b"#" + head.unique_id] if head.unique_id else []
     words = [head.unique_id] if head.unique_id else []
     words += [word for word in head.keys.split(b" ") if word]
     return [head.topic + b"#" + word for word in words]
