@@ -134,6 +134,13 @@ class RouteTable:
         lease = self._leases.get(address) if address is not None and address != who.address else None
         return address if lease is not None and lease.connection is not connection else None
 
+    def has_other_id(self, who: BrokerIdentity) -> bool:
+        """Return whether the address is that of another id of the broker's name."""
+        known = self._brokers.get(who.broker)
+        return known is not None and any(
+            number != who.broker_id and address == who.address for number, address in known.addresses.items()
+        )
+
     def ha_address(self, address: str) -> str | None:
         """Return the replication address of the broker at `address`, None if it is not alive."""
         lease = self._leases.get(address)

@@ -52,12 +52,13 @@ class NameService:
         for name in registration.topics:
             check_partition_topic(name)
         replaced = self._routes.holder(registration.who, connection)
+        changed = self._routes.has_other_id(registration.who)
         broker = self._routes.register(registration, connection)
         order = self._kv.table(ORDER_NAMESPACE)
         # Only slaves are told: they copy their configuration from the master's address.
         if registration.who.broker_id != MASTER_ID and broker.master:
             return Registered(broker.master, self._routes.ha_address(broker.master), order, replaced)
-        return Registered(order=order, replaced=replaced)
+        return Registered(order=order, replaced=replaced, has_changed_role=changed)
 
     def unregister(self, broker: str, broker_id: int, address: str) -> None:
         """Drop a broker that unregisters. An unknown one is ignored."""

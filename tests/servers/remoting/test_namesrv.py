@@ -75,7 +75,7 @@ def test_a_second_broker_of_one_name_is_warned_of(server, clock, caplog):
     one, two = Client(server), Client(server)
     one.ask(registration())
     one.ask(registration())
-    two.ask(registration(broker_id=1, address="10.0.0.2:10911"))
+    two.ask(registration(broker_id=1, address="10.0.0.9:10911"))
     assert caplog.messages == []
     for _ in range(3):
         two.ask(registration(address="10.0.0.2:10911"))
@@ -93,6 +93,19 @@ def test_a_second_broker_of_one_name_is_warned_of(server, clock, caplog):
     one.ask(registration())
     one.ask(registration(address="10.0.0.3:10911"))
     assert caplog.messages == []
+
+
+def test_a_slave_that_is_promoted_is_no_second_broker(server, caplog):
+    """Its master, which has stepped down, may be connected for a moment; one that has not is told of when it registers again."""
+    one, two = Client(server), Client(server)
+    one.ask(registration())
+    two.ask(registration(broker_id=1, address="10.0.0.2:10911"))
+    two.ask(registration(address="10.0.0.2:10911"))
+    one.ask(registration(broker_id=1))
+    assert caplog.messages == []
+    one.ask(registration())
+    two.ask(registration(address="10.0.0.2:10911"))
+    assert len(caplog.messages) == 1
 
 
 def test_a_registered_topic_is_routed_in_both_header_forms(server):

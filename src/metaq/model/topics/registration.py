@@ -39,6 +39,8 @@ class Registered(Struct, frozen=True):
     """Topic → fixed layout, of strictly ordered topics."""
     replaced: str | None = None
     """Address that had the broker's name and id until now, and is still connected."""
+    has_changed_role: bool = False
+    """Whether the broker had another id until now, as one that is promoted."""
 
 
 class VersionCheck(Struct, frozen=True):

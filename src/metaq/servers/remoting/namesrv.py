@@ -102,7 +102,8 @@ class BrokerRegistration:
         )
         # The connection is handed in, too: its end ends the registration, long before the lease of 120 s does.
         told = self._service.register(Registration(who, version, topics), call.session.peer)
-        if told.replaced is not None:
+        # A slave that is promoted registers while its master, which has stepped down, may be connected still.
+        if told.replaced is not None and not told.has_changed_role:
             self._log.warning(
                 (who.broker, who.broker_id),
                 "the broker %s registers from %s while it is registered and connected from %s, which its clients do not "
