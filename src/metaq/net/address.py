@@ -24,6 +24,15 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_address(host: str) -> bool:
+    """Return whether a peer's host is an IP address, and not unknown or a path."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a peer's host (as in `Peer.address`) is this machine itself."""
     try:

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from metaq.errors import ConfigError
 from metaq.model.access import Caller
-from metaq.net.address import is_loopback, join_address
+from metaq.net.address import is_address, is_loopback, join_address
 from metaq.net.budget import Budget, ListenLimits
 from metaq.net.listener import Listener, SecondPort
 from metaq.net.peer import Peer, Session
@@ -168,5 +168,7 @@ class PeerServer(Generic[Services]):
 
 def caller_of(peer: Peer) -> Caller:
     """Return the caller of a connection's unsigned requests."""
-    address = peer.address[0]
-    return Caller(address, is_loopback(address), encrypted=not peer.plain)
+    address, here = peer.address[0], peer.local[0]
+    # From one of this machine's addresses to the same one: nobody else gets an answer from there.
+    is_here = is_loopback(address) or (address == here and is_address(here))
+    return Caller(address, is_here, encrypted=not peer.plain)

@@ -346,7 +346,7 @@ class RunningRole:
             else:
                 left = state
         except BrokerError as error:
-            why = f"the master at {address} does not step down ({error})"
+            why = f"the master at {address} does not step down ({error}); `metaq broker demote` on its own machine has it do so"
             self._check_without(why, force=force)
             return None
         except FAULTS as error:

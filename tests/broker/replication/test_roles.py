@@ -1,0 +1,40 @@
+"""Who may change the role of a broker, and what is refused before anything changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.clock import FakeClock
+from metaq.errors import Refused
+from metaq.model.access import Caller
+from tests.broker.support import open_broker
+
+HERE, SLAVE, STRANGER = Caller("127.0.0.1", True), Caller("10.0.0.2", False), Caller("10.0.0.3", False)
+
+
+def test_a_master_steps_down_for_its_slaves_and_for_its_own_machine(tmp_path):
+    """A slave has all messages already; a stranger may stop nobody's sends."""
+    with open_broker(tmp_path, FakeClock()) as broker:
+        roles, asked = broker.roles, list[tuple[int, str]]()
+        roles.by(lambda *_: None, lambda _change, number, master: asked.append((number, master)))
+        replica = broker.replicas.connect("10.0.0.2:40000")
+        with pytest.raises(Refused, match=r"not from 10\.0\.0\.2"):  # it has not reported: anybody can connect
+            roles.ask_to_follow(SLAVE, 1, "")
+        broker.replicas.report(replica, 0)
+        roles.ask_to_follow(SLAVE, 1, "10.0.0.2:10911")
+        with pytest.raises(Refused, match=r"not from 10\.0\.0\.3"):
+            roles.ask_to_follow(STRANGER, 1, "")
+        roles.ask_to_follow(HERE, 2, "")
+        assert asked == [(1, "10.0.0.2:10911"), (2, "")]
+
+
+def test_only_its_own_machine_promotes_a_slave(tmp_path):
+    """Unless remoteAdministrationEnable says otherwise."""
+    with open_broker(tmp_path, FakeClock(), broker_role="SLAVE", broker_id=1) as broker:
+        broker.follow()
+        asked = list[tuple[str, bool]]()
+        broker.roles.by(lambda _change, role, force: asked.append((role, force)), lambda *_: None)
+        with pytest.raises(Refused, match=r"not from 10\.0\.0\.3"):
+            broker.roles.ask_to_lead(STRANGER, "", force=True)
+        broker.roles.ask_to_lead(HERE, "SYNC_MASTER", force=False)
+        assert asked == [("SYNC_MASTER", False)]
