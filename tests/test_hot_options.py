@@ -534,6 +534,8 @@ def _(root):
 def _(root):
     with Running(root, {"access_message_in_memory_max_ratio": 0}) as running:
         running.fill(10)
+        replicas = running.broker.replicas
+        replicas.report(replicas.connect("127.0.0.1:1"), running.store.log.end)
         assert running.pull().ext["suggestWhichBrokerId"] == "0"
         running.change(slave_read_enable=True)
         assert running.pull().ext["suggestWhichBrokerId"] == "1"

@@ -44,6 +44,8 @@ class Pair:
 
     def __init__(self, root: pathlib.Path, master_options: dict[str, object], slave_options: dict[str, object]) -> None:
         self._root, self._master_options, self._slave_options = root, master_options, slave_options
+        self.store_options: dict[str, object] = {}
+        """Of both."""
         self.slave_disk: Disk | None = None
 
     async def start(self) -> None:
@@ -72,7 +74,7 @@ class Pair:
         self.slave: RunningBroker = await start_broker(options, self._store("slave"), disk=self.slave_disk)
 
     def _store(self, name: str) -> object:
-        return small_store(self._root / name, mapped_file_size_commit_log=FILE)
+        return small_store(self._root / name, mapped_file_size_commit_log=FILE, **self.store_options)
 
     @property
     def leader(self) -> Broker:
@@ -97,9 +99,13 @@ async def until(probe: Callable[[], object]) -> None:
 
 @contextlib.asynccontextmanager
 async def opened(
-    root: pathlib.Path, slave_options: dict[str, object] | None = None, **master_options: object
+    root: pathlib.Path,
+    slave_options: dict[str, object] | None = None,
+    store_options: dict[str, object] | None = None,
+    **master_options: object,
 ) -> AsyncIterator[Pair]:
     pair = Pair(root, master_options, slave_options or {})
+    pair.store_options = store_options or {}
     await pair.start()
     try:
         yield pair

@@ -33,6 +33,7 @@ from metaq.broker.pulls.locks import Locks
 from metaq.broker.pulls.lookup import Lookup
 from metaq.broker.pulls.predicates import MakeHelper, Predicates
 from metaq.broker.pulls.pull import PullService
+from metaq.broker.pulls.redirect import Redirect
 from metaq.broker.pulls.resets import OffsetResets
 from metaq.broker.reloading import Reloading
 from metaq.broker.replication.feed import TableFeed
@@ -168,6 +169,7 @@ class Broker:
             gatekeeper,
             filters=self.filters,
             predicates=self.predicates,
+            redirect=Redirect(environment, self.replicas),
         )
         self.answer_pulls = self.pulls.answer_grown
         """Answers the held pulls whose queues grew. Servers call it when they have appended."""

@@ -257,8 +257,8 @@ def test_the_archive_reads_from_whom_its_options_say(pair, tmp_path):
     client_of.cache_clear()
 
 
-def test_our_master_suggests_a_slave_and_serves_where_there_is_none():
-    """With `slaveReadEnable`, of what it has on its disk only."""
+def test_our_master_serves_what_it_has_on_its_disk_only_where_there_is_no_slave():
+    """With `slaveReadEnable`, too: it suggests no slave that does not copy from it."""
     with Cluster(options={"slaveReadEnable": True, "accessMessageInMemoryMaxRatio": 0}) as brokers:
         with metaq.Producer(brokers.namesrv) as producer:
             queue = producer.send("orders", b"0").queue
@@ -271,7 +271,7 @@ def test_our_master_suggests_a_slave_and_serves_where_there_is_none():
                 for offset in decoded.queue_offsets
             ]
             assert found == list(range(100))
-            assert client.replicas.is_old(queue, 0)
+            assert not client.replicas.is_old(queue, 0)
 
 
 # ------------------------------------------------------------------ the decisions alone

@@ -13,6 +13,7 @@ from metaq.broker.pulls.admission import Admission
 from metaq.broker.requests import FILTER, PullRequest
 from metaq.broker.stats import Stats
 from metaq.model.access import Caller, CallerKind
+from metaq.model.topics.route import MASTER_ID
 from metaq.wire.hot import PullGate, PullPath
 
 Changes = tuple[int, int, int, int, int]
@@ -75,10 +76,12 @@ class PullFastPaths:
         Args: seen: the change counters at the time of the checks.
         """
         brought = request.flags & FILTER != 0
+        suggested = admission.group.broker_id if self._options.slave_read_enable else MASTER_ID  # never the slow broker
         if (
             admission.predicate
             or (admission.wanted is not None and admission.wanted.reads)
             or request.bytes_max > 0
+            or suggested != MASTER_ID  # whether a slave is there, see `Redirect`, changes without notice
             or (not brought and request.version > admission.version)  # admitted with a weaker filter
             or (brought and len(request.subscription or b"") > SUBSCRIPTION_BYTES_MAX)
             # Something has changed since the checks: the gate would let pulls pass that the new state refuses.
@@ -103,7 +106,7 @@ class PullFastPaths:
             admission.wanted,
             # A pull that brings its filter does not depend on the heartbeat's version.
             _ANY_VERSION if brought else admission.version,
-            admission.group.broker_id if self._options.slave_read_enable else 0,  # never the slow broker
+            suggested,
             (admission.group.name, admission.topic, request.queue_id),
         )
         return gate

@@ -27,6 +27,7 @@ from metaq.broker.pulls.fast_path import NEVER, Changes, PullFastPaths
 from metaq.broker.pulls.filters import TAGS, Filters
 from metaq.broker.pulls.predicate_pulls import PredicatePulls
 from metaq.broker.pulls.predicates import Predicates
+from metaq.broker.pulls.redirect import Redirect
 from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
 from metaq.broker.stats import Stats
 from metaq.broker.tables.topics import check_client_topic
@@ -175,7 +176,9 @@ class PullService(BrokerPart):
         *,
         filters: Filters,
         predicates: Predicates,
+        redirect: Redirect,
     ) -> None:
+        self._redirect = redirect
         self._environment, self._clock, self._reader = environment, environment.clock, environment.store.reader
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
         self._offsets, self._held_pulls, self._stats, self._gatekeeper = tables.offsets, held_pulls, stats, gatekeeper
@@ -562,12 +565,8 @@ class PullService(BrokerPart):
             ahead = pulled.status is not ReadStatus.OFFSET_TOO_SMALL
             outcome, next_offset = PullOutcome.NOTHING_NEW if ahead else PullOutcome.GO_ON, offset
             return PullAnswer(outcome, pulled.status, pulled, next_offset, pull.admission.group.broker_id)
-        suggest = 0
-        # suggestWhichBrokerId: old messages from the slave (whichBrokerWhenConsumeSlowly), recent ones from brokerId.
-        if self._environment.options.slave_read_enable:
-            near = not pulled.count or self._reader.in_memory(pulled.last_log)
-            suggest = pull.admission.group.broker_id if near else pull.admission.group.slow_broker_id
-        return PullAnswer(outcome, pulled.status, pulled, next_offset, suggest)
+        suggested = self._redirect.after(pull.admission.group, pulled)
+        return PullAnswer(outcome, pulled.status, pulled, next_offset, suggested)
 
     def _count(self, answer: PullAnswer) -> None:
         pulled = answer.pulled

@@ -46,6 +46,7 @@ from metaq.client.shared import core as cores
 from metaq.client.shared.names import LATEST, milliseconds
 from metaq.client.shared.options import check_whole, checked_seconds
 from metaq.client.shared.pending import PendingCalls
+from metaq.client.shared.pull_replicas import PullReplicas
 from metaq.client.shared.pulling import PullSettings, pull
 from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.client.shared.values import Received_co
@@ -151,7 +152,9 @@ class PullConsumerBase(Closable, Generic[Received_co]):
         hold_ms = min(round(checked_seconds("hold", hold, least=0.0) * 1000), HOLD_MS_MAX)
         if checked_seconds("hold_timeout", hold_timeout, least=0.001) <= hold:
             raise ConfigError(f"hold_timeout={hold_timeout!r} must be longer than hold={hold!r}")
-        self._wanted = PullSettings(group, ReadMessage, pull_bytes, inline=True, hold=False, seconds=pull_timeout)
+        self._wanted = PullSettings(
+            group, ReadMessage, pull_bytes, PullReplicas(clock), inline=True, hold=False, seconds=pull_timeout
+        )
         self._wanted_held = structs.replace(self._wanted, hold=True, hold_ms=hold_ms, seconds=hold_timeout)
         self._max_reconsume_times = max_reconsume_times
         self._stopped = self._assigned = self._running = False

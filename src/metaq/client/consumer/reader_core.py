@@ -19,6 +19,7 @@ from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import EARLIEST, LATEST
+from metaq.client.shared.pull_replicas import PullReplicas
 from metaq.client.shared.pulling import PullSettings, pull
 from metaq.errors import ConfigError, MetaqError, OffsetOutOfRange, RemoteProtocolError
 from metaq.model import MessageQueue
@@ -73,7 +74,9 @@ class ReaderCore:
         self._replay, self._corrupt = replay, corrupt
         self._routed: set[MessageQueue] = set()
         """The queues that have a broker, by the last route."""
-        self._wanted = PullSettings(TOOLS_GROUP, ReadMessage, pull_bytes, inline=True, hold=not stop_at_end)
+        self._wanted = PullSettings(
+            TOOLS_GROUP, ReadMessage, pull_bytes, PullReplicas(core.clock), inline=True, hold=not stop_at_end
+        )
         self._readers: dict[MessageQueue, _QueueReader] = {}
         self._generations = Generations(core)
         self._looks: asyncio.Task[None] | None = None

@@ -283,6 +283,11 @@ class ClientCore:
         # As Java's client for pulls: a replica that is up, if the wanted one is not.
         return data.addresses.get(broker_id) or data.any_address
 
+    def is_up(self, broker: str, broker_id: int) -> bool:
+        """Return whether the name servers know the broker of that name and number."""
+        data = self.routes.broker(broker)
+        return data is not None and broker_id in data.addresses
+
     def ask(self, address: str, call: Call[T], seconds: float | None = None) -> Coroutine[Any, Any, T]:
         """Return the outcome of a call. `seconds`: time-out instead of the call's own.
 

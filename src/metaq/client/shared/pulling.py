@@ -6,15 +6,18 @@ import logging
 from collections.abc import Iterable
 from typing import Generic, NamedTuple, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.reading.pulling import HOLD_MS, Pull, PullResult, PullStatus
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import Namespace
+from metaq.client.shared.pull_replicas import PullReplicas
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import MessageQueue, StoredMessage, SubscriptionData, SysFlag
 from metaq.model import properties as props
 from metaq.model.message import BODY_BYTES_MAX
+from metaq.model.topics.route import MASTER_ID
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.wire import compression, hot
 
@@ -30,12 +33,13 @@ class PullSettings(Struct, Generic[M], frozen=True):
 
     `messages` are made of `message_class`. `bytes_max` is understood by our brokers only, others give 32 messages or
     256 KiB. `inline`: the pull carries its subscription, because no heartbeat carries it. `hold`: brokers may hold a pull that
-    finds nothing, for `hold_ms`. `seconds` to wait for an answer, if not the usual.
+    finds nothing, for `hold_ms`. `seconds` to wait for an answer, if not the usual. `replicas` is theirs in common.
     """
 
     group: str
     message_class: type[M]
     bytes_max: int
+    replicas: PullReplicas
     inline: bool = False
     hold: bool = True
     hold_ms: int = HOLD_MS
@@ -65,11 +69,10 @@ async def pull(
     subscription: SubscriptionData,
     *,
     commit_offset: int = 0,
-    broker_id: int = 0,
 ) -> PulledMessages[M]:
     """Pull up to `count` messages of `queue` from `offset` on, and commit `commit_offset` if that is above 0.
 
-    `broker_id`: asked if it is up (0: master); only a master stores offsets.
+    From the master, or the slave that it has suggested (see `PullReplicas`). What a slave lacks is asked of the master.
 
     Raises: NoRoute: the broker is not up. BrokerError: refused. RemoteProtocolError: the answer's records are broken.
     And what `Transport.call` raises.
@@ -83,12 +86,15 @@ async def pull(
         inline=wanted.inline,
         hold=wanted.hold,
         hold_ms=wanted.hold_ms,
-        commit_offset=commit_offset if broker_id == 0 else 0,  # A slave would drop it: progress is the master's.
+        commit_offset=commit_offset,
         bytes_max=wanted.bytes_max
         if core.is_ours(queue.broker)
         else None,  # A field of ours: a RocketMQ has its own bound.
     )
-    result = await core.ask_broker(queue.broker, call, broker_id=broker_id, seconds=wanted.seconds)
+    result = await _pull_of_slave(core, wanted, call)
+    if result is None:
+        result = await core.ask_broker(queue.broker, call, seconds=wanted.seconds)
+        wanted.replicas.suggested(queue, result.suggested_broker_id)
     if result.status is not PullStatus.FOUND:
         return PulledMessages(result, [])
     records = result.records
@@ -99,6 +105,26 @@ async def pull(
         messages = [message for message in messages if message.tag in subscription.tags]
     made_plain(messages, queue, core.namespace)
     return PulledMessages(result, messages, _expand(messages, wanted.body_bytes_max))
+
+
+async def _pull_of_slave(core: ClientCore, wanted: PullSettings[M], call: Pull) -> PullResult | None:
+    """Return the answer of the slave that the master has suggested; None: the master has to be asked."""
+    queue = call.queue
+    broker_id = wanted.replicas.of(queue)
+    if broker_id == MASTER_ID or not core.is_up(queue.broker, broker_id):
+        return None
+    call = structs.replace(call, commit_offset=0)  # a slave would drop it: progress is the master's
+    try:
+        result = await core.ask_broker(queue.broker, call, broker_id=broker_id, seconds=wanted.seconds)
+    except FAULTS as error:
+        wanted.replicas.failed(queue, broker_id)
+        log.warning("a slave of the broker %s gives nothing of %s, its master is asked: %s", queue.broker, queue, error)
+        return None
+    wanted.replicas.suggested(queue, result.suggested_broker_id)
+    # A slave may lag, and its log may begin later: whether messages are gone is for the master to say, and whether this is the
+    # queue's end, to who does not wait for more.
+    lacks = result.next_offset == call.offset and not call.hold and result.suggested_broker_id == MASTER_ID
+    return None if result.status is PullStatus.OUT_OF_RANGE or lacks else result
 
 
 def made_plain(messages: Iterable[StoredMessage], queue: MessageQueue, namespace: Namespace) -> None:

@@ -109,8 +109,6 @@ class Window(Generic[M]):
         self._shutting = threading.RLock()  # A signal handler may stop the consumer in the thread that holds it.
         self.next_offset = next_offset
         """Offset of the next pull."""
-        self.broker_id = 0
-        """Broker id to pull from, as last suggested (suggestWhichBrokerId); 0: the master."""
         self.paused = False
         """Whether flow control has stopped pulling."""
         self.parked: deque[Chunk[M]] = deque()

@@ -18,6 +18,7 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullResult, PullStatus
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.shared.core import ClientCore
+from metaq.client.shared.pull_replicas import PullReplicas
 from metaq.client.shared.pulling import PulledMessages, PullSettings, pull
 from metaq.client.shared.serializers import Decode
 from metaq.client.shared.together import in_thread
@@ -55,7 +56,7 @@ class Pulling:
         self.skipped = 0
         """Messages never handed out: deleted before they were consumed, or skipped by `skip_when_behind`."""
         self.replying = Replying(core, group)
-        self.wanted = PullSettings(group, options.message_class, options.pull_bytes)
+        self.wanted = PullSettings(group, options.message_class, options.pull_bytes, PullReplicas(core.clock))
         self._heartbeat_from = 0.0
         """When a pull that was refused for lack of a heartbeat may send the next one (monotonic seconds of the core's
         clock)."""
@@ -156,19 +157,17 @@ class QueuePuller:
         try:
             pulled = await pull(
                 pulling.core, pulling.wanted, queue, window.next_offset, count, pulling.subscriptions[queue.topic],
-                commit_offset=self._commit_offset(), broker_id=window.broker_id,
+                commit_offset=self._commit_offset(),
             )  # fmt: skip
         except RemoteProtocolError as error:
             log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400  its traceback says nothing
             return seconds.retry
         except FAULTS as error:
-            window.broker_id = 0  # the suggested slave may be down: ask the master next
             return pulling.after_failure(queue, error)
         if window.dropped:  # the queue went to another member during the pull
             return 0.0
         pulling.faults.over(f"pull {queue}")
         result = pulled.result
-        window.broker_id = result.suggested_broker_id
         if result.status is PullStatus.OUT_OF_RANGE:
             # Java's client waits 10 s and drops the queue until the next rebalance; here it continues at once.
             await self._out_of_range(result)

@@ -1,0 +1,34 @@
+"""Which replica a client is told to pull from next (suggestWhichBrokerId)."""
+
+from __future__ import annotations
+
+from metaq.broker.environment import Environment
+from metaq.broker.replication.replicas import Replicas
+from metaq.model import GroupConfig
+from metaq.model.topics.route import MASTER_ID
+from metaq.store.reads.pull import ReadResult
+
+
+class Redirect:
+    """Sends groups that are far behind to a slave, and back: with `slaveReadEnable`, by RocketMQ's rule.
+
+    Far behind is what lies further from the log's end than `accessMessageInMemoryMaxRatio` of the machine's memory. Unlike
+    RocketMQ's, a master sends nobody to a slave while none that copies its log has what the client would read there: a Java
+    client keeps asking a slave that is away until the name servers forget it, and one that lags would hold the client.
+    """
+
+    def __init__(self, environment: Environment, replicas: Replicas) -> None:
+        self._environment, self._replicas = environment, replicas
+        self._in_memory = environment.store.reader.in_memory
+
+    def after(self, group: GroupConfig, pulled: ReadResult) -> int:
+        """Return the broker id to suggest with the answer of a group's pull."""
+        if not self._environment.options.slave_read_enable:
+            return MASTER_ID
+        near = not pulled.count or self._in_memory(pulled.last_log)
+        wanted = group.broker_id if near else group.slow_broker_id
+        if wanted == MASTER_ID or self._environment.store.state.follows is not None:
+            return wanted
+        # The log's stream does not say which slave has which number: the one that has most of the log counts.
+        has = any(one.copied >= pulled.last_log for one in self._replicas.connected)
+        return wanted if has else MASTER_ID
