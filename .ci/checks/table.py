@@ -151,7 +151,7 @@ STEPS = (
         "test_migration", "test_mixed_*", "test_mqadmin", "test_order", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_trace", data=("tests/interop/cpp/*", "tests/wire/fastjson_vectors.json"),
     ),
     _interop("interop python", 60, "test_python_*"),
-    _interop("interop spark", 30, "test_spark_*", uses=SPARK),
+    _interop("interop spark", 50, "test_spark_*", "test_slave_reads", uses=SPARK),
     # Without compiler and Java: the demo, and the tests of formats and store with the fallback of the compiled extension. Here, as
     # it waits for downloads while the long tests in the background still work. What it alone can see is how the package is
     # installed and what it needs; our own code is run by the steps `test` and `long: whole`, the demo included.
