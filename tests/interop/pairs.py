@@ -19,15 +19,20 @@ SLAVE = ["brokerRole=SLAVE", "brokerId=1", "slaveReadEnable=true"]
 
 
 class Pair:
-    """Two brokers of one name at one name server. `options` are those of both, beside what makes them a pair."""
+    """Two brokers of one name at one name server. `options` are those of both, beside what makes them a pair; `master_options`
+    and `slave_options` those of one."""
 
     def __init__(
-        self, folder: Path, master: str, slave: str, role: str = "ASYNC_MASTER", options: Sequence[str] = ()
-    ) -> None:
+        self, folder: Path, master: str, slave: str, role: str = "ASYNC_MASTER", options: Sequence[str] = (),
+        master_options: Sequence[str] = (), slave_options: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.names = _names(folder / "names", ours=master == slave == OURS)
         self.namesrv = self.names.namesrv if isinstance(self.names, RocketmqServer) else self.names.address
         self._options = [*options, SMALL]
-        roles = {"master": [f"brokerRole={role}", "slaveReadEnable=true", "slaveTimeout=300000"], "slave": SLAVE}
+        roles = {
+            "master": [f"brokerRole={role}", "slaveReadEnable=true", "slaveTimeout=300000", *master_options],
+            "slave": [*SLAVE, *slave_options],
+        }
         self.kinds = {"master": master, "slave": slave}
         self.master, self.slave = (
             self._server(folder / who, self.kinds[who], roles[who]) for who in ("master", "slave")
@@ -36,7 +41,7 @@ class Pair:
     def _server(self, folder: Path, kind: str, options: list[str]) -> MetaqServer | RocketmqServer:
         if kind == ROCKETMQ:
             return RocketmqServer(folder, namesrv=self.namesrv, options=[*options, *self._options])
-        folder.mkdir()
+        folder.mkdir(parents=True)
         return MetaqServer(folder, namesrv=self.namesrv, options=[*options, *self._options, NAME])
 
     def ends(self) -> dict[int, int]:
@@ -68,7 +73,7 @@ class Pair:
 def _names(folder: Path, *, ours: bool) -> MetaqNamesrv | RocketmqServer:
     """A name server that runs, of ours for a pair of ours: it starts in a moment."""
     if ours:
-        folder.mkdir()
+        folder.mkdir(parents=True)
         names = MetaqNamesrv(folder)
         names.start()
         return names
@@ -79,10 +84,10 @@ def _names(folder: Path, *, ours: bool) -> MetaqNamesrv | RocketmqServer:
 
 @contextmanager
 def pair(
-    folder: Path, master: str, slave: str, role: str = "ASYNC_MASTER", options: Sequence[str] = ()
+    folder: Path, master: str, slave: str, role: str = "ASYNC_MASTER", **options: Sequence[str]
 ) -> Iterator[Pair]:
-    """A pair of these kinds, with only its name server started."""
-    both = Pair(folder, master, slave, role, options)
+    """A pair of these kinds, with only its name server started. `options` as `Pair` takes them."""
+    both = Pair(folder, master, slave, role, **options)
     try:
         yield both
     finally:
