@@ -21,7 +21,7 @@ import peers
 import processes
 import rocketmq
 import topics_bench
-from row import Bench, Measured, Row, in_turn
+from row import Bench, Measured, Row, in_turn, once
 
 Start = Callable[[], AbstractContextManager[processes.Server]]
 MANY_TOPICS = topics_bench.OPTIONS
@@ -76,14 +76,6 @@ def _row(found: dict[str, Measured], key: str, scale: float = 1) -> Measured:
     return measured
 
 
-def _once(bench: Bench, name: str, measure: Callable[[], dict[str, Measured]]) -> dict[str, Measured]:
-    """What this run has measured under that name, measured if it was not yet."""
-    kept = bench.kept.setdefault((name, bench.run), {})
-    if not kept:
-        kept.update(measure())  # type: ignore[arg-type]  a dict of them
-    return kept  # type: ignore[return-value]
-
-
 # -- single sends
 def _single(bench: Bench, full: int, conns: int, key: str, scale: float, *, awake: bool = False) -> Measured:
     with processes.cores_awake() if awake else nullcontext():
@@ -121,7 +113,7 @@ def _push(bench: Bench, rate: int, key: str) -> Measured:
             rate=rate, seconds=seconds, warm=seconds / 8, queues=PUSH_QUEUES,
         )  # fmt: skip
 
-    return _row(_once(bench, f"push-{rate}", measure), key, 0.001 if key == "requests_per_s" else 1)
+    return _row(once(bench, f"push-{rate}", measure), key, 0.001 if key == "requests_per_s" else 1)
 
 
 # -- CPU of pulls and batches
@@ -270,7 +262,7 @@ def _cold(bench: Bench, key: str) -> Measured:
                 shutil.rmtree(folder, ignore_errors=True)
         return found
 
-    found = _once(bench, "cold", measure)
+    found = once(bench, "cold", measure)
     measured = {**found["ours"], "value": found["ours"][key]}
     if "kafka" in found:
         measured |= {"beside": found["kafka"][key], "beside_cpu_us": found["kafka"]["cpu_us"]}

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,22 +170,40 @@ def metaq_up(
 
 
 @contextmanager
-def metaq_slave(disk: Path, namesrv: str) -> Iterator[subprocess.Popen[str]]:
-    """A slave of the master that `metaq_up` has registered at `namesrv`, on a fresh folder of `disk`."""
-    folder = tempfile.mkdtemp(prefix="metaq-slave-", dir=disk)
-    options = {"brokerRole": "SLAVE", "brokerId": 1, "mappedFileSizeCommitLog": LOG_FILE_BYTES}
+def metaq_slave(
+    disk: Path, namesrv: str, *, data: Path | None = None, options: Mapping[str, object] | None = None
+) -> Iterator[Server]:
+    """A slave of the master that `metaq_up` has registered at `namesrv`, on a fresh folder of `disk`, or on `data`, which stays."""
+    folder = str(data) if data else tempfile.mkdtemp(prefix="metaq-slave-", dir=disk)
+    options = {"brokerRole": "SLAVE", "brokerId": 1, "mappedFileSizeCommitLog": LOG_FILE_BYTES, **(options or {})}
     command = [sys.executable, "-m", "metaq", "broker", "--data", folder, "--port", "0", "-n", namesrv]
     command += option_flags(options)
+    started_ns = time.monotonic_ns()
     with (disk / "metaq.log").open("a") as log:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=_environment(), cwd=folder
         )
     try:
-        _ready(process, "the slave")
-        yield process
+        found = re.search(r"^ready broker \S+ (\S+)", _ready(process, "the slave"))
+        if not found:
+            raise RuntimeError("no address of the slave")
+        yield Server(process, found.group(1), started_ns, namesrv)
     finally:
         stop(process)
-        shutil.rmtree(folder, ignore_errors=True)
+        if data is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def on_core(number: int) -> Iterator[None]:
+    """What this thread starts meanwhile runs on one core, as if that were a machine of its own; where there are several."""
+    before = os.sched_getaffinity(0)
+    cores = sorted(before)
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @contextmanager

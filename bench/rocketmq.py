@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,35 +42,56 @@ def running(disk: Path, **options: object) -> Iterator[processes.Server]:
 
     `options`: more keys of `broker.conf`. Raises RuntimeError: it cannot be had here, or does not start.
     """
-    classes = classpath()
+    with _folder(disk) as folder:
+        namesrv = f"127.0.0.1:{processes.free_port()}"
+        (folder / "namesrv.properties").write_text(f"listenPort={namesrv.rpartition(':')[2]}\n")
+        with _java(folder, "namesrv", "128m"), _broker(folder, namesrv, options) as server:
+            yield server
+
+
+@contextmanager
+def slave(disk: Path, namesrv: str, **options: object) -> Iterator[processes.Server]:
+    """A slave of the master that `running` has registered at `namesrv`, likewise."""
+    with _folder(disk) as folder, _broker(folder, namesrv, {"brokerRole": "SLAVE", "brokerId": 1, **options}) as server:
+        yield server
+
+
+@contextmanager
+def _folder(disk: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="rocketmq-", dir=disk))
-    started: list[subprocess.Popen[str]] = []
     try:
         (folder / "conf").mkdir()
         for name in ("namesrv", "broker"):
             text = '<configuration><root level="OFF"/></configuration>'
             (folder / "conf" / f"logback_{name}.xml").write_text(text)
-        namesrv, port = f"127.0.0.1:{processes.free_port()}", processes.free_port(-2, 1)
-        settings = {
-            "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerIP1": "127.0.0.1",
-            "brokerIP2": "127.0.0.1", "listenPort": port, "namesrvAddr": namesrv, "storePathRootDir": folder / "store",
-            "storePathCommitLog": folder / "store" / "commitlog", "mappedFileSizeCommitLog": processes.LOG_FILE_BYTES,
-            **options,
-        }  # fmt: skip
-        (folder / "broker.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        (folder / "namesrv.properties").write_text(f"listenPort={namesrv.rpartition(':')[2]}\n")
-        for main, name, heap in (
-            ("namesrv.NamesrvStartup", "namesrv", "128m"),
-            ("broker.BrokerStartup", "broker", "1g"),
-        ):
-            command = ["java", f"-Xmx{heap}", f"-Xms{heap}", f"-Duser.home={folder}", *OPENED, "-cp", classes]
-            command += [f"org.apache.rocketmq.{main}", "-c", str(folder / f"{name}.properties")]
-            started.append(_started(command, folder, name))
-        yield processes.Server(started[-1], f"127.0.0.1:{port}", 0, namesrv)
+        yield folder
     finally:
-        for process in reversed(started):
-            processes.stop(process)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _broker(folder: Path, namesrv: str, options: Mapping[str, object]) -> Iterator[processes.Server]:
+    port = processes.free_port(-2, 1)
+    settings = {
+        "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1", "listenPort": port, "namesrvAddr": namesrv, "storePathRootDir": folder / "store",
+        "storePathCommitLog": folder / "store" / "commitlog", "mappedFileSizeCommitLog": processes.LOG_FILE_BYTES,
+        **options,
+    }  # fmt: skip
+    (folder / "broker.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    with _java(folder, "broker", "1g") as process:
+        yield processes.Server(process, f"127.0.0.1:{port}", 0, namesrv)
+
+
+@contextmanager
+def _java(folder: Path, name: str, heap: str) -> Iterator[subprocess.Popen[str]]:
+    main = f"org.apache.rocketmq.{name}.{name.capitalize()}Startup"
+    command = ["java", f"-Xmx{heap}", f"-Xms{heap}", f"-Duser.home={folder}", *OPENED, "-cp", classpath()]
+    process = _started([*command, main, "-c", str(folder / f"{name}.properties")], folder, name)
+    try:
+        yield process
+    finally:
+        processes.stop(process)
 
 
 def _started(command: list[str], folder: Path, name: str) -> subprocess.Popen[str]:

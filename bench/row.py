@@ -61,6 +61,14 @@ class Row:
     """`must` and `goal` are multiples of what that peer reaches, or takes."""
 
 
+def once(bench: Bench, name: str, measure: Callable[[], dict[str, Measured]]) -> dict[str, Measured]:
+    """What this run has measured under that name, measured if it was not yet."""
+    kept = bench.kept.setdefault((name, bench.run), {})
+    if not kept:
+        kept.update(measure())  # type: ignore[arg-type]  a dict of them
+    return kept  # type: ignore[return-value]
+
+
 def in_turn(bench: Bench, ours: Callable[[], Measured], theirs: Callable[[], float]) -> Measured:
     """Both, one right after the other; who goes first alternates, so that a drift of the machine favours nobody."""
     if bench.run % 2:

@@ -9,6 +9,8 @@
 //
 // rate=N     N messages a second are sent over `conns` connections, whoever waits: each carries the time when it was due, and
 //            its latency is from then to the consumer's having it
+// consumer=  with a rate: 127.0.0.1:PORT of a slave (rocketmq), where the consumer is. The latency is then from the master's
+//            acknowledgement to the consumer's having it: how long the slave lags; 0 for what came there first
 // rate=0     no consumer: `outstanding` sends are under way on each connection, and the latency is that of the acknowledgement
 //
 // Of the first `warm` seconds no latency is kept. Every message must be acknowledged, and with a rate be delivered, else it is
@@ -45,7 +47,8 @@ static struct {
     double seconds, warm;
 } o = {.conns = 4, .outstanding = 64, .body = 100, .queues = 4, .rate = 0, .count = 0, .seconds = 5, .warm = 0.5};
 
-static struct sockaddr_in address;
+static struct sockaddr_in address, consumer_address;
+static uint64_t *acked_ns;  // with `consumer`: when each message was acknowledged, and bodies carry their numbers, from 1
 static const Protocol *protocol;
 static Conn conns[CONNS_MAX + 1];
 static uint64_t issued, answered, delivered, keep_from_ns, last_delivery_ns;
@@ -74,17 +77,22 @@ static void took(const uint8_t *message, uint64_t now) {
     if (!due || due > now) refuse("a message without its time", message, TIME_DIGITS);
     delivered++;
     last_delivery_ns = now;
-    if (due >= keep_from_ns) record_latency(now - due);
+    if (acked_ns) {
+        uint64_t acked = acked_ns[due - 1];
+        if (now >= keep_from_ns) record_latency(acked ? now - acked : 0);
+    } else if (due >= keep_from_ns) record_latency(now - due);
 }
 
-static int dial(void) {
+static int dial_to(const struct sockaddr_in *to) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0) die("connect");
+    if (fd < 0 || connect(fd, (const struct sockaddr *)to, sizeof *to) != 0) die("connect");
     no_delay(fd);
     struct timeval limit = {.tv_sec = 60};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     return fd;
 }
+
+static int dial(void) { return dial_to(&address); }
 
 static void say(int fd, const void *bytes, size_t count) {
     if (send(fd, bytes, count, MSG_NOSIGNAL) != (ssize_t)count) die("send");
@@ -404,7 +412,7 @@ static bool may_issue(uint64_t now, uint64_t stop) {
 }
 
 static void issue(Conn *c, uint64_t due_ns) {
-    c->out_bytes += protocol->write(room(c, (size_t)o.body + 2048), c, due_ns);
+    c->out_bytes += protocol->write(room(c, (size_t)o.body + 2048), c, acked_ns ? issued + 1 : due_ns);
     if (!o.rate) c->sent_ns[c->next++ % (uint64_t)o.outstanding] = due_ns;
     issued++;
 }
@@ -427,6 +435,7 @@ static void read_from(Conn *c, uint64_t stop) {
         at += one;
         if (consumer || !acknowledged) continue;
         answered++;
+        if (acked_ns) acked_ns[(uint64_t)c->index + c->first++ * (uint64_t)o.conns] = now;
         if (o.rate) continue;
         uint64_t sent = c->sent_ns[c->first++ % (uint64_t)o.outstanding];
         if (sent >= keep_from_ns) record_latency(now - sent);
@@ -439,7 +448,7 @@ static void read_from(Conn *c, uint64_t stop) {
 static void open_all(int epoll) {
     for (int i = 0; i < o.conns + consuming; i++) {
         Conn *c = &conns[i];
-        *c = (Conn){.fd = dial(), .index = i, .in = malloc(IN_BYTES), .out = malloc(OUT_MAX + BODY_MAX), .sent_ns = calloc((size_t)o.outstanding, sizeof(uint64_t))};
+        *c = (Conn){.fd = dial_to(i == o.conns ? &consumer_address : &address), .index = i, .in = malloc(IN_BYTES), .out = malloc(OUT_MAX + BODY_MAX), .sent_ns = calloc((size_t)o.outstanding, sizeof(uint64_t))};
         fcntl(c->fd, F_SETFL, O_NONBLOCK);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
         epoll_ctl(epoll, EPOLL_CTL_ADD, c->fd, &event);
@@ -511,7 +520,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: pushload rocketmq|redis|nats 127.0.0.1:PORT [key=value ...]\n");
         return 2;
     }
-    address = loopback(argv[2]);
+    address = consumer_address = loopback(argv[2]);
+    bool lag = false;
     for (int i = 3; i < argc; i++) {
         char *equals = strchr(argv[i], '=');
         if (!equals) die("options are key=value");
@@ -525,12 +535,15 @@ int main(int argc, char **argv) {
         else if (!strcmp(k, "count")) o.count = atoll(v);
         else if (!strcmp(k, "seconds")) o.seconds = atof(v);
         else if (!strcmp(k, "warm")) o.warm = atof(v);
+        else if (!strcmp(k, "consumer")) consumer_address = loopback(v), lag = true;
         else { fprintf(stderr, "unknown option %s\n", k); exit(2); }
     }
     errno = 0;
     if (o.conns < 1 || o.conns > CONNS_MAX || o.outstanding < 1 || o.queues < 1 || o.queues > QUEUES_MAX || o.body <= TIME_DIGITS ||
         o.body > BODY_MAX - 2048 || o.rate < 0 || o.rate > 1000000 || (size_t)o.outstanding * ((size_t)o.body + 1024) > OUT_MAX)
         die("an option is out of range");
+    if (lag && (!o.rate || o.seconds > 3600)) die("a consumer elsewhere needs a rate, for an hour at most");
+    if (lag && !(acked_ns = calloc((size_t)(o.rate * (o.seconds + 1)) + CONNS_MAX, sizeof *acked_ns))) die("no memory");
     memset(body, 'x', sizeof body);
     consuming = o.rate > 0;
     protocol->prepare();

@@ -41,11 +41,16 @@ def test_rows_of_single_requests(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rows_of_replication(tmp_path: Path) -> None:
-    """Every send is at the slave before it is answered, and an empty slave takes over a log."""
-    keys = "replica-64,replica-256,replica-1024,replica-catch-up"
+    """Every send is at the slave before it is answered, who waits there gets it, and an empty slave takes over a log. What a reader
+    at the slave costs is measured; so little input says nothing of it.
+    """
+    keys = (
+        "replica-64,replica-256,replica-1024,replica-sync-64,replica-lag,replica-lag-p99,replica-cold-sends,replica-cold-waiting,"
+        "replica-catch-up"
+    )
     rows = run_rows(tmp_path, keys, "--alone")
     assert list(rows) == keys.split(",")
-    assert all(row["median"] > 0 for row in rows.values())
+    assert all(row["median"] > 0 for key, row in rows.items() if not key.startswith("replica-cold"))
 
 
 @pytest.mark.slow
