@@ -169,7 +169,7 @@ class Broker:
             gatekeeper,
             filters=self.filters,
             predicates=self.predicates,
-            redirect=Redirect(environment, self.replicas),
+            redirect=Redirect(environment, self.replicas.is_copied),
         )
         self.answer_pulls = self.pulls.answer_grown
         """Answers the held pulls whose queues grew. Servers call it when they have appended."""

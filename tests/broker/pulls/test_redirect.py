@@ -30,7 +30,7 @@ def opened(folder: Path, **options: object) -> Iterator[tuple[Broker, ReadResult
 
 
 def suggested(broker: Broker, found: ReadResult, group: GroupConfig = GROUP) -> int:
-    return Redirect(broker.environment, broker.replicas).after(group, found)
+    return Redirect(broker.environment, broker.replicas.is_copied).after(group, found)
 
 
 def test_a_master_suggests_a_slave_for_old_messages_that_the_slave_has(tmp_path):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from metaq.broker.environment import Environment
-from metaq.broker.replication.replicas import Replicas
 from metaq.model import GroupConfig
 from metaq.model.topics.route import MASTER_ID
 from metaq.store.reads.pull import ReadResult
@@ -17,8 +18,9 @@ class Redirect:
     client keeps asking a slave that is away until the name servers forget it, and one that lags would hold the client.
     """
 
-    def __init__(self, environment: Environment, replicas: Replicas) -> None:
-        self._environment, self._replicas = environment, replicas
+    def __init__(self, environment: Environment, is_copied: Callable[[int], bool]) -> None:
+        """`is_copied`: whether a slave that copies the log has it up to a LogOffset."""
+        self._environment, self._is_copied = environment, is_copied
         self._in_memory = environment.store.reader.in_memory
 
     def after(self, group: GroupConfig, pulled: ReadResult) -> int:
@@ -30,5 +32,4 @@ class Redirect:
         if wanted == MASTER_ID or self._environment.store.state.follows is not None:
             return wanted
         # The log's stream does not say which slave has which number: the one that has most of the log counts.
-        has = any(one.copied >= pulled.last_log for one in self._replicas.connected)
-        return wanted if has else MASTER_ID
+        return wanted if self._is_copied(pulled.last_log) else MASTER_ID

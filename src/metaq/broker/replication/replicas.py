@@ -92,6 +92,10 @@ class Replicas:
         if replica in self.connected:
             self.connected.remove(replica)
 
+    def is_copied(self, log_offset: int) -> bool:
+        """Return whether a slave that is connected has the log up to there."""
+        return any(one.copied >= log_offset for one in self.connected)
+
     def reported(self) -> dict[str, int]:
         """Return address → LogOffset up to which the slave has the log, of those that have said so."""
         return {one.address: one.copied for one in self.connected if one.copied != NOT_YET}
