@@ -4,41 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
-from metaq.broker.channel import Notice, OnAnswer
-from metaq.broker.environment import Environment
 from metaq.clock import FakeClock, seeded
 from metaq.errors import MetaqError
-from metaq.model.access import Caller
 from metaq.model.message import host_bytes
-from metaq.model.notices import TransactionCheck
-from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import Pending, Saving
-from metaq.saved_file import Done, JournalFound, SavedText, Step
-from metaq.store.config_file import ConfigFile
-from metaq.store.journalled_file import JournalledFile
 from metaq.store.message_store import MessageStore
 from metaq.testing.power import PowerLossDisk
 from tests.crash.simulation.bare import BareRecord, read_log
 from tests.crash.simulation.ledger import Broken, Ledger, short
+from tests.crash.simulation.process import BODY_BYTES_MAX, SOMEBODY, Process, Producer
 
-HOST = host_bytes("127.0.0.1", 10911)
+__all__ = ["BODY_BYTES_MAX", "BORN", "GROUPS", "HINTS", "QUEUES", "SOMEBODY", "TOPICS", "Life", "Report"]
+
 BORN = host_bytes("127.0.0.1", 50000)
-SOMEBODY: Final = Caller("127.0.0.1", loopback=True)
 START_MS: Final = 1_700_000_000_000
 TOPICS: Final = ("orders", "bills", "mails")
 GROUPS: Final = ("mailer", "audit", "stock")
 QUEUES: Final = 2
-BODY_BYTES_MAX: Final = 20_000
-FOLD_BYTES: Final = 1000
-"""So small that a life writes its tables anew several times."""
 HINTS: Final = ("config/metaqTails.json", "config/metaqTails.json.bak", "checkpoint", "abort")
 
 
@@ -56,99 +43,6 @@ class Report:
     faults: int = 0
 
 
-def _options(folder: Path, flush: str) -> StoreOptions:
-    """Files so small that a life crosses their borders."""
-    return StoreOptions(
-        store_path_root_dir=str(folder),
-        mapped_file_size_commit_log=64 * 1024,
-        mapped_file_size_consume_queue=20 * 20,
-        max_hash_slot_num=13,
-        max_index_num=60,
-        max_message_size=BODY_BYTES_MAX,
-        flush_disk_type=flush,
-        message_delay_level="1s 10s",
-        file_reserved_time=1,
-    )
-
-
-class Producer:
-    """The connection of a producer that is asked about transactions."""
-
-    remote = "127.0.0.1:50000"
-    caller = SOMEBODY
-    congested = False
-
-    def __init__(self) -> None:
-        self.checks: list[TransactionCheck] = []
-
-    def keep(self, more: int) -> None: ...
-
-    def may_keep(self, more: int) -> bool:
-        return True
-
-    def tell(self, what: Notice) -> None:
-        if isinstance(what, TransactionCheck):
-            self.checks.append(what)
-
-    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:
-        raise AssertionError(f"nobody asks {question} and waits {seconds} s for {done}")
-
-
-class _LateFile:
-    """A configuration file that is written when it is its turn: what is answered before is answered too early."""
-
-    def __init__(self, file: SavedText, turns: deque[Callable[[], None]]) -> None:
-        self._file, self._turns = file, turns
-
-    @property
-    def where(self) -> str:
-        return self._file.where
-
-    def load(self) -> str:
-        return self._file.load()
-
-    def save(self, text: str) -> None:
-        self.save_soon(lambda: text, lambda _error: None)
-
-    def save_soon(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
-        self._turns.append(lambda: self._file.save_soon(text, done))
-
-    def flush(self) -> None:
-        while self._turns:
-            self._turns.popleft()()
-
-
-class _LateTable(_LateFile):
-    """The same of a file with a journal."""
-
-    def __init__(self, file: JournalledFile, turns: deque[Callable[[], None]]) -> None:
-        super().__init__(file, turns)
-        self._table = file
-
-    @property
-    def is_behind(self) -> bool:
-        return self._table.is_behind
-
-    def journals(self) -> Sequence[JournalFound]:
-        return self._table.journals()
-
-    def change_soon(self, step: Step, done: Done) -> None:
-        self._turns.append(lambda: self._table.change_soon(step, done))
-
-    def replace_soon(self, step: Step, done: Done) -> None:
-        self._turns.append(lambda: self._table.replace_soon(step, done))
-
-    @property
-    def has_journal(self) -> bool:
-        return self._table.has_journal
-
-    def fold(self, step: Step) -> None:
-        self._table.fold(step)
-
-    def fold_soon(self, step: Step) -> None:
-        self._turns.append(lambda: self._table.fold(step))
-
-
 class Life:
     """A broker on a disk whose power can be cut, the clock and the chance of its seed, and the ledger of what it promised."""
 
@@ -160,16 +54,12 @@ class Life:
         self.clock = FakeClock(START_MS)
         self.flush_type = self.chance.choice(("SYNC_FLUSH", "ASYNC_FLUSH"))
         self.ledger = Ledger()
-        self.disk = disk
-        self._store: MessageStore | None = None
-        self._broker: Broker | None = None
+        self.process = Process(disk, self.clock, self.flush_type)
         self.power_was_cut = False
         self.had_error = False
         """A sync has failed since the start: what fails after it has its reason."""
         self.hints: dict[str, bytes] = {}
         """What some files that are hints only held at some time."""
-        self.saves: deque[Callable[[], None]] = deque()
-        """Configuration files that wait for their turn to be written."""
         self.outstanding: list[tuple[Pending, Callable[[], None]]] = []
         """Changes that are being saved, and what is true once they are."""
 
@@ -179,46 +69,36 @@ class Life:
             self._trace(text)
 
     @property
+    def disk(self) -> PowerLossDisk:
+        return self.process.disk
+
+    @disk.setter
+    def disk(self, disk: PowerLossDisk) -> None:
+        self.process.disk = disk
+
+    @property
+    def producer(self) -> Producer:
+        return self.process.producer
+
+    @property
     def store(self) -> MessageStore:
-        assert self._store is not None
-        return self._store
+        assert self.process.store is not None
+        return self.process.store
 
     @property
     def broker(self) -> Broker:
-        assert self._broker is not None
-        return self._broker
+        assert self.process.broker is not None
+        return self.process.broker
 
     def open(self) -> None:
-        options = _options(self.disk.root, self.flush_type)
-        config = self.disk.root / "config"
-        disk = self.disk
-        self._store = MessageStore(options, self.clock, HOST, "DefaultCluster", disk=disk, threads=False)
-        table = BrokerOptions(
-            broker_name="broker-a", broker_cluster_name="DefaultCluster",
-            transaction_time_out=2000, transaction_check_interval=3000, transaction_check_max=3,
-        )  # fmt: skip
-        self.producer = Producer()
-
-        def open_file(name: str) -> _LateFile:
-            return _LateFile(ConfigFile(config / name, disk), self.saves)
-
-        def open_table(name: str) -> _LateTable:
-            return _LateTable(JournalledFile(config / name, disk, fold_bytes=FOLD_BYTES), self.saves)
-
-        self.saves.clear()
+        self.process.open()
         self.outstanding.clear()
-        environment = Environment(table, options, self.clock, self._store, "broker-a", HOST)
-        self._broker = Broker(environment, broker_files(open_file, open_table))
-        self._broker.lead()
+        self.broker.lead()
         self.save()
 
     def leave(self) -> None:
         """Let go of a store without a word, as a killed process does."""
-        if self._store is not None:
-            self._store.folder.close()
-            # A killed process's descriptors are closed for it; thousands of lives in one process would run out of them.
-            self._store.log.let_go()
-        self._store = self._broker = None
+        self.process.leave()
 
     def change(self, pending: Pending, true: Callable[[], None]) -> None:
         """A change of a table was asked for: `true` says what holds once it is answered."""
@@ -230,8 +110,7 @@ class Life:
 
     def save(self) -> None:
         """Write the configuration files that wait for their turn."""
-        while self.saves:
-            self.saves.popleft()()
+        self.process.save()
 
     def answer(self) -> None:
         waiting, self.outstanding = self.outstanding, []
