@@ -13,11 +13,13 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.errors import RemoteProtocolError
 from metaq.servers.ha.slave import LONG_BYTES, Following, MasterSession, Progress
+from metaq.store.disk import Disk
 from metaq.wire.ha import decode_reports, encode_head
 from tests.broker.support import open_broker
-from tests.servers.support import FakePeer
+from tests.servers.support import FakePeer, SlowDisk
 from tests.store.log.test_raw import raw_log
 from tests.store.support import message
+from tests.support import eventually
 
 
 class Slave:
@@ -54,9 +56,9 @@ def log(tmp_path: pathlib.Path) -> bytes:
 
 
 @contextmanager
-def opened(root: pathlib.Path) -> Iterator[Slave]:
+def opened(root: pathlib.Path, disk: Disk | None = None, **store: object) -> Iterator[Slave]:
     loop = asyncio.new_event_loop()
-    with open_broker(root, FakeClock(), leading=False, broker_id=1) as broker:
+    with open_broker(root, FakeClock(), store, disk, leading=False, broker_id=1) as broker:
         yield Slave(broker, loop)
     loop.close()
 
@@ -76,6 +78,20 @@ def test_it_says_where_its_log_ends_at_once_and_after_each_chunk(tmp_path, log):
         assert slave.reported() == []
         slave.get(encode_head(20_000, len(log) - 20_000) + log[20_000:])
         assert slave.reported() == [len(log)]
+
+
+def test_a_slave_that_has_not_synced_all_yet_says_nothing_before(tmp_path, log):
+    """Its master would go on behind what is synced, and so send again what is here: the connection would end."""
+    disk = SlowDisk()
+    with opened(tmp_path / "slave", disk, flush_disk_type="SYNC_FLUSH") as slave:
+        slave.broker.store.flusher.flush()
+        disk.may_sync.clear()
+        slave.broker.store.writer.append_raw(log, 0)
+        again = Slave(slave.broker, slave.loop)
+        assert again.reported() == []
+        disk.may_sync.set()
+        eventually(lambda: again.peer.writes)
+        assert again.reported() == [len(log)]
 
 
 def test_a_long_chunk_lets_others_have_their_turn(tmp_path, log):

@@ -54,8 +54,9 @@ class MasterSession:
         """Why the connection has ended."""
         self.copied = False
         """Whether anything came that could be taken."""
-        self._told = 0.0
-        self._report()
+        self._told = self._heard
+        # What is reported first is where the master goes on: all that is here, and so not before it is held.
+        self._copying.when_held(lambda: self._call_soon(self._report))
 
     def data_received(self, data: memoryview) -> int:
         """Append chunks and report. Raises RemoteProtocolError: they cannot be appended here."""
