@@ -199,6 +199,10 @@ class SavedTable(Generic[Key, Value, Version]):
         latest = self._latest.get(key)
         return self.table.get(key) if latest is None else latest.value
 
+    def coming_keys(self) -> list[Key]:
+        """Return the keys of the entries that there are once all changes have taken effect."""
+        return [key for key in {**self.table, **self._latest} if self.coming(key) is not None]
+
     # -- changes
     def change(self, key: Key, value: Value | None) -> Pending:
         """Save, then show, a new value of an entry; None deletes it. A change to the present value ends at once."""

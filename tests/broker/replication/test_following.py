@@ -20,7 +20,7 @@ from metaq.model.table_changes import TableChanges
 from metaq.model.topics.system import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from metaq.wire.files import DELAY_OFFSETS
 from metaq.wire.following import table_changes
-from tests.broker.support import MemoryFile, open_broker
+from tests.broker.support import MemoryFile, SlowFile, open_broker
 from tests.store.log.test_raw import raw_log
 from tests.store.support import message, read_all
 from tests.support import eventually
@@ -518,3 +518,25 @@ def test_after_a_restart_a_mark_that_the_log_has_lost_is_taken_again(tmp_path):
             two.copy()
             assert two.bodies(slave) == [[], []]
             assert slave.store.deleted["orders"] == mark
+
+
+def test_what_is_still_being_saved_when_the_master_has_it_no_more_goes_too(tmp_path):
+    """A master that starts again tells all that it has: what it had before is not in the table yet, and would come after that."""
+    file = SlowFile()
+    file.slow = False
+    with (
+        open_broker(tmp_path / "master", FakeClock()) as master,
+        open_broker(tmp_path / "slave", FakeClock(), leading=False, broker_id=1, files={"topics.json": file}) as slave,
+    ):
+        two = Two(master, slave)
+        two.tell()
+        file.slow = True
+        master.topics.update(TopicConfig("orders", 2, 2))
+        two.tell()
+        two.delete()
+        master.feed.end()  # as after a start
+        two.tell()
+        file.slow = False
+        while file.under_way:
+            file.end()
+        assert slave.topics.get("orders") is None

@@ -98,7 +98,7 @@ class FollowedDeletions:
 
     def keys(self) -> list[str]:
         """Return the keys of all generations here."""
-        return list({**self._deletions.generations.table, **self._deletions.marks.table})
+        return list({*self._deletions.generations.coming_keys(), *self._deletions.marks.coming_keys()})
 
     def advance(self) -> None:
         """Begin the deletions whose mark the log has reached. Called ten times a second."""

@@ -256,10 +256,12 @@ class FollowedTables:
         """Drop what the master has not: it has told everything that it has."""
         topics, groups, closed = self._tables.topics, self._tables.groups, self._tables.closed_partitions
         yield from self._progress.complete()
-        for name in [name for name in topics.table if name not in told["topics"] and not topics.is_system(name)]:
-            topics.saved.change(name, None).when_done(self._ended)
-            yield
-        for name in [name for name in groups.table if name not in told["groups"]]:
+        # With what is still being saved: it would be there for ever.
+        for name in topics.saved.coming_keys():
+            if name not in told["topics"] and not topics.is_system(name):
+                topics.saved.change(name, None).when_done(self._ended)
+                yield
+        for name in [name for name in groups.saved.coming_keys() if name not in told["groups"]]:
             groups.saved.change(name, None).when_done(self._ended)
             yield
         yield from self._marks.take(
