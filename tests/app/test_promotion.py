@@ -368,6 +368,27 @@ def test_a_slave_that_a_shortened_log_knows_nothing_of_keeps_aside_what_it_has_m
     asyncio.run(body())
 
 
+def test_a_master_that_lost_its_whole_log_is_told_apart_too(tmp_path):
+    """Nothing was durable yet: what its slave has is of another history, however long the new log becomes."""
+
+    async def body() -> None:
+        async with opened(tmp_path) as brokers:
+            cut = power_cut(brokers, "a")
+            await send(brokers, 1000, 5)
+            await brokers.same()
+            await brokers.stop("b")
+            await cut()
+            await brokers.start("a")
+            await send(brokers, 20, 40)
+            await brokers.start("b")
+            await brokers.same()
+            (lost,) = (await brokers.ask("b", GetReplicaState())).cuts
+            assert (lost.log_offset, lost.records) == (0, 5)
+            assert sorted(await consume(brokers, 40)) == list(range(20, 60))
+
+    asyncio.run(body())
+
+
 def test_nothing_is_said_of_namesakes_while_roles_change(tmp_path, caplog):
     """For a moment the name servers know two brokers of one number, which is right."""
 

@@ -118,10 +118,8 @@ class RunningRole:
             self._lost = LostTail(self._broker, self._call_soon, found)
             await self._lost.copy()
             self._lost = None
-        store = self._broker.store
-        if store.log.end > store.log.min:
-            # A slave with more than that must see that other records come there.
-            await ended(self._roles.keep(self._roles.in_epoch(self._roles.began(0))))
+        # A slave with more than that must see that other records come there. A power cut may have left nothing.
+        await ended(self._roles.keep(self._roles.in_epoch(self._roles.began(0))))
 
     def _follow(self) -> Slave:
         from metaq.app.role.slave import Slave  # a master needs none of it, and has 0.3 MB less at rest
