@@ -389,6 +389,33 @@ def test_a_master_that_lost_its_whole_log_is_told_apart_too(tmp_path):
     asyncio.run(body())
 
 
+def test_a_slave_that_is_promoted_leads_though_its_master_has_begun_more_epochs(tmp_path):
+    """Those of its crashes, of which the slave has not heard: the old master follows all the same when it comes back."""
+
+    async def body() -> None:
+        async with opened(tmp_path) as brokers:
+            await send(brokers, 0, 20)
+            await brokers.same()
+            await brokers.stop("b")
+            for number in range(2):
+                cut = power_cut(brokers, "a")
+                await cut()
+                await brokers.start("a")
+                await send(brokers, 1000 + number, 1)
+            await brokers.stop("a")
+            await brokers.start("b")
+            assert (await brokers.ask("b", Promote(force=True))).epoch == 1
+            await send(brokers, 20, 20)
+            await brokers.start("a")
+            await brokers.same()
+            state = await brokers.ask("a", GetReplicaState())
+            assert (state.leads, [cut.records for cut in state.cuts]) == (False, [2])
+            assert brokers.broker("b").leads
+            assert sorted(await consume(brokers, 40)) == list(range(40))
+
+    asyncio.run(body())
+
+
 def test_nothing_is_said_of_namesakes_while_roles_change(tmp_path, caplog):
     """For a moment the name servers know two brokers of one number, which is right."""
 

@@ -23,13 +23,13 @@ def in_order(epochs: list[Epoch]) -> tuple[Epoch, ...]:
     )
 
 
-EPOCHS = st.lists(st.builds(Epoch, NUMBERS, NUMBERS, TEXTS, NUMBERS, st.integers(0, 9)), max_size=3).map(in_order)
+EPOCHS = st.lists(st.builds(Epoch, NUMBERS, NUMBERS, TEXTS, NUMBERS, st.integers(0, 9), st.integers(0, 9)), max_size=3).map(in_order)
 QUEUES = st.dictionaries(TEXTS, st.dictionaries(st.integers(0, 65535), NUMBERS, max_size=2), max_size=2)
 CUTS = st.lists(st.builds(CutTail, NUMBERS, NUMBERS, NUMBERS, QUEUES, TEXTS, NUMBERS), max_size=2).map(tuple)
 
 KEPT = Leadership(
     "SLAVE", 1, "10.0.0.2:10911",
-    (Epoch(1, 4096, "7f", 1_700_000_000_000, 1),),
+    (Epoch(1, 4096, "7f", 1_700_000_000_000, 1, 1),),
     (CutTail(4096, 8192, 3, {"orders": {0: 2, 7: 1}}, "/data/cut/00000000000000004096", 1_700_000_000_001),),
 )  # fmt: skip
 GOLDEN = """\
@@ -43,7 +43,8 @@ GOLDEN = """\
       "start": 4096,
       "leader": "7f",
       "sinceMs": 1700000000000,
-      "brokerId": 1
+      "brokerId": 1,
+      "term": 1
     }
   ],
   "cuts": [
@@ -75,7 +76,7 @@ def test_the_answer_is_as_documented():
     state = ReplicaState("a", 0, "SYNC_MASTER", True, 0, 9, 10912, KEPT.epochs, slaves=(SlaveState("h:1", 8, 20),))
     assert extensions.replica_state(state) == (
         b'{"broker":"a","brokerId":0,"role":"SYNC_MASTER","leads":true,"logMin":0,"logEnd":9,"haPort":10912,"epochs":[{"number":1,'
-        b'"start":4096,"leader":"7f","sinceMs":1700000000000,"brokerId":1}],"master":"","masterEnd":-1,"masterHeardMs":0,'
+        b'"start":4096,"leader":"7f","sinceMs":1700000000000,"brokerId":1,"term":1}],"master":"","masterEnd":-1,"masterHeardMs":0,'
         b'"slaves":[{"address":"h:1","copied":8,"behindMs":20}],"cuts":[]}'
     )
 

@@ -77,7 +77,7 @@ async def promote(
     if not slaves:
         raise NoSuchReplica(f"no slave of ours{_numbered(broker_id)} answers: {_told(broker, found)}")
     # Whose log is the longest of the newest epoch has lost the least.
-    chosen = max(slaves, key=lambda one: (one.state.epoch, one.state.log_end) if one.state is not None else (0, 0))
+    chosen = max(slaves, key=lambda one: (one.state.rank, one.state.log_end) if one.state is not None else ((0, 0), 0))
     state = await core.ask(chosen.address, Promote(role, force))
     return Replica(state.broker, state.broker_id, chosen.address, "", state, state.log_end)
 

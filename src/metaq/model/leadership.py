@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct, field
 
@@ -25,6 +25,18 @@ class Epoch(Struct, frozen=True, rename="camel"):
     since_ms: int
     broker_id: int = 0
     """Number that the leader had as a slave before; 0: it was the master already."""
+    term: int = 0
+    """Promotions so far. A master that starts again after a crash begins an epoch too, of which a slave that is promoted without it
+    may not have heard: that one leads all the same."""
+
+
+Rank: TypeAlias = tuple[int, int]
+"""(term, number) of an epoch."""
+
+
+def rank(epochs: Sequence[Epoch]) -> Rank:
+    """Return the rank of the newest of these epochs."""
+    return (epochs[-1].term, epochs[-1].number) if epochs else (0, 0)
 
 
 class CutTail(Struct, frozen=True, rename="camel"):
@@ -60,6 +72,11 @@ class Leadership(Struct, frozen=True, rename="camel"):
     def epoch(self) -> int:
         """Number of the newest epoch."""
         return self.epochs[-1].number if self.epochs else 0
+
+    @property
+    def rank(self) -> Rank:
+        """Of two brokers that lead, or have led, the one with the greater rank leads."""
+        return rank(self.epochs)
 
 
 class SlaveState(Struct, frozen=True, rename="camel"):
@@ -97,6 +114,11 @@ class ReplicaState(Struct, frozen=True, rename="camel"):
     def epoch(self) -> int:
         """Number of the newest epoch."""
         return self.epochs[-1].number if self.epochs else 0
+
+    @property
+    def rank(self) -> Rank:
+        """Of two brokers that lead, or have led, the one with the greater rank leads."""
+        return rank(self.epochs)
 
 
 def parting(own: Sequence[Epoch], own_end: int, others: Sequence[Epoch], other_end: int) -> int:

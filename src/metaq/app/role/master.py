@@ -119,7 +119,7 @@ class MasterSearch:
             why = f"is {state.broker}"
         elif not (state.leads or self.takes_over):
             why = f"is a slave as well (brokerId {state.broker_id}): `metaq broker promote` makes one of the two the master"
-        elif state.epoch < own.epoch:
+        elif state.rank < own.rank:
             why = f"was replaced: its epoch is {state.epoch}, and this log has been in epoch {own.epoch}"
         else:
             self.heard(state.log_end)

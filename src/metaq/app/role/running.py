@@ -187,8 +187,8 @@ class RunningRole:
 
     async def _find_successor(self) -> Found | None:
         """Return the broker that leads in a later epoch; None: there is none."""
-        later = [one for one in await self._others() if one[1].leads and one[1].epoch > self._roles.kept.epoch]
-        return max(later, key=lambda one: one[1].epoch, default=None)
+        later = [one for one in await self._others() if one[1].leads and one[1].rank > self._roles.kept.rank]
+        return max(later, key=lambda one: one[1].rank, default=None)
 
     async def _check_number(self) -> None:
         """Return if no other broker has this slave's number. Raises ConfigError."""
@@ -220,11 +220,11 @@ class RunningRole:
             return False
         if (state.broker_id, state.leads) != (self._broker.options.broker_id, self._roles.leads):
             return True  # one of the two is changing its role just now
-        if not state.leads or state.epoch == self._roles.kept.epoch:
+        if not state.leads or state.rank == self._roles.kept.rank:
             return False
-        if state.epoch > self._roles.kept.epoch:
+        if state.rank > self._roles.kept.rank:
             log.error(
-                "the broker at %s leads in epoch %d, and this one in %d: it steps down",
+                "the broker at %s has replaced this one (epoch %d there, %d here): it steps down",
                 address,
                 state.epoch,
                 self._roles.kept.epoch,

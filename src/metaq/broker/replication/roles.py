@@ -143,7 +143,8 @@ class Roles:
     def began(self, broker_id: int) -> Epoch:
         """Return the epoch that begins here and now. `broker_id`: the leader's number as a slave, 0 if it was none."""
         clock = self._environment.clock
-        return Epoch(self.kept.epoch + 1, self._environment.store.log.end, clock.token(), clock.now_ms(), broker_id)
+        (term, number), start = self.kept.rank, self._environment.store.log.end
+        return Epoch(number + 1, start, clock.token(), clock.now_ms(), broker_id, term + (broker_id > 0))
 
     def in_epoch(self, epoch: Epoch) -> Leadership:
         """Return what is kept, with one epoch more."""
