@@ -11,6 +11,7 @@ import pytest
 from metaq.clock import FakeClock, seeded
 from metaq.errors import StoreError, StoreFailed
 from metaq.store.message_store import MessageStore
+from metaq.store.offline.reader import StoreReader
 from metaq.testing import PowerLossDisk
 from metaq.testing.faults import FaultyDisk
 from tests.crash.simulation.bare import read_log, read_units
@@ -258,3 +259,14 @@ def test_a_log_that_was_cut_where_a_file_begins_goes_on_there(tmp_path, master):
                 assert_same(store, master)
             else:
                 assert put(store, "orders", 0, b"another").log_offset == file_bytes
+
+
+def test_a_tail_over_several_log_files_is_kept_for_the_offline_reader(tmp_path, master):
+    """All messages that were cut off, also those behind the blank end of a file."""
+    places = borders(master.folder.root, master.log.end)
+    place = places[len(places) // 4]
+    with copied(tmp_path / "a", master, master.log.end) as store:
+        done = store.writer.cut_off(place)
+        behind = [record.body for record in read_log(master.folder.root, place, master.log.end)]
+        assert len(list(done.kept.folder.iterdir())) > 2
+        assert [message.body for message in StoreReader(done.kept.folder).records()] == behind

@@ -45,8 +45,10 @@ def keep_aside(run: FileRun, end: int, root: Path, disk: Disk) -> Aside | None:
     folder = _free(root / CUT / f"{end:0{NAME_DIGITS}d}")
     with reserving(folder):
         disk.make_folder(folder)
-        for file, start, stop in found:
-            _copy(file, start, stop, folder / f"{start:0{NAME_DIGITS}d}", disk)
+        for number, (file, start, stop) in enumerate(found, 1):
+            # With the blank end of all files but the last: the next one begins where this one ends.
+            size = (stop if number == len(found) else file.end) - start
+            _copy(file, start, stop, folder / f"{start:0{NAME_DIGITS}d}", size, disk)
         disk.sync_folder(folder)
     messages = sum(whole_records(file, start, stop) for file, start, stop in found)
     return Aside(folder, sum(stop - start for _, start, stop in found), messages)
@@ -94,10 +96,11 @@ def _last_byte(file: MappedFile, start: int) -> int:
     return last
 
 
-def _copy(file: MappedFile, start: int, stop: int, to: Path, disk: Disk) -> None:
+def _copy(file: MappedFile, start: int, stop: int, to: Path, size: int, disk: Disk) -> None:
+    """Copy [start, stop) of a file into one of so many bytes."""
     descriptor = disk.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        os.ftruncate(descriptor, stop - start)
+        os.ftruncate(descriptor, size)
         for place in range(start, stop, _STEP):
             data = file.read(place, min(_STEP, stop - place))
             if any_byte(data):  # zeros stay a hole
