@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic
+from typing import Any, ClassVar, Final, Generic
 
 from msgspec import Struct
 
@@ -34,6 +34,9 @@ class Pending:
     """A change that ends once: it takes effect, or is refused and has changed nothing."""
 
     __slots__ = ("_acts", "done", "error")
+
+    wait_seconds: ClassVar[float] = 5.0
+    """How long a request waits for it at most."""
 
     def __init__(self) -> None:
         self.done = False

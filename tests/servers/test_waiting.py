@@ -123,3 +123,20 @@ def test_what_waits_is_bounded() -> None:
         desk.park("e", pending)
     pending.finish()
     assert desk.said == ["a resumed", "c resumed", "d resumed"]
+
+
+def test_a_change_that_takes_longer_is_waited_for_longer(desk) -> None:
+    """And who waits for another one behind it is told in time."""
+
+    class Long(Pending):
+        __slots__ = ()
+        wait_seconds = 60.0
+
+    desk.park("long", Long(), then=lambda: "")
+    desk.park("short", Pending())
+    desk.clock.advance(WAIT_SECONDS)
+    desk.parking.expire()
+    assert [said.partition(":")[0] for said in desk.said] == ["short"]
+    desk.clock.advance(60.0)
+    desk.parking.expire()
+    assert desk.said[1].startswith("long: after 60 s")

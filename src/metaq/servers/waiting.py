@@ -9,7 +9,7 @@ not overtake it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,8 +30,8 @@ REQUEST_BYTES = 2048
 ATTEMPTS_MAX = 8
 """Most times that a request waits: a heartbeat may need its groups and then their topics; more means that somebody
 deletes them."""
-WAIT_SECONDS = 5.0
-"""Longest wait of a parked request."""
+WAIT_SECONDS = Pending.wait_seconds
+"""Longest wait of a parked request, but for those whose change takes longer."""
 
 Then: TypeAlias = Callable[[], Any] | None
 Resume: TypeAlias = Callable[[Then], None]
@@ -81,6 +81,8 @@ class ParkedRequest(Struct, eq=False):
     parked: Parked
     left: int
     """Number of changes that it still waits for."""
+    seconds: float
+    """How long it waits."""
     deadline: float
     size: int
     over: bool = False
@@ -107,8 +109,8 @@ class Parking:
     ) -> None:
         self._clock, self._wording = clock, wording or Wording()
         self._bytes_max, self._peer_bytes_max = bytes_max, peer_bytes_max
-        self._requests: deque[ParkedRequest] = deque()
-        """In the order of their deadlines: all wait equally long."""
+        self._requests: defaultdict[float, deque[ParkedRequest]] = defaultdict(deque)
+        """How long requests wait → those that do, in the order of their deadlines."""
         self._attempt = 0
         """How often the request being resumed has waited."""
         self.bytes = 0
@@ -126,8 +128,9 @@ class Parking:
             raise Refused(Reason.BUSY, wording.too_often)
         if self.bytes + size > self._bytes_max or parked.kept.bytes + size > self._peer_bytes_max:
             raise Refused(Reason.BUSY, wording.too_many.format(connection=parked.kept.bytes, total=self.bytes))
-        deadline = self._clock.monotonic() + WAIT_SECONDS
-        request = ParkedRequest(resume, refuse, saving.then, parked, len(saving.pending), deadline, size)
+        seconds = max(pending.wait_seconds for pending in saving.pending)
+        deadline = self._clock.monotonic() + seconds
+        request = ParkedRequest(resume, refuse, saving.then, parked, len(saving.pending), seconds, deadline, size)
         # Not 0 while `resume` runs: a request that parks again from within it goes on counting its attempts.
         attempt = self._attempt + 1
         self.bytes += size
@@ -135,7 +138,7 @@ class Parking:
         # The field is set before the loop: a change that is saved already resumes the request at once, and that may
         # park it anew and set this again.
         parked.last = saving.pending
-        self._requests.append(request)
+        self._requests[seconds].append(request)
         for pending in saving.pending:
             pending.when_done(lambda error: self._saved(request, error, attempt))
         return request
@@ -167,15 +170,17 @@ class Parking:
         request.parked.kept.add(-request.size)
         # Requests end in any order. Only the front is cleaned up, so that removing one costs no walk through the
         # others.
-        while self._requests and self._requests[0].over:
-            self._requests.popleft()
+        requests = self._requests[request.seconds]
+        while requests and requests[0].over:
+            requests.popleft()
 
     def expire(self) -> None:
         """Refuse requests that have waited too long: nothing was done for them, and nothing will be, unless they have a
         `then`."""
         now, wording = self._clock.monotonic(), self._wording
-        while self._requests and self._requests[0].deadline <= now:
-            request = self._requests[0]
-            self._remove(request)
-            outcome = wording.undone if request.then is None else wording.uncertain
-            request.refuse(Refused(Reason.BUSY, wording.too_late.format(seconds=WAIT_SECONDS) + outcome))
+        for seconds, requests in list(self._requests.items()):
+            while requests and requests[0].deadline <= now:
+                request = requests[0]
+                self._remove(request)
+                outcome = wording.undone if request.then is None else wording.uncertain
+                request.refuse(Refused(Reason.BUSY, wording.too_late.format(seconds=seconds) + outcome))

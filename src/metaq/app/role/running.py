@@ -194,7 +194,8 @@ class RunningRole:
         """Return if no other broker has this slave's number. Raises ConfigError."""
         number, name = self._broker.options.broker_id, self._broker.environment.name
         for address, other in (await self._registered()).items():
-            if other != number:
+            # Whom it has stepped down for gives that number up as soon as it leads.
+            if other != number or address == self._roles.kept.master:
                 continue
             try:
                 settings = await ask(self._transport, address, GetSettings())

@@ -7,7 +7,7 @@ begins an epoch where its log ends. Both are on the disk before anybody is told 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec import structs
 
@@ -23,12 +23,16 @@ from metaq.saved_file import TextFile
 EPOCHS_MAX: Final = 1000
 """Epochs that are kept, the newest: two logs that have parted longer ago have nothing in common."""
 CUTS_MAX: Final = 20
+CHANGE_SECONDS: Final = 58.0
+"""Longest time that a change takes: the rest of the old master's log, and its tables. Within the time that clients wait for it."""
 
 
 class RoleChange(Pending):
     """A change of roles that was asked for. Done when the broker has its new role."""
 
     __slots__ = ("outcome",)
+
+    wait_seconds: ClassVar[float] = CHANGE_SECONDS
 
     def __init__(self) -> None:
         super().__init__()
