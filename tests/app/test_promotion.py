@@ -236,6 +236,46 @@ def test_a_promoted_slave_waits_for_copies_as_its_master_did(tmp_path):
     asyncio.run(body())
 
 
+def test_a_slave_that_leads_by_force_has_its_masters_role(tmp_path):
+    """Also if it was started anew meanwhile, and its master is gone: SYNC_MASTER promises more than ASYNC_MASTER."""
+
+    async def body() -> None:
+        async with opened(tmp_path, broker_role="SYNC_MASTER") as brokers:
+            await until(lambda: brokers.broker("a").replicas.available)
+            await brokers.stop("a")
+            await brokers.stop("b")
+            await brokers.start("b")
+            assert (await brokers.ask("b", Promote(force=True))).role == "SYNC_MASTER"
+
+    asyncio.run(body())
+
+
+def test_a_promotion_counts_more_than_starts_behind_crashes(tmp_path):
+    """The old master began epochs of its own that the slave knew nothing of when it was promoted; it steps down all the same."""
+
+    async def body() -> None:
+        async with opened(tmp_path, register_name_server_period=1000) as brokers:
+            await send(brokers, 0, 5)
+            await brokers.same()
+            await brokers.stop("a")
+            await brokers.ask("b", Promote(force=True))
+            await send(brokers, 5, 5)
+            await brokers.stop("b")
+            for crashes in (1, 2):
+                (tmp_path / "a" / "abort").touch()
+                await brokers.start("a")
+                assert len((await brokers.ask("a", GetReplicaState())).epochs) == crashes
+                await send(brokers, 100 * crashes, 1)
+                if crashes < 2:
+                    await brokers.stop("a")
+            await brokers.start("b")
+            await brokers.restart_when_it_asks("a")
+            await brokers.same()
+            assert sorted(await consume(brokers, 10)) == list(range(10))
+
+    asyncio.run(body())
+
+
 def test_what_cannot_be_is_refused(tmp_path):
     """And changes nothing."""
 

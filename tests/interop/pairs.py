@@ -83,9 +83,7 @@ def _names(folder: Path, *, ours: bool) -> MetaqNamesrv | RocketmqServer:
 
 
 @contextmanager
-def pair(
-    folder: Path, master: str, slave: str, role: str = "ASYNC_MASTER", **options: Sequence[str]
-) -> Iterator[Pair]:
+def pair(folder: Path, master: str, slave: str, role: str = "ASYNC_MASTER", **options: Sequence[str]) -> Iterator[Pair]:
     """A pair of these kinds, with only its name server started. `options` as `Pair` takes them."""
     both = Pair(folder, master, slave, role, **options)
     try:

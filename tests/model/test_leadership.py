@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.model.leadership import Epoch, Leadership, parting
+from metaq.model.leadership import Epoch, Leadership, parting, rank
 
 ENDS = st.integers(0, 30)
 
@@ -90,7 +92,33 @@ def test_two_leaders_of_one_number_part_where_the_first_of_them_began():
     assert parting((epoch(1, 60, "a"),), 100, (epoch(1, 70, "b"),), 100) == 60
 
 
+def test_an_epoch_ends_where_the_first_of_those_behind_it_begins():
+    """A slave that knew of an epoch whose begin it had not copied was promoted: it has less of the ones before, too."""
+    promoted = epoch(1, 0), epoch(2, 70), epoch(3, 40)
+    assert parting((epoch(1, 0),), 80, promoted, 100) == 40
+    assert parting(promoted, 100, promoted[:2], 90) == 40
+
+
 def test_the_newest_epoch_counts():
     """Nothing is kept for a broker that was never promoted."""
     assert Leadership().epoch == 0
     assert Leadership(epochs=(epoch(3, 0), epoch(7, 9))).epoch == 7
+
+
+def test_the_newest_promotion_leads_however_often_the_other_has_crashed_since():
+    """Then the newest epoch counts, and of two promotions beside each other the later one."""
+
+    def leader(*epochs: tuple[int, int, int]) -> tuple[Epoch, ...]:
+        return tuple(Epoch(number, 0, f"{number}{since}", since, term, term) for number, since, term in epochs)
+
+    rising = [
+        (),
+        leader((1, 5, 0)),
+        leader((1, 5, 0), (2, 6, 0)),
+        leader((1, 7, 1)),
+        leader((1, 8, 1)),
+        leader((1, 7, 1), (2, 9, 1)),
+        leader((1, 5, 0), (2, 8, 2)),
+    ]
+    ranks = [rank(epochs) for epochs in rising]
+    assert all(lower < higher for lower, higher in itertools.pairwise(ranks))

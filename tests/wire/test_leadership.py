@@ -23,7 +23,9 @@ def in_order(epochs: list[Epoch]) -> tuple[Epoch, ...]:
     )
 
 
-EPOCHS = st.lists(st.builds(Epoch, NUMBERS, NUMBERS, TEXTS, NUMBERS, st.integers(0, 9), st.integers(0, 9)), max_size=3).map(in_order)
+EPOCHS = st.lists(
+    st.builds(Epoch, NUMBERS, NUMBERS, TEXTS, NUMBERS, st.integers(0, 9), st.integers(0, 9)), max_size=3
+).map(in_order)
 QUEUES = st.dictionaries(TEXTS, st.dictionaries(st.integers(0, 65535), NUMBERS, max_size=2), max_size=2)
 CUTS = st.lists(st.builds(CutTail, NUMBERS, NUMBERS, NUMBERS, QUEUES, TEXTS, NUMBERS), max_size=2).map(tuple)
 
@@ -31,6 +33,7 @@ KEPT = Leadership(
     "SLAVE", 1, "10.0.0.2:10911",
     (Epoch(1, 4096, "7f", 1_700_000_000_000, 1, 1),),
     (CutTail(4096, 8192, 3, {"orders": {0: 2, 7: 1}}, "/data/cut/00000000000000004096", 1_700_000_000_001),),
+    "SYNC_MASTER",
 )  # fmt: skip
 GOLDEN = """\
 {
@@ -61,7 +64,8 @@ GOLDEN = """\
       "folder": "/data/cut/00000000000000004096",
       "atMs": 1700000000001
     }
-  ]
+  ],
+  "masterRole": "SYNC_MASTER"
 }
 """
 

@@ -12,7 +12,7 @@ from metaq.client.conversation.administration import GetReplicaState, GetRuntime
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
 from metaq.errors import MetaqError
-from metaq.model.leadership import ReplicaState
+from metaq.model.leadership import Rank, ReplicaState
 from metaq.model.topics.route import MASTER_ID
 
 
@@ -77,9 +77,14 @@ async def promote(
     if not slaves:
         raise NoSuchReplica(f"no slave of ours{_numbered(broker_id)} answers: {_told(broker, found)}")
     # Whose log is the longest of the newest epoch has lost the least.
-    chosen = max(slaves, key=lambda one: (one.state.rank, one.state.log_end) if one.state is not None else ((0, 0), 0))
+    chosen = max(slaves, key=_rank)
     state = await core.ask(chosen.address, Promote(role, force))
     return Replica(state.broker, state.broker_id, chosen.address, "", state, state.log_end)
+
+
+def _rank(slave: Replica) -> tuple[Rank, int]:
+    assert slave.state is not None, "it was asked"
+    return slave.state.rank, slave.state.log_end
 
 
 async def demote(core: ClientCore, broker: str, *, broker_id: int | None = None) -> Replica:

@@ -30,13 +30,13 @@ class Epoch(Struct, frozen=True, rename="camel"):
     may not have heard: that one leads all the same."""
 
 
-Rank: TypeAlias = tuple[int, int]
-"""(term, number) of an epoch."""
+Rank: TypeAlias = tuple[int, int, int, str]
+"""(term, number, since ms, leader) of an epoch: of two slaves that were promoted beside each other, the later one leads."""
 
 
 def rank(epochs: Sequence[Epoch]) -> Rank:
     """Return the rank of the newest of these epochs."""
-    return (epochs[-1].term, epochs[-1].number) if epochs else (0, 0)
+    return (epochs[-1].term, epochs[-1].number, epochs[-1].since_ms, epochs[-1].leader) if epochs else (0, 0, 0, "")
 
 
 class CutTail(Struct, frozen=True, rename="camel"):
@@ -67,6 +67,8 @@ class Leadership(Struct, frozen=True, rename="camel"):
     """Of this log, the oldest first."""
     cuts: tuple[CutTail, ...] = ()
     """The newest last."""
+    master_role: str = ""
+    """brokerRole of the master that it follows or followed last, or that it was itself; "": it is not known."""
 
     @property
     def epoch(self) -> int:
@@ -135,5 +137,8 @@ def parting(own: Sequence[Epoch], own_end: int, others: Sequence[Epoch], other_e
 
 
 def _end(epochs: Sequence[Epoch], at: int, log_end: int) -> int:
-    """Where the epoch at a place ends; -1: what lies before the first. A power cut may have shortened the log since."""
-    return min(log_end, epochs[at + 1].start) if at + 1 < len(epochs) else log_end
+    """Where the epoch at a place ends; -1: what lies before the first.
+
+    Later ones may begin before the next one does: a slave that had not copied so far was promoted, or a power cut took that.
+    """
+    return min([log_end, *(one.start for one in epochs[at + 1 :])])

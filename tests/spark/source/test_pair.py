@@ -68,7 +68,9 @@ def test_a_slave_that_lags_and_is_promoted_under_a_stream(spark, pair, link, tmp
             "maxOffsetsPerTrigger": "300", "retrySeconds": "3",
         }  # fmt: skip
         frame = spark.readStream.format("metaq").options(**chosen).load().select("body")
-        writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / f"{read_from} checkpoint"))
+        writer = frame.writeStream.format("parquet").option(
+            "checkpointLocation", str(tmp_path / f"{read_from} checkpoint")
+        )
         queries[read_from] = writer.option("path", str(tmp_path / read_from)).start()
 
     def have_read(count: int) -> bool:

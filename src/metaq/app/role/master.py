@@ -16,7 +16,7 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import Caller, ask
 from metaq.errors import MetaqError, StoreError
 from metaq.log import RateLimitedLog
-from metaq.model.leadership import CutTail, Epoch, ReplicaState, parting
+from metaq.model.leadership import MASTERS, CutTail, Epoch, ReplicaState, parting
 from metaq.net.address import join_address, split_address
 
 log = logging.getLogger(__name__)
@@ -148,8 +148,9 @@ class MasterSearch:
                     "empty folder, and keep the old one until nothing of it is missed"
                 )
             cut = await self._cut(place, state, address)
-        if cut is not None or state.epochs != own.epochs:
-            await ended(self._roles.keep(self._roles.with_history(state.epochs, cut)))
+        role = state.role if state.role in MASTERS else own.master_role
+        if cut is not None or (state.epochs, role) != (own.epochs, own.master_role):
+            await ended(self._roles.keep(self._roles.with_history(state.epochs, cut, role)))
 
     async def _cut(self, place: int, state: ReplicaState, address: str) -> CutTail:
         broker, end = self._broker, self._broker.store.log.end

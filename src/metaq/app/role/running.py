@@ -303,7 +303,8 @@ class RunningRole:
         number = broker.options.broker_id
         found = await self._hand_over(slave, force=force)
         if not role:
-            role = found.role if found is not None and found.role in MASTERS else ASYNC_MASTER
+            is_told = found is not None and found.role in MASTERS
+            role = found.role if found is not None and is_told else self._roles.kept.master_role or ASYNC_MASTER
         await slave.stop()
         epoch = self._roles.began(number)
         try:

@@ -147,12 +147,14 @@ class Roles:
     def began(self, broker_id: int) -> Epoch:
         """Return the epoch that begins here and now. `broker_id`: the leader's number as a slave, 0 if it was none."""
         clock = self._environment.clock
-        (term, number), start = self.kept.rank, self._environment.store.log.end
+        (term, number, *_), start = self.kept.rank, self._environment.store.log.end
         return Epoch(number + 1, start, clock.token(), clock.now_ms(), broker_id, term + (broker_id > 0))
 
     def in_epoch(self, epoch: Epoch) -> Leadership:
         """Return what is kept, with one epoch more."""
-        return structs.replace(self.kept, epochs=(*self.kept.epochs, epoch)[-EPOCHS_MAX:])
+        # A slave knows of epochs that begin behind what it has copied, and a power cut may have taken one: of those nothing is here.
+        known = [one for one in self.kept.epochs if one.start <= epoch.start]
+        return structs.replace(self.kept, epochs=(*known, epoch)[-EPOCHS_MAX:])
 
     def leading(self, role: str, epoch: Epoch) -> Leadership:
         """Return what is kept by a slave that is promoted."""
@@ -160,12 +162,22 @@ class Roles:
 
     def following(self, broker_id: int, master: str) -> Leadership:
         """Return what is kept by a master that steps down."""
-        return structs.replace(self.kept, role=SLAVE, broker_id=broker_id, master=master)
+        role = self._environment.options.broker_role
+        return structs.replace(
+            self.kept,
+            role=SLAVE,
+            broker_id=broker_id,
+            master=master,
+            master_role=role if role in MASTERS else self.kept.master_role,
+        )
 
-    def with_history(self, epochs: tuple[Epoch, ...], cut: CutTail | None) -> Leadership:
-        """Return what is kept by a slave whose log is the begin of another's. `cut`: what did not fit to it."""
+    def with_history(self, epochs: tuple[Epoch, ...], cut: CutTail | None, master_role: str) -> Leadership:
+        """Return what is kept by a slave whose log is the begin of another's.
+
+        Args: cut: what did not fit to it. master_role: of the broker whose log that is.
+        """
         cuts = self.kept.cuts if cut is None else (*self.kept.cuts, cut)[-CUTS_MAX:]
-        return structs.replace(self.kept, epochs=epochs, cuts=cuts)
+        return structs.replace(self.kept, epochs=epochs, cuts=cuts, master_role=master_role)
 
     def keep(self, leadership: Leadership) -> Pending:
         """Save durably, and then go by it. Refused NOT_STORED: it could not be saved, and what was kept before is valid."""
