@@ -147,6 +147,23 @@ def _(root):
         assert one.client.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
+@effect_of("broker.scrub_interval")
+def _(root):
+    with Running(root, scrub_interval=0) as one:
+        assert one.broker.scrub.due_in() is None
+        one.change(scrub_interval=2)
+        one.broker.scrub.end(0, alone=False)
+        assert one.broker.scrub.due_in() == 2 * HOUR
+
+
+@effect_of("broker.max_scrub_byte_in_second")
+def _(root):
+    with Running(root) as one:
+        assert one.broker.scrub.pause_after(10 * MIB) == 1
+        one.change(max_scrub_byte_in_second=MIB)
+        assert one.broker.scrub.pause_after(10 * MIB) == 10
+
+
 @effect_of("broker.ha_transfer_batch_size")
 def _(root):
     with replicating(root) as master:

@@ -170,6 +170,15 @@ class BrokerOptions(OptionTable):
         low=64 * KIB,
         hot=True,
     )
+    scrub_interval: int = option(
+        24,
+        "Of a slave: hours between two comparisons of its log with its master's, in the background; 0: none.",
+        low=0,
+        hot=True,
+    )
+    max_scrub_byte_in_second: int = option(
+        10 * MIB, "Bytes of its log that a slave compares in a second, at most.", low=64 * KIB, hot=True
+    )
     slave_timeout: int = option(
         3000, "Milliseconds a SYNC_MASTER's send waits for a slave before FLUSH_SLAVE_TIMEOUT.", low=1
     )

@@ -1,7 +1,7 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
 `Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `traces`,
-`transactions`, `brokers` and `replicas`.
+`transactions`, `brokers`, `replicas` and `scrubbing`.
 """
 
 from metaq.admin.admin import Admin
@@ -9,12 +9,13 @@ from metaq.admin.brokers import BrokerStatus
 from metaq.admin.groups import GroupProgress, PartlyMoved, QueueProgress
 from metaq.admin.order import TopicOrder
 from metaq.admin.replicas import NoSuchReplica, Replica
+from metaq.admin.scrubbing import FailedRepair, PairScrub, ScrubProgress
 from metaq.admin.several import HalfDone, NothingDone
 from metaq.admin.topics import TopicDetails, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 
 __all__ = [
-    "Admin", "BrokerStatus", "GroupProgress", "HalfDone", "MessageTrace", "NoSuchReplica", "NothingDone", "PartlyMoved", "QueueProgress", "Replica",
+    "Admin", "BrokerStatus", "FailedRepair", "GroupProgress", "HalfDone", "MessageTrace", "NoSuchReplica", "NothingDone", "PairScrub", "PartlyMoved", "QueueProgress", "Replica", "ScrubProgress",
     "StagedTransaction", "TopicDetails", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TransactionNotFound",
 ]  # fmt: skip

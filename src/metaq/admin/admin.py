@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metaq.admin import branches, brokers, groups, order, replicas, topics, traces, transactions
+from metaq.admin import branches, brokers, groups, order, replicas, scrubbing, topics, traces, transactions
 from metaq.client.shared import core as cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import LATEST, checked, start_of
@@ -159,6 +159,30 @@ class Admin:
         Raises also brokers.BrokerNotFound, replicas.NoSuchReplica.
         """
         return self._run(replicas.demote(self._open, broker, broker_id=broker_id))
+
+    def scrub(
+        self,
+        broker: str,
+        *,
+        repair: bool = False,
+        bytes_per_second: int | None = None,
+        progress: Callable[[scrubbing.ScrubProgress], None] | None = None,
+    ) -> list[scrubbing.PairScrub]:
+        """Compare the logs of a master of ours and its slaves, byte for byte, as far as both have them on their disks.
+
+        Args:
+            broker: its name, or `host:port` of one of them: of a slave, only that one and its master are compared.
+            repair: also replace damaged records by those of the other side, in place. What was there is kept in the folder `cut/` of
+                that broker. What is damaged at both sides, or looks right at both, is left as it is.
+            bytes_per_second: of the log, at most; None: as fast as both disks and the network are, which their clients may notice.
+            progress: called after each step, some MiB, in the thread of the client's event loop: it may not wait.
+
+        Returns: an outcome for each slave. Raises also brokers.BrokerNotFound, replicas.NoSuchReplica, NotComparable: their log files
+        have different sizes, or a log was cut meanwhile; RemoteProtocolError, BadRequest.
+        """
+        return self._run(
+            scrubbing.scrub(self._open, broker, repair=repair, bytes_per_second=bytes_per_second, progress=progress)
+        )
 
     def reload_broker(self, address: str) -> Reloaded:
         """Have a broker of ours on this machine read its configuration file again, as SIGHUP does.

@@ -48,10 +48,15 @@ async def _ask(core: ClientCore, broker: str, broker_id: int, address: str) -> R
         return Replica(broker, broker_id, address, str(error))
 
 
+async def ask_replica(core: ClientCore, address: str) -> Replica:
+    """Return the broker at an address."""
+    return await _ask(core, "", MASTER_ID, address)
+
+
 async def replicas(core: ClientCore, broker: str) -> list[Replica]:
     """Return the replicas of a broker, by their numbers; of `host:port`, the one there. Raises BrokerNotFound."""
     if ":" in broker:
-        return [await _ask(core, "", MASTER_ID, broker)]
+        return [await ask_replica(core, broker)]
     addresses = await _addresses(core, broker)
     found = await asyncio.gather(*(_ask(core, broker, number, address) for number, address in addresses.items()))
     return sorted(found, key=lambda one: one.broker_id)
@@ -75,7 +80,7 @@ async def promote(
     found = await replicas(core, broker)
     slaves = [one for one in found if one.state is not None and not one.leads and broker_id in {None, one.broker_id}]
     if not slaves:
-        raise NoSuchReplica(f"no slave of ours{_numbered(broker_id)} answers: {_told(broker, found)}")
+        raise NoSuchReplica(f"no slave of ours{_numbered(broker_id)} answers: {told(broker, found)}")
     # Whose log is the longest of the newest epoch has lost the least.
     chosen = max(slaves, key=_rank)
     state = await core.ask(chosen.address, Promote(role, force))
@@ -92,7 +97,7 @@ async def demote(core: ClientCore, broker: str, *, broker_id: int | None = None)
     found = await replicas(core, broker)
     masters = [one for one in found if one.state is not None and one.leads]
     if not masters:
-        raise NoSuchReplica(f"no master of ours answers: {_told(broker, found)}")
+        raise NoSuchReplica(f"no master of ours answers: {told(broker, found)}")
     taken = {one.broker_id for one in found}
     number = broker_id or next(number for number in range(1, len(taken) + 2) if number not in taken)
     state = await core.ask(masters[0].address, StepDown(number))
@@ -103,7 +108,9 @@ def _numbered(broker_id: int | None) -> str:
     return "" if broker_id is None else f" with brokerId {broker_id}"
 
 
-def _told(broker: str, found: list[Replica]) -> str:
+def told(broker: str, found: list[Replica]) -> str:
+    """Return what answers under a name, for errors."""
+
     def one(replica: Replica) -> str:
         if replica.error:
             return f"{replica.address} ({replica.error})"

@@ -37,8 +37,11 @@ from metaq.broker.pulls.redirect import Redirect
 from metaq.broker.pulls.resets import OffsetResets
 from metaq.broker.reloading import Reloading
 from metaq.broker.replication.feed import TableFeed
+from metaq.broker.replication.mending import RepairRequests
+from metaq.broker.replication.ranges import LogRanges
 from metaq.broker.replication.replicas import Replicas
 from metaq.broker.replication.roles import Roles
+from metaq.broker.replication.scrub import Scrub
 from metaq.broker.replication.tables import FollowedTables
 from metaq.broker.replies import ReplyService
 from metaq.broker.reports import Reports
@@ -154,6 +157,10 @@ class Broker:
         self.followed = FollowedTables(environment, tables, self.deletions, self.filters, files.delay, call_soon)
         """Of a slave: takes over its master's tables."""
         self.roles = Roles(environment, files.leadership, self.replicas, gatekeeper, call_soon)
+        self.log_ranges = LogRanges(environment, call_soon)
+        self.scrub = Scrub(environment)
+        """Of a slave: when it compares its log with its master's, and what it has found."""
+        self.repair_requests = RepairRequests(gatekeeper)
         self.staging = StagingService(
             environment, tables, self.appender, self.gates.expansions, read_cold, peers, gatekeeper=gatekeeper
         )
@@ -201,6 +208,7 @@ class Broker:
             self.schedule,
             self.stats,
             self.roles,
+            self.scrub,
             metaq1_progress=self.metaq1.progress.of if self.metaq1 is not None else None,
             unsaved=self._unsaved,
             held=lambda: self.staging.held,
@@ -227,6 +235,7 @@ class Broker:
                 self.retries,  # behind the schedule, which has read what was given back
                 *metaq1_parts,
                 self.predicates,
+                self.log_ranges,
                 membership,
                 self.pulls,  # last: in each tick the others have appended what held pulls wait for
             )

@@ -9,6 +9,7 @@ from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.long_polling import HeldPulls
 from metaq.broker.pulls.lookup import Lookup
 from metaq.broker.replication.roles import Roles
+from metaq.broker.replication.scrub import Scrub
 from metaq.broker.stats import Stats
 from metaq.broker.tables.members import Member
 from metaq.errors import Reason, Refused
@@ -30,6 +31,7 @@ class Reports:
         schedule: ScheduleService,
         stats: Stats,
         roles: Roles,
+        scrub: Scrub,
         *,
         metaq1_progress: Callable[[str, str | None], Mapping[QueueKey, int]] | None,
         unsaved: Callable[[], Mapping[str, str]],
@@ -44,7 +46,7 @@ class Reports:
         self._metaq1_progress = metaq1_progress
         self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held
         self._held_pulls, self._lookup, self._schedule, self._stats = held_pulls, lookup, schedule, stats
-        self._roles = roles
+        self._roles, self._scrub = roles, scrub
 
     def facts(self) -> BrokerFacts:
         """Return the broker's current figures."""
@@ -78,6 +80,7 @@ class Reports:
             delay_levels=self._schedule.progress(),
             unsaved=self._unsaved(),
             replica=self._roles.state(),
+            scrub=self._scrub.state,
             trouble="; ".join(filter(None, (store.keeper.trouble, self._schedule.trouble))),
         )
 

@@ -1,4 +1,4 @@
-"""`metaq broker status|promote|demote`: the replicas of a broker. Without one of these, `metaq broker` runs a broker (`serve`)."""
+"""`metaq broker status|promote|demote|scrub`: the replicas of a broker. Without one of these, `metaq broker` runs a broker (`serve`)."""
 
 from __future__ import annotations
 
@@ -10,23 +10,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
+from metaq.cli.output import (
+    EXIT_FAILED,
+    NAMESRV_DEFAULT,
+    AsJson,
+    NameServers,
+    iso_time,
+    print_json,
+    print_table,
+)
 from metaq.model.leadership import CutTail
+from metaq.model.scrub import Damaged, Difference
 
 if TYPE_CHECKING:
     from metaq.admin import Admin
     from metaq.admin.replicas import Replica
+    from metaq.admin.scrubbing import PairScrub, ScrubProgress
 
 WAIT_SECONDS = 1.0
+MIB = 1024 * 1024
 
-app = typer.Typer(help="Look at the replicas of a broker, and change who leads.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at the replicas of a broker, change who leads, and compare their logs.", no_args_is_help=True
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="brokerName, or host:port of one broker")]
 
 
 @app.callback()
 def brokers() -> None:
-    """Look at the replicas of a broker, and change who leads."""
+    """Look at the replicas of a broker, change who leads, and compare their logs."""
 
 
 @app.command("status")
@@ -168,4 +181,84 @@ def demote(
         print(
             f"the broker at {left.address} has stepped down at log offset {left.log_end}; nobody leads {left.broker} until one is "
             "promoted"
+        )
+
+
+@app.command("scrub")
+def scrub(
+    name: Name,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="replace damaged records by those of the other side; what was there is kept"),
+    ] = False,
+    rate: Annotated[int | None, typer.Option(min=1, help="MiB of the log in a second, at most")] = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the logs of a master and its slaves, as far as both have them on their disks.
+
+    Says of each place that differs in which file it is, and which side is damaged. Ends with 1 if some are left.
+    """
+    from metaq.admin import Admin
+
+    shown = _ScrubLines(told=not as_json)
+    try:
+        with Admin(namesrv) as admin:
+            done = admin.scrub(name, repair=repair, bytes_per_second=rate * MIB if rate else None, progress=shown.show)
+    except SystemExit:  # a signal
+        if (last := shown.last) is not None:
+            print(f"interrupted, compared up to log offset {last.place} of {last.stop}", file=sys.stderr)
+            _print_differences(last.differences)
+        raise
+    if as_json:
+        print_json(msgspec.to_builtins(done))
+    else:
+        for one in done:
+            _print_scrub(one, name, repair=repair)
+    if any(one.left or one.unread for one in done):
+        raise typer.Exit(EXIT_FAILED)
+
+
+class _ScrubLines:
+    """Tells how far the comparison is, a line for each tenth."""
+
+    def __init__(self, *, told: bool) -> None:
+        self._told = told
+        self._tenth = (("", ""), -1)
+        self.last: ScrubProgress | None = None
+
+    def show(self, now: ScrubProgress) -> None:
+        self.last = now
+        tenth = 10 * (now.place - now.start) // max(1, now.stop - now.start)
+        if self._told and self._tenth != (reached := ((now.master, now.slave), tenth)):
+            self._tenth = reached
+            print(
+                f"{now.master} and {now.slave}: {now.place - now.start:,} of {now.stop - now.start:,} B compared, {now.found} places differ",
+                file=sys.stderr,
+            )
+
+
+def _print_scrub(done: PairScrub, name: str, *, repair: bool) -> None:
+    _print_differences(done.differences)
+    if done.found > len(done.differences):
+        print(f"and {done.found - len(done.differences)} more: scrub again when these are repaired")
+    for failed in done.failed:
+        print(f"log offset {failed.difference.log_offset} could not be repaired: {failed.why}")
+    if done.unread:
+        print(f"{done.unread} ranges of 1 MiB could not be read wholly by a disk; the brokers' systems say which one")
+    print(
+        f"{done.master} and {done.slave}: the same from log offset {done.start} to {done.stop}"
+        if not done.found
+        else f"{done.master} and {done.slave}: {done.found} places differ from log offset {done.start} to {done.stop}, "
+        f"{len(done.repaired)} were repaired"
+    )
+    if not repair and any(one.damaged in {Damaged.MASTER, Damaged.SLAVE} for one in done.differences):
+        print(f"`metaq broker scrub {name} --repair` repairs what is right at the other side")
+
+
+def _print_differences(differences: Sequence[Difference]) -> None:
+    if differences:
+        print_table(
+            ("damaged", "file", "at byte", "log offset", "bytes"),
+            ((str(one.damaged), one.file, one.at, one.log_offset, one.size) for one in differences),
         )

@@ -28,7 +28,7 @@ SERVERS = {
     "up": "Run a name server and a broker in one process.",
 }
 
-ON_REPLICAS = frozenset(("status", "promote", "demote"))
+ON_REPLICAS = frozenset(("status", "promote", "demote", "scrub"))
 """What follows `broker` in commands that run none (`metaq.cli.broker`)."""
 
 DEFAULT_FOLDER = "metaq-data"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from metaq.model.leadership import ReplicaState
+from metaq.model.scrub import ScrubState
 from metaq.options import BrokerOptions, StoreOptions
 
 
@@ -75,6 +76,8 @@ class BrokerFacts(Struct, frozen=True, kw_only=True):
     """Configuration file → why it could not be saved last."""
     replica: ReplicaState
     """Its role, and how far its slaves or its master are."""
+    scrub: ScrubState
+    """Of a slave: what the comparison of its log with its master's has found."""
     trouble: str
     """What the store cannot do or has lost; empty if all is well."""
 

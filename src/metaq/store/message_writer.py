@@ -1,18 +1,22 @@
-"""What changes the messages of a store: appends, the deletion of a topic, the cut of a replica's log."""
+"""What changes the messages of a store: appends, the deletion of a topic, the cut of a replica's log, the repair of damaged records."""
 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from metaq.errors import StoreError, StoreFailed
-from metaq.store.log.aside import CutOff, keep_aside, messages_behind
+from metaq.store.log.aside import CutOff, keep_aside, keep_piece, messages_behind
 from metaq.store.log.fast_path import FastPath
 from metaq.store.log.flush import Flusher
+from metaq.store.log.mend import heads_of, overwrite
 from metaq.store.log.parts import Parts
 from metaq.store.log.populate import Populator
 from metaq.store.log.writer import Writer
+from metaq.store.queues.dispatch import is_queued, topic_of
 from metaq.store.reads.repair import Repairs
 from metaq.store.retention.housekeeping import Housekeeper
+from metaq.wire import hot
 
 log = logging.getLogger(__name__)
 
@@ -109,3 +113,44 @@ class MessageWriter:
             if self._state.failed is not None:
                 raise StoreFailed(self._state.failed)
         log.warning("the log was cut at log offset %d", log_offset)
+
+    def mend(self, log_offset: int, good: bytes) -> Path:
+        """Replace damaged records by the same ones of another replica, durably. Messages that were passed over are read again.
+
+        Where they lay is kept aside first, in the folder that is returned. It takes as long as syncs take: not for an event loop.
+
+        Raises: StoreError: these are not whole and right records at that place, or it is not in the durable part of the log (any
+        more). StoreFull, OSError: what is there could not be kept. Nothing has changed then. StoreFailed: the store has stopped.
+        """
+        commit_log, state = self._parts.log, self._state
+        # No file may be deleted, and no checkpoint be made of units that are being changed.
+        with self._housekeeper.work:
+            if state.failed is not None or state.closed:
+                raise state.refusal(copied=True)
+            end, file = log_offset + len(good), commit_log.run.find(log_offset)
+            if file is None or not commit_log.min <= log_offset < end <= state.flushed:
+                raise StoreError(
+                    f"log offsets {log_offset} to {end} are not in the part of the log that is on the disk: it goes from "
+                    f"{commit_log.min} to {state.flushed}"
+                )
+            heads = heads_of(good, log_offset, file)
+            kept = keep_piece(file, log_offset, end, self._parts.folder.root, self._parts.disk)
+            try:
+                overwrite(file, log_offset, good, self._parts.disk)
+            except OSError as error:
+                state.fail(f"{file.path} could not be repaired at log offset {log_offset}: {error.strerror or error}")
+                raise StoreFailed(state.failed or "") from error
+            for head in heads:
+                self._restore(head)
+        log.warning(
+            "%s was repaired at byte %d (log offset %d, %d bytes); what was there is kept in %s",
+            file.path, log_offset - file.start, log_offset, len(good), kept,
+        )  # fmt: skip
+        return kept
+
+    def _restore(self, head: hot.RecordHead) -> None:
+        topic = topic_of(head)
+        if topic is None or not is_queued(head.sys_flag) or head.log_offset < self._parts.deleted.get(topic, 0):
+            return
+        if (queue := self._queues.get(topic, head.queue_id)) is not None:
+            self._repairs.restored(queue, head)

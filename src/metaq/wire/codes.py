@@ -120,6 +120,9 @@ class RequestCode(enum.IntEnum):
     PROMOTE = 30012
     STEP_DOWN = 30013
     FOLLOW_TABLES = 30014
+    LOG_CHECKSUMS = 30015
+    LOG_BYTES = 30016
+    REPAIR_LOG = 30017
 
 
 class ResponseCode(enum.IntEnum):

@@ -10,6 +10,7 @@ import msgspec
 from metaq.errors import BadRequest
 from metaq.model.leadership import ReplicaState
 from metaq.model.reload import Reloaded
+from metaq.model.scrub import RANGES_MAX, LogChecksums, Mended, ScrubState
 
 MARK_FIELD: Final = "METAQ"
 """Ext field of heartbeat answers, and key of the runtime table (28), by which clients know a MetaQ broker and its
@@ -80,3 +81,48 @@ def replica_state_of(body: bytes | memoryview) -> ReplicaState:
             raise BadRequest(f"epoch {epoch.number} at log offset {epoch.start} comes behind epoch {number} at {start}")
         number, start = epoch.number, epoch.start
     return state
+
+
+def log_checksums(told: LogChecksums) -> bytes:
+    """Encode the answer to LOG_CHECKSUMS (30015)."""
+    return msgspec.json.encode(told)
+
+
+def log_checksums_of(body: bytes | memoryview) -> LogChecksums:
+    """Decode the answer to LOG_CHECKSUMS. Raises BadRequest."""
+    try:
+        told = msgspec.json.decode(body, type=LogChecksums)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is no checksums of a log: {error}") from None
+    if told.file_bytes <= 0 or told.log_min < 0 or told.log_flushed < 0 or len(told.checksums) > RANGES_MAX:
+        raise BadRequest(
+            f"the body is no checksums of a log: {len(told.checksums)} ranges of a log from {told.log_min} to "
+            f"{told.log_flushed}, with files of {told.file_bytes} bytes"
+        )
+    return told
+
+
+def mended(outcome: Mended) -> bytes:
+    """Encode the answer to REPAIR_LOG (30017)."""
+    return msgspec.json.encode(outcome)
+
+
+def mended_of(body: bytes | memoryview) -> Mended:
+    """Decode the answer to REPAIR_LOG. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(body, type=Mended)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is no outcome of a repair: {error}") from None
+
+
+def scrub_state(state: ScrubState) -> str:
+    """Encode the value of `metaqScrub` in the runtime information (28)."""
+    return msgspec.json.encode(state).decode()
+
+
+def scrub_state_of(text: str) -> ScrubState:
+    """Decode the value of `metaqScrub`. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(text, type=ScrubState)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"metaqScrub tells no comparison of logs: {error}") from None

@@ -117,6 +117,9 @@ CHEAP = {
     Code.CLOSE_PARTITIONS: "one entry of a table",
     Code.PROMOTE: "one at a time",
     Code.STEP_DOWN: "one at a time",
+    Code.LOG_CHECKSUMS: "at most 16 MiB, read by a thread; 16 requests of all clients wait at most",
+    Code.LOG_BYTES: "at most 1 MiB, as 30015",
+    Code.REPAIR_LOG: "one at a time",
 }
 """Codes without a dear request → why."""
 

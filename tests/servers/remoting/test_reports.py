@@ -6,6 +6,7 @@ from metaq.broker.stats import Stats
 from metaq.clock import FakeClock
 from metaq.model.facts import BrokerFacts, BrokerSettings, LevelProgress, PutLatencies, Rates
 from metaq.model.leadership import Epoch, ReplicaState, SlaveState
+from metaq.model.scrub import ScrubState
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.servers.remoting.reports import namesrv_settings_text, runtime_table, settings_text
 from metaq.servers.remoting.rocketmq_settings import DEFAULTS
@@ -19,6 +20,7 @@ FACTS = BrokerFacts(
     log_folder="/d/commitlog", put_latencies=PutLatencies(0.001_234, 0.0256, 0.4), held_pulls=3, staged_parts=11, staged_bytes=2200, held_for="long",
     held_bytes=77,
     delay_levels={3: LevelProgress(5, 8)}, unsaved={"topics.json": "broken", "delayOffset.json": "full"}, trouble="lost",
+    scrub=ScrubState(1, 2, 3),
     replica=ReplicaState(
         "broker-a", 0, "SYNC_MASTER", True, 100, 5000, 10912, (Epoch(7, 0, "x", 0),), "10.0.0.4:10911", 5100,
         slaves=(SlaveState("10.0.0.2:40000", 4900, 250), SlaveState("10.0.0.3:40000", 5000, 0)),

@@ -16,6 +16,7 @@ from metaq.app.role.configured import check_role
 from metaq.app.role.pending import ended
 from metaq.broker.broker import Broker
 from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.broker.replication.mending import Mending
 from metaq.broker.replication.roles import RoleChange
 from metaq.client.conversation.administration import GetReplicaState, GetSettings, StepDown
 from metaq.client.conversation.call import FAULTS
@@ -29,6 +30,7 @@ from metaq.servers.server import BrokerServices, CallSoon
 
 if TYPE_CHECKING:
     from metaq.app.role.lost_tail import LostTail
+    from metaq.app.role.mending import Mender
     from metaq.app.role.slave import Slave
 
 log = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ class RunningRole:
         self._address, self._metaq1 = address, metaq1
         self._loop = asyncio.get_running_loop()
         self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lambda _address: None)
+        self._mender: Mender | None = None
         self._slave: Slave | None = None
         self._lost: LostTail | None = None
         self._services: BrokerServices | None = None
@@ -140,6 +143,7 @@ class RunningRole:
         """Begin to work, behind the registrations."""
         self._services = services
         self._roles.by(self._begin_promotion, self._begin_to_step_down)
+        self._broker.repair_requests.by(self._begin_to_mend)
         self._announced.when_met(self._meet)
         if self._slave is not None:
             self._slave.start()
@@ -161,9 +165,19 @@ class RunningRole:
         if self._changing is not None:
             self._changing.cancel()
             await asyncio.gather(self._changing, return_exceptions=True)
+        self._broker.repair_requests.by(None)
+        if self._mender is not None:
+            await self._mender.stop()
         if self._slave is not None:
             await self._slave.stop()
         await self._transport.close()
+
+    def _begin_to_mend(self, mending: Mending, log_offset: int, size: int, source: str) -> None:
+        from metaq.app.role.mending import Mender  # as in `_follow`
+
+        if self._mender is None:
+            self._mender = Mender(self._broker, self._transport)
+        self._mender.begin(mending, log_offset, size, source)
 
     # ------------------------------------------------------------------ others of this name
 

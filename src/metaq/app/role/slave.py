@@ -5,6 +5,7 @@ from __future__ import annotations
 from metaq.app.registration import NameServerRegistration
 from metaq.app.role.following import TableFollowing
 from metaq.app.role.master import MasterSearch
+from metaq.app.role.scrub import Scrubbing
 from metaq.broker.broker import Broker
 from metaq.client.shared.transport import Transport
 from metaq.servers.ha.slave import Following
@@ -23,19 +24,23 @@ class Slave:
         self.search = MasterSearch(broker, self._transport, announced)
         self.tables = TableFollowing(broker, self._transport, self.search)
         self.following = Following(broker, call_soon, self.search.find, self.tables.hurry)
+        self.scrubbing = Scrubbing(broker, self._transport, self.search)
 
     def start(self) -> None:
         self.following.start()
         self.tables.start()
+        self.scrubbing.start()
 
     def tick(self) -> None:
         """Let time pass. Called ten times a second."""
         self.following.tick()
         self.search.tick()
         self.tables.tick()
+        self.scrubbing.tick()
 
     async def stop(self) -> None:
         """End all connections to the master."""
         await self.following.stop()
+        await self.scrubbing.stop()
         await self.tables.stop()
         await self._transport.close()

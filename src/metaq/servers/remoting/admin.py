@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from metaq.broker.broker import Broker
 from metaq.broker.replication.roles import RoleChange
@@ -17,6 +18,7 @@ from metaq.in_pieces import InPieces
 from metaq.model import TopicConfig
 from metaq.model.access import Action
 from metaq.model.topics.topic import FILTER_TYPES, check_group, check_topic
+from metaq.saved import Pending
 from metaq.servers.remoting.handlers import LATER, After, Answer, Call, Later, NoHeader, Reply, handles
 from metaq.servers.remoting.reports import runtime_table, settings_text
 from metaq.servers.remoting.session import session_of
@@ -156,6 +158,28 @@ class AdminHandlers:
         log.warning("%s has this broker step down", call.session.remote)
         return _changed(self._broker.roles.ask_to_follow(call.caller, call.header.broker_id, call.header.master))
 
+    # -- pieces of the log, for those who compare it with another replica's
+    @handles(RequestCode.LOG_CHECKSUMS, headers.LogChecksumsHeader, Action.OBSERVE)
+    def _log_checksums(self, call: Call[headers.LogChecksumsHeader]) -> Later:
+        reading = self._broker.log_ranges.checksums(call.header.offset, call.header.stop)
+        return _answer_when_done(call, reading, lambda: extensions.log_checksums(reading.told))
+
+    # The bytes of all topics' messages: judged as pulls are.
+    @handles(RequestCode.LOG_BYTES, headers.LogBytesHeader, Action.SUBSCRIBE)
+    def _log_bytes(self, call: Call[headers.LogBytesHeader]) -> Later:
+        reading = self._broker.log_ranges.piece(call.header.offset, call.header.size)
+        return _answer_when_done(call, reading, lambda: reading.told)
+
+    @handles(RequestCode.REPAIR_LOG, headers.RepairLogHeader, Action.ADMINISTER)
+    def _repair_log(self, call: Call[headers.RepairLogHeader]) -> Later:
+        header = call.header
+        log.warning(
+            "%s has %d bytes of the log from offset %d on repaired from the broker at %s",
+            call.session.remote, header.size, header.offset, header.source[:200],
+        )  # fmt: skip
+        mending = self._broker.repair_requests.ask(call.caller, header.offset, header.size, header.source)
+        return _answer_when_done(call, mending, lambda: extensions.mended(mending.outcome) if mending.outcome else b"")
+
     # -- figures
     @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)
     def _config(self, _call: Call[NoHeader]) -> Reply:
@@ -193,3 +217,15 @@ class AdminHandlers:
 
 def _changed(change: RoleChange) -> Answer:
     return After(change, lambda: extensions.replica_state(change.outcome) if change.outcome else b"")
+
+
+def _answer_when_done(call: Call[Any], pending: Pending, answer: Callable[[], Answer]) -> Later:
+    """Answer when `pending` has ended, however long that takes: parked requests (`After`) wait a few seconds only."""
+
+    def work() -> Answer:
+        pending.settle()
+        return answer()
+
+    call.session.put_off(call.command)
+    pending.when_done(lambda _error: call.session.answer_late(call.command, work))
+    return LATER

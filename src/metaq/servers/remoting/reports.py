@@ -10,7 +10,7 @@ from metaq.model.facts import BrokerFacts, BrokerSettings, Rates
 from metaq.options import GIB, KIB, MIB, NamesrvOptions
 from metaq.servers.remoting.rocketmq_settings import DEFAULTS
 from metaq.wire.command import VERSION
-from metaq.wire.extensions import OUR_MARK
+from metaq.wire.extensions import OUR_MARK, scrub_state
 
 NO_POOL: Final = "0"
 """Figure of a thread pool. We have none, but mqadmin and the dashboard parse the figures of some."""
@@ -73,6 +73,7 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "metaqEpoch": str(facts.replica.epoch),
         "metaqSlaves": "; ".join(f"{one.address} {one.copied} {one.behind_ms}" for one in facts.replica.slaves),
         "metaqMaster": f"{facts.replica.master} {facts.replica.master_end}" if facts.replica.master else "",
+        "metaqScrub": "" if facts.replica.leads else scrub_state(facts.scrub),
         "metaqStagedParts": str(facts.staged_parts),
         "metaqStagedBytes": str(facts.staged_bytes),
         "metaqHeldForTopic": facts.held_for,

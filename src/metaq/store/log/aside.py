@@ -1,4 +1,4 @@
-"""Keeps what is cut off behind the log's end: bytes that might be messages are never just zeroed.
+"""Keeps what is cut off behind the log's end, or replaced within it: bytes that might be messages are never just overwritten.
 
     <storePathRootDir>/cut/<log offset>/<log offset of the first byte, 20 digits>
 
@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from metaq.store.disk import Disk, reserving
 from metaq.store.log.broken import whole_records
+from metaq.store.log.ranges import read_what_can_be
 from metaq.store.log.scan import LogScan, past_damage
 from metaq.store.mapped_file import NAME_DIGITS, FileRun, MappedFile, any_byte
 from metaq.store.queues.dispatch import is_queued
@@ -52,6 +53,19 @@ def keep_aside(run: FileRun, end: int, root: Path, disk: Disk) -> Aside | None:
         disk.sync_folder(folder)
     messages = sum(whole_records(file, start, stop) for file, start, stop in found)
     return Aside(folder, sum(stop - start for _, start, stop in found), messages)
+
+
+def keep_piece(file: MappedFile, start: int, stop: int, root: Path, disk: Disk) -> Path:
+    """Copy [start, stop) of a log file, durably, with zeros for what the disk cannot read. Returns the folder.
+
+    Raises StoreFull: no room; OSError. The log was not changed.
+    """
+    folder = _free(root / CUT / f"{start:0{NAME_DIGITS}d}")
+    with reserving(folder):
+        disk.make_folder(folder)
+        _copy(file, start, stop, folder / f"{start:0{NAME_DIGITS}d}", stop - start, disk)
+        disk.sync_folder(folder)
+    return folder
 
 
 class CutOff(NamedTuple):
@@ -102,7 +116,7 @@ def _copy(file: MappedFile, start: int, stop: int, to: Path, size: int, disk: Di
     try:
         os.ftruncate(descriptor, size)
         for place in range(start, stop, _STEP):
-            data = file.read(place, min(_STEP, stop - place))
+            data = read_what_can_be(file, place, min(_STEP, stop - place))
             if any_byte(data):  # zeros stay a hole
                 os.pwrite(descriptor, data, place - start)
         disk.sync_file(descriptor)

@@ -79,6 +79,25 @@ class Repairs:
             self._lost = {key: known for key, known in self._lost.items() if known}
             self.losses = bool(self._lost)
 
+    def restored(self, queue: ConsumeQueue, head: hot.RecordHead) -> None:
+        """Have a message read again whose record was damaged, and is whole now. The caller holds `exclusive`."""
+        offset = head.queue_offset
+        if not queue.min_offset <= offset < queue.max_offset:
+            return
+        # A good unit stays, whatever it points at: the topic may have been deleted and made anew since.
+        if self._good(queue, offset) is None:
+            queue.mend(offset, Unit(head.log_offset, head.size, tags_code(head, self._delays_ms)))
+        key = queue.topic, queue.queue_id
+        with self._lock:
+            if (known := self._lost.get(key)) is None:
+                return
+            parts = [part for gone in known for part in _without(gone, offset)]
+            if parts:
+                self._lost[key] = parts
+            else:
+                del self._lost[key]
+            self.losses = bool(self._lost)
+
     @property
     def trouble(self) -> str:
         """Lost messages as a text for operators; "" if there are none."""
@@ -204,3 +223,10 @@ class Repairs:
                 step = _STEP_BYTES
                 found = data.find(_MAGIC, _MAGIC_AT + 1)
                 start += found - _MAGIC_AT if found >= 0 else max(1, len(data) - _MAGIC_AT - len(_MAGIC) + 1)
+
+
+def _without(known: range, offset: int) -> list[range]:
+    """A range of offsets without one of them."""
+    if offset not in known:
+        return [known]
+    return [part for part in (range(known.start, offset), range(offset + 1, known.stop)) if part]

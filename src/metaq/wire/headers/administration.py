@@ -91,6 +91,35 @@ class FollowTablesHeader(Header, kw_only=True):
     """How long the answer may wait for a change, ms."""
 
 
+class LogChecksumsHeader(Header, kw_only=True):
+    """LOG_CHECKSUMS (30015), ours: checksums of a piece of the log."""
+
+    offset: Long
+    """LogOffset at which the first range of 1 MiB begins."""
+    stop: Long
+    """LogOffset at which the last one ends. 16 are told at most."""
+
+
+class LogBytesHeader(Header, kw_only=True):
+    """LOG_BYTES (30016), ours: a piece of the log."""
+
+    offset: Long
+    """LogOffset of the first byte."""
+    size: Int
+    """1 MiB at most; fewer come where a file ends, or what is durable."""
+
+
+class RepairLogHeader(Header, kw_only=True):
+    """REPAIR_LOG (30017), ours: a broker repairs damaged records of its log from another replica."""
+
+    offset: Long
+    """LogOffset at which the first of them begins."""
+    size: Int
+    """Of all of them, 64 MiB at most."""
+    source: str
+    """Address of the broker whose records are right."""
+
+
 class VersionReplyHeader(Header, kw_only=True):
     """Answers GET_BROKER_CONFIG (26): the DataVersion of the configuration, as JSON."""
 
