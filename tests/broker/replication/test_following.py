@@ -520,6 +520,13 @@ def test_after_a_restart_a_mark_that_the_log_has_lost_is_taken_again(tmp_path):
             assert slave.store.deleted["orders"] == mark
 
 
+def test_progress_that_waits_for_a_log_that_its_master_has_lost_is_forgotten(two):
+    """A power cut took the end of the master's log: what counted records there says nothing of those that come in their place."""
+    finish(two.slave.followed.take(TableChanges(7, 0, 1, complete=True, log_end=1000, delays={1: 5})))
+    finish(two.slave.followed.take(TableChanges(8, 0, 1, complete=True, log_end=0, delays={1: 2})))
+    assert two.slave.followed._delay.read() == DelayProgress({1: 2}, 0)
+
+
 def test_what_is_still_being_saved_when_the_master_has_it_no_more_goes_too(tmp_path):
     """A master that starts again tells all that it has: what it had before is not in the table yet, and would come after that."""
     file = SlowFile()

@@ -191,6 +191,8 @@ class FollowedTables:
         self._again_at = None
         self._told = {table: set[str]() for table in ("topics", "groups", "generations", "filters", "closed")}
         self._progress.begin_anew()
+        # Of a log that may have lost its end since: its places are those of other records now.
+        self._delays, self._transactions = WithTheLog(), WithTheLog()
 
     def _note(self, table: str, names: Mapping[str, object]) -> None:
         if self._told is not None:
