@@ -226,7 +226,7 @@ def nightly(day: int) -> tuple[Step, ...]:
     more = (
         # The rarest courses of a broker's life, first: what they find is in what all others run on.
         Step(
-            "rest of lives", (*REST_OF, *LIVES), 1500, only=whole,
+            "rest of lives", (*REST_OF, *LIVES), 2100, only=whole,
             environment=(*unsteady_too, ("METAQ_LIVES_FROM", str(LIVES_OF_A_NIGHT * day))),
         ),
         # Debian's servers, other generations of foreign clients, chaos: what needs an installation or many minutes.

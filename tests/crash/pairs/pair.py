@@ -1,0 +1,376 @@
+"""Two brokers of one name: who leads, how the other follows, and how that changes.
+
+The decisions of `metaq.app.role` are composed here without sockets, in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from metaq.app.role.lost_tail import longest
+from metaq.app.role.master import MasterSearch, NoCommonHistory
+from metaq.clock import FakeClock
+from metaq.in_pieces import finish
+from metaq.model.leadership import ASYNC_MASTER, SLAVE, SYNC_MASTER, Leadership
+from metaq.saved import Pending
+from tests.crash.pairs.archive import Archive
+from tests.crash.pairs.comparison import compare, raw_log
+from tests.crash.pairs.link import Link
+from tests.crash.pairs.side import NUMBER, Side
+from tests.crash.simulation.bare import read_log
+from tests.crash.simulation.ledger import Broken, short
+from tests.crash.simulation.life import Life
+
+ADDRESSES: Final = {"a": "10.0.0.1:10911", "b": "10.0.0.2:10911"}
+
+
+class Pair:
+    """The two, the link between them, and what the leader has promised (`life`)."""
+
+    def __init__(self, life: Life, folder: Path) -> None:
+        self.life = life
+        chance, clock = life.chance, life.clock
+        self.role = chance.choice((ASYNC_MASTER, SYNC_MASTER))
+        self.sides = [
+            Side(name, folder, clock, chance.choice(("SYNC_FLUSH", "ASYNC_FLUSH")), role)
+            for name, role in (("a", self.role), ("b", SLAVE))
+        ]
+        self._loop = asyncio.new_event_loop()
+        self._leads = 0
+        self.link: Link | None = None
+        self.is_cut = False
+        """Whether the network between the two is cut."""
+        self.agrees = False
+        """Whether the follower's log is a begin of that of the one that leads now."""
+        self.acked = 0
+        """LogOffset up to which a slave has said that it has the log: sends of a SYNC_MASTER up to there are answered with SEND_OK."""
+        self.fresh_deletions = set[str]()
+        """Topics that were deleted since the follower looked at the tables last."""
+        self.archive = Archive()
+        life.disk.close()
+        life.process = self.leader
+
+    @property
+    def leader(self) -> Side:
+        return self.sides[self._leads]
+
+    @property
+    def follower(self) -> Side:
+        return self.sides[1 - self._leads]
+
+    @property
+    def clock(self) -> FakeClock:
+        return self.life.clock
+
+    def let_go(self) -> None:
+        for side in self.sides:
+            side.let_go()
+        self._loop.close()
+
+    # ------------------------------------------------------------------ starts
+
+    def start_leader(self) -> None:
+        """Start the broker that has led and still does: with what the slave has of its log beyond its end after a crash."""
+        leader = self.leader
+        self.life.report.starts += 1
+        self.life.outstanding.clear()
+        power_was_cut = leader.power_was_cut
+        leader.start()
+        if not leader.log_store.recovered.in_order:
+            self._after_crash(leader)
+        end = leader.log_store.log.end
+        if end < self.acked:
+            other = self.follower
+            if not power_was_cut:
+                raise Broken(f"the log of {leader.name} ends at {end}, and all up to {self.acked} was acknowledged")
+            if other.is_up and not self.is_cut and not other.lost_power:
+                raise Broken(f"the log of {leader.name} ends at {end}, and {other.name} has all up to {self.acked}")
+            self.acked = end
+        leader.there.lead()
+        leader.save()
+
+    def _after_crash(self, leader: Side) -> None:
+        other = self.follower
+        if other.is_up and not self.is_cut:
+            found = longest(leader.there, [(ADDRESSES[other.name], other.there.roles.state())])
+            if found is not None:
+                self.life.tell(f"{leader.name} copies what it has lost from {other.name}, up to {found[1].log_end}")
+                self.archive.hold_against(self.life, leader)
+                leader.there.follow()
+                link = Link(other.there, leader.there, self.life.chance, self._loop)
+                link.carry_all()
+                link.end()
+                if leader.log_store.log.end != found[1].log_end:
+                    raise Broken(
+                        f"{leader.name} could not copy what it has lost: it ends at {leader.log_store.log.end}: {link.why}"
+                    )
+                self.archive.bring_back(self.life, leader)
+        if leader.log_store.log.end < (other.log_store.log.end if other.is_up else other.held):
+            self.agrees = False  # it has more than the leader goes on with
+        roles = leader.there.roles
+        self._keep(leader, roles.in_epoch(roles.began(0)))
+
+    def start_follower(self) -> None:
+        """Start the other one; the broker that led before finds its successor."""
+        follower = self.follower
+        self.life.report.starts += 1
+        follower.start()
+        broker = follower.there
+        if broker.options.broker_role != SLAVE:
+            self._keep(follower, broker.roles.following(NUMBER, ADDRESSES[self.leader.name]))
+            follower.take_role(SLAVE, NUMBER)
+        broker.follow()
+        follower.save()
+
+    def _keep(self, side: Side, leadership: Leadership) -> None:
+        _ended(side.there.roles.keep(leadership))
+
+    # ------------------------------------------------------------------ following
+
+    def connect(self) -> bool:
+        """Connect the follower, if it can be. Returns whether it is connected."""
+        if self.link is not None and (self.link.closed or self.is_cut):
+            self.disconnect()
+        if self.link is None and self.leader.is_up and self.follower.is_up and not self.is_cut:
+            if self.follower.leads:
+                self._have_step_down()
+            self._agree()
+            self.agrees = True
+            self.link = Link(self.leader.there, self.follower.there, self.life.chance, self._loop)
+            self.life.tell(f"{self.follower.name} follows {self.leader.name} from {self.follower.log_store.log.end}")
+        return self.link is not None
+
+    def _have_step_down(self) -> None:
+        """The old leader, which did not hear of its successor until now, gives way, and starts again as its slave."""
+        old = self.follower
+        self.life.tell(f"{old.name} hears that {self.leader.name} leads, and steps down")
+        old.there.step_down("it has stepped down")
+        self._keep(old, old.there.roles.following(NUMBER, ADDRESSES[self.leader.name]))
+        old.close()
+        self.start_follower()
+
+    def disconnect(self) -> None:
+        if self.link is not None:
+            self.link.end()
+            self.life.tell(f"the link ends: {self.link.why}")
+            self.link = None
+
+    def _agree(self) -> None:
+        """Have the follower's log be a begin of the leader's."""
+        follower, state = self.follower, self.leader.there.roles.state()
+        own = follower.there.roles.kept
+        if state.rank < own.rank:
+            raise Broken(
+                f"{self.leader.name} leads in epoch {state.epoch}, and {follower.name} has been in {own.epoch}"
+            )
+        log, root = follower.log_store.log, follower.disk.root
+        end = log.end
+        raw = raw_log(root, log.min, end)
+        records, low = read_log(root, log.min, end), log.min
+        follower.held = follower.durable = 0  # of a cut that is interrupted anything may be left
+        search = MasterSearch(follower.there, None, None)
+        try:
+            self._loop.run_until_complete(search._agree(state, ADDRESSES[self.leader.name]))
+        except NoCommonHistory as error:
+            self.life.tell(f"{follower.name} starts anew: {error}")
+            self.start_anew()
+            return
+        place = log.end
+        if place < end:
+            self.life.tell(f"{follower.name} cuts its log at {place}, it ended at {end}")
+            tail = follower.there.roles.kept.cuts[-1]
+            gone = [record for record in records if record.log_offset >= place]
+            kept = {int(path.name): path.read_bytes() for path in Path(tail.folder).iterdir()} if tail.folder else {}
+            for record in gone:
+                start = max((one for one in kept if one <= record.log_offset), default=None)
+                at = record.log_offset - (start or 0)
+                if start is None or (
+                    kept[start][at : at + record.size].ljust(record.size, b"\0")
+                    != raw[record.log_offset - low : record.log_end - low]
+                ):
+                    raise Broken(f"{follower.name} has cut off the record at {record.log_offset}, and does not keep it")
+            if tail.records != len(gone):
+                raise Broken(f"{follower.name} has cut off {len(gone)} records, and says {tail.records}")
+
+    def start_anew(self) -> None:
+        """The follower cannot go on with its log: an administrator starts it with an empty folder."""
+        self.follower.wipe()
+        self.follower._more = {"broker_role": SLAVE, "broker_id": NUMBER}
+        self.start_follower()
+        self._agree()
+
+    def carry(self, pieces: int) -> None:
+        if self.link is not None:
+            self.link.carry(pieces)
+            self.note()
+
+    def note(self) -> None:
+        """Note what the follower has promised."""
+        if self.leader.is_up:
+            self.acked = max(self.acked, min(self.leader.there.replicas.copied, self.leader.log_store.log.end))
+        if self.link is not None and self.follower.is_up:
+            copied = min(
+                self.link.of_slave.replica.copied, self.follower.log_store.log.end
+            )  # it may have begun with nothing
+            self.follower.reported = max(self.follower.reported, copied)
+
+    def look(self) -> None:
+        """The follower takes over what has changed in the leader's tables, as `metaq.app.role.following` does."""
+        leader, followed = self.leader.there, self.follower.there.followed
+        complete = False
+        while not complete:
+            changes = finish(leader.feed.changes(*followed.place))
+            finish(followed.take(changes))
+            complete = changes.complete
+        self.fresh_deletions.clear()
+
+    def catch_up(self) -> None:
+        """Let the follower have all of the leader's log. It starts anew where retention has taken what it needs."""
+        for _ in range(3):
+            if not self.connect():
+                raise Broken("the two cannot be connected")
+            assert self.link is not None
+            for _ in range(3):  # with SYNC_FLUSH the follower reports what it has synced
+                self.link.carry_all()
+                self.follower.log_store.flusher.flush()
+            self.note()
+            follower, leader = self.follower.log_store.log, self.leader.log_store.log
+            if follower.end == leader.end and not self.link.closed:
+                return
+            if 0 < follower.end < leader.min:
+                self.life.tell(
+                    f"{self.follower.name} starts anew: its log ends at {follower.end}, {leader.min} is the first"
+                )
+                self.disconnect()
+                self.start_anew()
+            elif self.link.closed:
+                self.disconnect()
+            else:
+                raise Broken(
+                    f"nothing comes any more: the follower's log ends at {follower.end}, the leader's at {leader.end}"
+                )
+        raise Broken(f"{self.follower.name} does not catch up")
+
+    def be_quiet(self) -> None:
+        """Let all come to rest, and compare the two."""
+        life = self.life
+        life.tell("quiet point")
+        for _ in range(3):
+            life.store.flusher.flush()
+            life.save()
+            life.answer()
+        self.catch_up()
+        for _ in range(2):
+            self.look()
+            self.follower.flush()
+            self.follower.there.followed.tick()
+        self.follower.flush()
+        if self.follower.log_store.log.end >= self.acked:
+            self.follower.lost_power = False
+        topics = {record.body: record.topic for record in life.ledger.log if record.log_offset >= life.ledger.log_min}
+        compare(
+            self.leader,
+            self.follower,
+            [(topics[body], key) for body, key in life.ledger.keys.items() if body in topics],
+        )
+
+    # ------------------------------------------------------------------ changes of leaders
+
+    def hand_over(self) -> None:
+        """The leader steps down, the follower copies the rest and leads, and the old one follows: nothing is lost."""
+        old, new, life = self.leader, self.follower, self.life
+        life.tell(f"{new.name} is promoted, {old.name} steps down")
+        self.be_quiet()
+        old.there.step_down("it has stepped down")
+        self._keep(old, old.there.roles.following(NUMBER, ADDRESSES[new.name]))
+        life.clock.advance(0.1)
+        self.catch_up()
+        self.look()
+        positions = {place: old.there.offsets.get(*place) for place in life.ledger.positions}
+        self.disconnect()
+        self._lead(new)
+        for place, position in positions.items():
+            queue = new.log_store.reader.existing_queue(*place[1:])
+            end = queue.max_offset if queue is not None else 0  # progress beyond the end is taken back to it
+            life.ledger.positions[place] = {position if position is None else min(position, end)}
+        old.close()
+        self.start_follower()
+
+    def take_over(self) -> None:
+        """The follower leads without the other, which is dead or cut off."""
+        new, life = self.follower, self.life
+        self.disconnect()
+        end = new.log_store.log.end
+        life.tell(
+            f"{new.name} is promoted by force; its log ends at {end}, that of {self.leader.name} had {life.ledger.log_end}"
+        )
+        self.check_acknowledged(new)
+        life.outstanding.clear()
+        new.flush()
+        life.power_was_cut = True  # what is not here is lost for now
+        life.ledger.durable_end = min(life.ledger.log_end, end)
+        ledger = life.ledger
+        copied = replace(ledger, log=[record for record in ledger.log if record.log_end <= end])
+        for record in copied.still_to_deliver():
+            if record.log_offset < new.log_store.log.min:
+                raise Broken(f"{short(record)} was still to be delivered, and its log file went at {new.name}")
+        ledger.log_min = max(ledger.log_min, new.log_store.log.min)
+        ledger.topics = dict.fromkeys(ledger.topics)
+        ledger.groups = dict.fromkeys(ledger.groups)
+        self._lead(new)
+        for name in sorted(self.fresh_deletions):
+            self._delete_again(name)
+        self.fresh_deletions.clear()
+        for place in ledger.positions:
+            ledger.positions[place] = {new.there.offsets.get(*place)}
+
+    def _delete_again(self, name: str) -> None:
+        """A deletion of which the new leader may not have heard is asked for once more."""
+        ledger, leader = self.life.ledger, self.leader
+        ledger.limbo.pop(name, None)
+        ledger.topics[name] = None
+        pending = leader.there.delete_topic(name)
+        leader.flush()
+        _ended(pending)
+        ledger.deleted_at[name] = leader.log_store.log.end
+        ledger.topics[name] = False
+
+    def check_acknowledged(self, new: Side) -> None:
+        """Raises Broken: the log of who leads now lacks what its master had for copied, and no power cut explains that."""
+        end = new.log_store.log.end
+        if end < self.acked and not new.lost_power:
+            raise Broken(
+                f"the log of {new.name}, which leads now, ends at {end}, and all up to {self.acked} was copied to it"
+            )
+        self.acked = min(self.acked, end)
+
+    def _lead(self, new: Side) -> None:
+        broker, roles = new.there, new.there.roles
+        self._keep(new, roles.leading(self.role, roles.began(NUMBER)))
+        new.take_role(self.role, 0)
+        roles.master = ""
+        self._leads, self.agrees = 1 - self._leads, False
+        self.life.process = new
+        broker.lead()
+        broker.replicas.history += 1
+        new.save()
+
+    # ------------------------------------------------------------------ ends
+
+    def end(self, side: Side, *, cut: bool) -> None:
+        """Kill one of the two, or cut its power."""
+        self.life.tell(f"{side.name}: {'the power is cut' if cut else 'killed'}")
+        self.note()
+        side.note()
+        side.die(cut=cut)
+        side.bury()
+        self.disconnect()
+
+
+def _ended(pending: Pending) -> None:
+    assert pending.done, "it was saved at once"
+    if pending.error is not None:
+        raise pending.error

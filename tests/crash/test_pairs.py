@@ -1,0 +1,97 @@
+"""Master and slave from seeds: the log's copy, ends of either side, changes of leaders; both are the same at each quiet point.
+
+A failing seed is told with the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterable, Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from metaq.broker.replication.deletions import FollowedDeletions
+from metaq.broker.replication.roles import Roles
+from metaq.broker.replication.tables import FollowedTables
+from metaq.store import message_writer
+from tests.crash.pairs import simulate
+from tests.crash.simulation import Broken, scratch
+
+SEEDS = 40
+AT_ONCE = 10
+FIRST_ALL = int(os.environ.get("METAQ_LIVES_FROM", SEEDS + 1))
+"""`make nightly` sets it by the day: each night has other pairs."""
+SEEDS_ALL = 10_000
+AT_ONCE_ALL = 500
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    """Where files cost least; what the brokers log of their troubles is of no interest."""
+    logging.disable(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="metaq-pairs-", dir=scratch()) as path:
+        yield pathlib.Path(path) / "pair"
+    logging.disable(logging.NOTSET)
+
+
+def failures(seeds: Iterable[int], folder: pathlib.Path, enough: int = 3) -> list[str]:
+    """What the first failing seeds tell."""
+    told: list[str] = []
+    for seed in seeds:
+        try:
+            simulate(seed, folder)
+        except Broken as error:
+            told.append(str(error))
+            if len(told) == enough:
+                break
+    return told
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_ONCE))
+def test_what_a_pair_has_acknowledged_holds(folder, first):
+    """Whichever of the two ends how and when, and whoever leads next."""
+    told = failures(range(first, first + AT_ONCE), folder)
+    assert not told, "\n\n".join(told)
+
+
+@pytest.mark.all
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(FIRST_ALL, FIRST_ALL + SEEDS_ALL, AT_ONCE_ALL))
+def test_what_a_pair_has_acknowledged_holds_in_many_more(folder, first):
+    """The rarest courses."""
+    told = failures(range(first, first + AT_ONCE_ALL), folder)
+    assert not told, "\n\n".join(told)
+
+
+def test_the_same_seed_does_the_same(folder):
+    """Both brokers, the link and the disks are driven by it alone."""
+    told = list[list[str]]()
+    for _ in range(2):
+        told.append([])
+        simulate(7, folder, told[-1].append)
+    assert told[0] == told[1]
+
+
+def _no_changes(*_args: object) -> Iterator[None]:
+    return iter(())
+
+
+SABOTAGE = {
+    "what is cut off is not kept": (message_writer, "keep_aside", lambda *_: None),
+    "a crash begins no epoch": (Roles, "in_epoch", lambda roles, _epoch: roles.kept),
+    "a promotion begins where nobody was": (Roles, "leading", lambda roles, role, _: replace(roles.kept, role=role)),
+    "deletions do not follow": (FollowedDeletions, "take", _no_changes),
+    "progress of delayed messages does not follow": (FollowedTables, "take_delays", lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("what", SABOTAGE)
+def test_a_broken_promise_is_found(folder, monkeypatch, what):
+    """By some of two hundred seeds: the simulation can fail."""
+    monkeypatch.setattr(*SABOTAGE[what])
+    (told,) = failures(range(1, 200), folder, 1)
+    assert "to repeat it: python -m tests.crash.pairs" in told
