@@ -105,7 +105,7 @@ class ReplicaState(Struct, frozen=True, rename="camel"):
     """Port from which its log can be copied, at the host of its address."""
     epochs: tuple[Epoch, ...] = ()
     master: str = ""
-    """Of a slave, the address that it copies from; "": of none at present."""
+    """Of a slave, the address that it copies from, or of the broker for which it has stepped down; "": of none at present."""
     master_end: int = -1
     """Of a slave, where its master's log ended when it was heard last; -1: never."""
     master_heard_ms: int = 0

@@ -216,6 +216,9 @@ class RunningRole:
             except FAULTS:
                 continue  # gone, and the name servers do not know yet
             if (settings.get("brokerName"), settings.get("brokerId")) == (name, str(number)):
+                state = await self._ask(address)
+                if state is not None and state.master == self._address:
+                    continue  # it has stepped down for this one, which was to lead, and did not come so far
                 raise ConfigError(
                     f"brokerId={number} of {name} is taken by the broker at {address}: give each slave a number of its own"
                 )

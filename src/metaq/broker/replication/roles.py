@@ -89,7 +89,7 @@ class Roles:
             log.end,
             self._replicas.port,
             self.kept.epochs,
-            self.master,
+            self.master or self.kept.master,
             self.master_end,
             self.master_heard_ms,
             tuple(
