@@ -26,6 +26,10 @@ WAITERS = {"rate": 1000, "queues": 4}
 """Of a consumer that waits: messages a second that are sent to it, and in how many queues."""
 
 
+PATIENT = {"waitTimeMillsInSendQueue": 10_000, "osPageCacheBusyTimeOutMills": 10_000, "slaveTimeout": 10_000}
+"""A RocketMQ master that refuses no send because the machine is busy with others."""
+
+
 def _copied(namesrv: str) -> tuple[int, int]:
     """Where a master's log ends, and what its slave has of it; -1: there is no slave."""
     with Admin(namesrv) as admin:
@@ -82,7 +86,7 @@ def _sends_at_rocketmq(bench: Bench, outstanding: int) -> float:
     """The same as `_sends` at a pair of RocketMQ 4.9.7, in synchronous double write."""
     conns = min(CONNECTIONS_MAX, outstanding)
     with (
-        rocketmq.running(bench.disk, brokerRole="SYNC_MASTER") as master,
+        rocketmq.running(bench.disk, brokerRole="SYNC_MASTER", **PATIENT) as master,
         rocketmq.slave(bench.disk, master.namesrv),
     ):
         _settle(master.namesrv)
@@ -195,7 +199,8 @@ def _cold_reader(bench: Bench, key: str) -> Measured:
     """What sends, and a consumer that has caught up, lose at the master while a group reads all of the slave's log from its disk.
 
     As if master and slave were two machines: the master and its clients have one core, the slave and its reader another. With all
-    on both, one would see who gets how much of two cores. Rounds without and with the reader follow each other.
+    on both, one would see who gets how much of two cores. Rounds without and with the reader follow each other; between them the
+    slave copies what it lacks. On a machine that is busy with others only the CPU time is to be believed.
     """
     found = once(bench, "replica-cold", lambda: _with_and_without(bench))
     with_it, alone = found["with"], found["alone"]
@@ -205,7 +210,7 @@ def _cold_reader(bench: Bench, key: str) -> Measured:
         "cpu": 100 * (with_it["cpu_us"] / alone["cpu_us"] - 1),
     }
     told = {f"{name}_{one}": value for name, measured in found.items() for one, value in measured.items()}
-    return {**told, "value": lost[key], "cpu_percent": lost["cpu"]}
+    return {**told, "value": lost[key]}
 
 
 def _with_and_without(bench: Bench) -> dict[str, Measured]:
@@ -218,16 +223,20 @@ def _with_and_without(bench: Bench) -> dict[str, Measured]:
             with _reading(bench, slave, folder, read) if name == "with" else ExitStack(), processes.on_core(0):
                 before = master.cpu_seconds()
                 sent = processes.load(
-                    bench.cache, "send", master.address, prefix="hot", count=10**9, seconds=seconds, verify=0
-                )
+                    bench.cache, "send", master.address, prefix="hot", conns=64, outstanding=1, body=1000,
+                    count=10**9, seconds=seconds, verify=0,
+                )  # fmt: skip
                 cpu_us = (master.cpu_seconds() - before) * 1e6 / sent["requests"]
+                end, copied = _copied(master.namesrv)
                 waited = _push(bench, master, seconds)
+            _wait(master.namesrv, whole=True)  # what one round leaves to the slave does not burden the next
             rounds[name].append(
                 {
                     "sends_per_s": sent["requests_per_s"],
                     "cpu_us": cpu_us,
                     "p50_us": waited["p50_us"],
                     "p99_us": waited["p99_us"],
+                    "behind_bytes": end - copied,
                 }
             )
     found = {
@@ -257,7 +266,7 @@ def _filled(bench: Bench) -> Iterator[tuple[processes.Server, processes.Server, 
                     master.address,
                     batch=100,
                     body=CATCH_UP_BODY,
-                    count=bench.count(5_000, 20),
+                    count=bench.count(3_000, 20),
                     outstanding=8,
                     seconds=300,
                 )
@@ -355,6 +364,10 @@ REPLICA_ROWS = (
     Row(
         "replica-cold-waiting", "what a consumer at the master that has caught up waits longer then, p50", "%", 5, 1,
         partial(_cold_reader, key="waiting"), lower_is_better=True, runs=3,
+    ),
+    Row(
+        "replica-cold-cpu", "what a send costs the master more then, CPU", "%", 5, 1,
+        partial(_cold_reader, key="cpu"), lower_is_better=True, runs=3,
     ),
     Row("replica-catch-up", "an empty slave takes over a log of 1 KB messages", "MB/s", 50, 500, _catch_up, runs=3),
     Row(

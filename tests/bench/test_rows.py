@@ -46,7 +46,7 @@ def test_rows_of_replication(tmp_path: Path) -> None:
     """
     keys = (
         "replica-64,replica-256,replica-1024,replica-sync-64,replica-lag,replica-lag-p99,replica-cold-sends,replica-cold-waiting,"
-        "replica-catch-up"
+        "replica-cold-cpu,replica-catch-up"
     )
     rows = run_rows(tmp_path, keys, "--alone")
     assert list(rows) == keys.split(",")
