@@ -178,6 +178,8 @@ def _lag(bench: Bench, key: str) -> Measured:
             with processes.on_core(1):
                 found = _push(bench, master, seconds, consumer=slave.address)
             others.join()
+        if not rate:
+            raise RuntimeError("the producers beside the one that is measured failed")
         return {"lag": {"p50": found["p50_us"] / 1000, "p99": found["p99_us"] / 1000, "beside_per_s": rate[0]}}
 
     rate: list[float] = []
