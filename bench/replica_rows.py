@@ -202,7 +202,8 @@ def _cold_reader(bench: Bench, key: str) -> Measured:
 
     As if master and slave were two machines: the master and its clients have one core, the slave and its reader another. With all
     on both, one would see who gets how much of two cores. Rounds without and with the reader follow each other; between them the
-    slave copies what it lacks. On a machine that is busy with others only the CPU time is to be believed.
+    slave copies what it lacks. On a machine that is busy with others only the CPU time is to be believed: the
+    reader drives those to the master's core.
     """
     found = once(bench, "replica-cold", lambda: _with_and_without(bench))
     with_it, alone = found["with"], found["alone"]
