@@ -148,7 +148,7 @@ STEPS = (
     _interop("interop metaq1", 70, "test_metaq1_*"),
     _interop(
         "interop rocketmq", 130, "test_cpp_*", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_java_*",
-        "test_migration", "test_mixed_*", "test_mqadmin", "test_order", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_trace", data=("tests/interop/cpp/*", "tests/wire/fastjson_vectors.json"),
+        "test_migration", "test_mixed_*", "test_mqadmin", "test_order", "test_pair_ledger", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_trace", data=("tests/interop/cpp/*", "tests/wire/fastjson_vectors.json"),
     ),
     _interop("interop python", 60, "test_python_*"),
     _interop("interop spark", 50, "test_spark_*", "test_slave_reads", uses=SPARK),
@@ -210,6 +210,7 @@ STEPS = (
 )  # fmt: skip
 
 LIVES_OF_A_NIGHT = 30_000  # tests/crash/test_simulation.py
+PAIRS_OF_A_NIGHT = 200  # tests/crash/test_pair_ledger.py, in each mode
 SEEDS, REST = 4, "all and not long and not spark_all"
 # A name per line: what failed is seen at once, and not after an hour.
 REST_OF = (RUN, "-m", "pytest", "-vv", "-n", "2", "--dist", "loadgroup", "-m", REST)
@@ -226,8 +227,10 @@ def nightly(day: int) -> tuple[Step, ...]:
     more = (
         # The rarest courses of a broker's life, first: what they find is in what all others run on.
         Step(
-            "rest of lives", (*REST_OF, *LIVES), 2100, only=whole,
-            environment=(*unsteady_too, ("METAQ_LIVES_FROM", str(LIVES_OF_A_NIGHT * day))),
+            "rest of lives", (*REST_OF, *LIVES), 3200, only=whole,
+            environment=(
+                *unsteady_too, ("METAQ_LIVES_FROM", str(LIVES_OF_A_NIGHT * day)), ("METAQ_PAIRS_FROM", str(PAIRS_OF_A_NIGHT * day)),
+            ),
         ),
         # Debian's servers, other generations of foreign clients, chaos: what needs an installation or many minutes.
         Step("rest of peers", (*REST_OF, *PEERS), 900, only=whole, environment=unsteady_too),
