@@ -11,22 +11,26 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from metaq import aio
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.namesrv import start_namesrv
+from metaq.app.role.lost_tail import longest
 from metaq.broker.broker import Broker
 from metaq.client.conversation.administration import GetReplicaState, Promote, StepDown
 from metaq.client.conversation.call import Call
 from metaq.client.conversation.driver import ask
 from metaq.client.shared.transport import Transport
+from metaq.clock import FakeClock
 from metaq.errors import BrokerError, ConfigError
 from metaq.model import Message, SendStatus
+from metaq.model.leadership import Epoch, Leadership, ReplicaState
 from metaq.options import BrokerOptions, NamesrvOptions
 from metaq.store.offline.reader import StoreReader
 from metaq.testing import free_port
 from tests.app.test_pair import until
-from tests.broker.support import small_store
+from tests.broker.support import open_broker, small_store
 from tests.store.log.test_raw import raw_log
 from tests.support import PATIENCE
 
@@ -123,6 +127,8 @@ def test_a_slave_is_promoted_while_its_master_runs(tmp_path):
             got = await consume(brokers, 20)
             led = await brokers.ask("b", Promote())
             assert (led.leads, led.broker_id, led.role, led.epoch) == (True, 0, "ASYNC_MASTER", 1)
+            # On the disk: the old master had it there, and the new one may be killed in a moment.
+            assert "orders@g" in (tmp_path / "b" / "config" / "consumerOffset.json").read_text()
             await brokers.restart_when_it_asks("a")
             await send(brokers, 50, 50)
             await brokers.same()
@@ -399,6 +405,19 @@ def test_a_master_that_lost_the_end_of_its_log_gets_it_from_its_slave(tmp_path):
             assert sorted(await consume(brokers, 60)) == list(range(60))
 
     asyncio.run(body())
+
+
+def test_only_a_slave_of_the_newest_epoch_gives_back_what_was_lost(tmp_path):
+    """What another one has where this epoch began is of the leader before, and would be taken for this one's."""
+    with open_broker(tmp_path, FakeClock()) as broker:
+        epochs = (Epoch(1, 0, "b", 5, 1, 1),)
+        state = ReplicaState("a", 1, "SLAVE", False, 0, 638, 1)
+        assert longest(broker, [("x", state)]) == ("x", state)
+        assert longest(broker, [("x", structs.replace(state, leads=True))]) is None
+        broker.roles.kept = Leadership(epochs=epochs)
+        assert longest(broker, [("x", state)]) is None
+        of_this = structs.replace(state, epochs=epochs, log_end=700)
+        assert longest(broker, [("x", state), ("y", of_this)]) == ("y", of_this)
 
 
 def test_a_slave_that_a_shortened_log_knows_nothing_of_keeps_aside_what_it_has_more(tmp_path):

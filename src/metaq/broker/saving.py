@@ -43,4 +43,4 @@ class TableSaving(BrokerPart):
         """Wait for the saves under way, and save the offsets."""
         for table in self._tables:
             table.close()
-        self._offsets.close()
+        self._offsets.flush()

@@ -28,11 +28,15 @@ def longest(broker: Broker, others: Sequence[tuple[str, ReplicaState]]) -> tuple
 
     `others`: brokers of this name, by address and state.
     """
-    own, end = broker.roles.kept.epochs, broker.store.log.end
+    kept, end = broker.roles.kept, broker.store.log.end
     longer = [
         (address, state)
         for address, state in others
-        if not state.leads and state.log_end > end and parting(own, end, state.epochs, state.log_end) == end
+        # Of the same newest epoch: what another has beyond the begin of this master's epoch may be of the leader before.
+        if not state.leads
+        and state.rank == kept.rank
+        and state.log_end > end
+        and parting(kept.epochs, end, state.epochs, state.log_end) == end
     ]
     return max(longer, key=lambda one: one[1].log_end, default=None)
 

@@ -118,6 +118,7 @@ class FollowedTables:
             self._save_delays(self._delivered)
         self._delivered = self._saved_delays = None
         self._delay.file.flush()
+        self._tables.offsets.flush()  # the master has saved them: who leads may be killed in a moment
 
     def _end_of(self, topic: str, queue_id: int) -> int:
         queue = self._store.reader.existing_queue(topic, queue_id)

@@ -128,7 +128,7 @@ class Offsets:
             log.info("%s could be saved again", self._file.where)
         self.failing = reason
 
-    def close(self) -> None:
-        """Save, and wait until that is on the disk."""
+    def flush(self) -> None:
+        """Save, and wait until that is on the disk, or could not be put there."""
         self.save()
         self._file.flush()
