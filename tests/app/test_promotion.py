@@ -492,6 +492,26 @@ def test_a_slave_that_is_promoted_leads_though_its_master_has_begun_more_epochs(
     asyncio.run(body())
 
 
+def test_a_leader_is_found_again_when_the_one_before_has_registered_in_its_place(tmp_path):
+    """Which was asleep, registers under its old number when it wakes up, and steps down: its registration goes with it."""
+
+    async def body() -> None:
+        async with opened(tmp_path) as brokers:  # registered anew every 30 s
+            await send(brokers, 0, 3)
+            await brokers.same()
+            brokers.broker("a").roles.by(None, None)  # deaf
+            await brokers.ask("b", Promote(force=True))
+            role = brokers.running["a"]._tasks.role
+            role._announced.renew()
+            role.start(role._services)
+            await brokers.restart_when_it_asks("a")
+            async with asyncio.timeout(10):
+                await send(brokers, 3, 3)
+            await brokers.same()
+
+    asyncio.run(body())
+
+
 def test_nothing_is_said_of_namesakes_while_roles_change(tmp_path, caplog):
     """For a moment the name servers know two brokers of one number, which is right."""
 

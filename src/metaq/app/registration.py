@@ -140,6 +140,11 @@ class NameServerRegistration:
         if transport is not None:
             await transport.close()
 
+    def renew(self) -> None:
+        """Register now, with all that there is: another broker may have stood under this one's number until now."""
+        if self._registrar is not None:
+            self._registrar.changed()
+
     def _changed(self, topic: str | None = None) -> None:
         if self._registrar is not None:
             self._registrar.changed(topic)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -44,7 +46,7 @@ class Side(ServerProcess):
         self.data = folder / name
         self._seed, self._boots = seed, 0
         self._options = {**OPTIONS, **options}
-        self.port = free_port(1)
+        self.port = _free_port()
         self.clients = FlakyNetwork(f"127.0.0.1:{self.port}", listen=f"{NETWORK_HOST}:{self.port}", thread=links)
         """The way to its remoting server, of clients and of the other side."""
         self.copies = FlakyNetwork(f"127.0.0.1:{self.port + 1}", listen=f"{NETWORK_HOST}:{self.port + 1}", thread=links)
@@ -228,6 +230,16 @@ class Pair:
             return True
 
         eventually(even, self._patience, what="the pair is even")
+
+
+def _free_port() -> int:
+    """A port that is free, with the next one, for the broker and for the links to it."""
+    while True:
+        port = free_port(1)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+            for number in (port, port + 1):
+                probes.enter_context(socket.create_server((NETWORK_HOST, number)))
+            return port
 
 
 def _told(state: ReplicaState | None) -> str:

@@ -70,6 +70,8 @@ class RunningRole:
         self._mender: Mender | None = None
         self._slave: Slave | None = None
         self._lost: LostTail | None = None
+        self._slaves = 0
+        """Connections of slaves at the last tick."""
         self._services: BrokerServices | None = None
         self._changing: asyncio.Task[None] | None = None
         self._stepped_down: float | None = None
@@ -154,6 +156,12 @@ class RunningRole:
             self._slave.tick()
         if self._lost is not None:
             self._lost.tick()
+        slaves = len(self._broker.replicas.connected)
+        if slaves > self._slaves and self._roles.leads:
+            # It may be the master before: what it has told the name servers since it was replaced went with its connection, and
+            # this broker's registration with that.
+            self._announced.renew()
+        self._slaves = slaves
         if self._stepped_down is not None and not self.again.done():
             replicas, waited = self._broker.replicas, self._broker.clock.monotonic() - self._stepped_down
             is_copied = replicas.copied >= self._broker.store.log.end
