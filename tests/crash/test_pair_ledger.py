@@ -30,6 +30,8 @@ def failures(first: int, count: int, wanted: Wanted) -> list[str]:
     return [str(one) for one in ended if isinstance(one, Broken)]
 
 
+@pytest.mark.all
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, IN_A_TEST))
 def test_what_a_pair_has_acknowledged_is_there_or_told_as_lost(mode, first):
@@ -63,6 +65,8 @@ class ForcedWithSlowCopies(Course):
         leader.start()
 
 
+@pytest.mark.all
+@pytest.mark.long
 def test_an_acknowledgement_that_comes_too_early_is_found(tmp_path, monkeypatch):
     """The ledger can fail: by a master that does not wait for its slave, and only by that."""
     ForcedWithSlowCopies(1, Wanted("sync"), tmp_path / "right", (LiveConsumer,)).run()
