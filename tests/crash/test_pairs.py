@@ -5,11 +5,9 @@ A failing seed is told with the command that repeats it.
 
 from __future__ import annotations
 
-import logging
 import os
 import pathlib
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +17,7 @@ from metaq.broker.replication.roles import Roles
 from metaq.broker.replication.tables import FollowedTables
 from metaq.store import message_writer
 from tests.crash.pairs import simulate
-from tests.crash.simulation import Broken, scratch
+from tests.crash.simulation.seeds import failures, quiet_folder
 
 SEEDS = 40
 AT_ONCE = 10
@@ -31,30 +29,14 @@ AT_ONCE_ALL = 500
 
 @pytest.fixture
 def folder() -> Iterator[pathlib.Path]:
-    """Where files cost least; what the brokers log of their troubles is of no interest."""
-    logging.disable(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(prefix="metaq-pairs-", dir=scratch()) as path:
-        yield pathlib.Path(path) / "pair"
-    logging.disable(logging.NOTSET)
-
-
-def failures(seeds: Iterable[int], folder: pathlib.Path, enough: int = 3) -> list[str]:
-    """What the first failing seeds tell."""
-    told: list[str] = []
-    for seed in seeds:
-        try:
-            simulate(seed, folder)
-        except Broken as error:
-            told.append(str(error))
-            if len(told) == enough:
-                break
-    return told
+    with quiet_folder("pair") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_ONCE))
 def test_what_a_pair_has_acknowledged_holds(folder, first):
     """Whichever of the two ends how and when, and whoever leads next."""
-    told = failures(range(first, first + AT_ONCE), folder)
+    told = failures(simulate, range(first, first + AT_ONCE), folder)
     assert not told, "\n\n".join(told)
 
 
@@ -63,7 +45,7 @@ def test_what_a_pair_has_acknowledged_holds(folder, first):
 @pytest.mark.parametrize("first", range(FIRST_ALL, FIRST_ALL + SEEDS_ALL, AT_ONCE_ALL))
 def test_what_a_pair_has_acknowledged_holds_in_many_more(folder, first):
     """The rarest courses."""
-    told = failures(range(first, first + AT_ONCE_ALL), folder)
+    told = failures(simulate, range(first, first + AT_ONCE_ALL), folder)
     assert not told, "\n\n".join(told)
 
 
@@ -93,5 +75,5 @@ SABOTAGE = {
 def test_a_broken_promise_is_found(folder, monkeypatch, what):
     """By some of two hundred seeds: the simulation can fail."""
     monkeypatch.setattr(*SABOTAGE[what])
-    (told,) = failures(range(1, 200), folder, 1)
+    (told,) = failures(simulate, range(1, 200), folder, 1)
     assert "to repeat it: python -m tests.crash.pairs" in told

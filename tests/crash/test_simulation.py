@@ -5,11 +5,9 @@ A failing seed is told with the command that repeats it.
 
 from __future__ import annotations
 
-import logging
 import os
 import pathlib
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +16,8 @@ from metaq.broker.staged.retention import Retention as StagingRetention
 from metaq.broker.transactions.progress import TransactionProgress
 from metaq.store.log.commit_log import CommitLog
 from metaq.testing import PowerLossDisk
-from tests.crash.simulation import Broken, scratch, simulate
+from tests.crash.simulation import simulate
+from tests.crash.simulation.seeds import failures, quiet_folder
 
 SEEDS_FIRST = 400
 """In `make test`: each fault of SABOTAGE is found among fewer. The others up to SEEDS are in `make test-long`."""
@@ -32,24 +31,8 @@ AT_ONCE_ALL = 1000
 
 @pytest.fixture
 def folder() -> Iterator[pathlib.Path]:
-    """Where files cost least; what the broker logs of its troubles is of no interest."""
-    logging.disable(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(prefix="metaq-crash-", dir=scratch()) as path:
-        yield pathlib.Path(path) / "life"
-    logging.disable(logging.NOTSET)
-
-
-def failures(seeds: Iterable[int], folder: pathlib.Path, enough: int = 3) -> list[str]:
-    """What the first failing seeds tell."""
-    told: list[str] = []
-    for seed in seeds:
-        try:
-            simulate(seed, folder)
-        except Broken as error:
-            told.append(str(error))
-            if len(told) == enough:
-                break
-    return told
+    with quiet_folder("life") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize(
@@ -64,7 +47,7 @@ def failures(seeds: Iterable[int], folder: pathlib.Path, enough: int = 3) -> lis
 )
 def test_what_was_acknowledged_outlives_kills_power_cuts_and_faults(folder, first):
     """A thousand lives, the same ones each time."""
-    told = failures(range(first, first + AT_ONCE), folder)
+    told = failures(simulate, range(first, first + AT_ONCE), folder)
     assert not told, "\n".join(told)
 
 
@@ -73,7 +56,7 @@ def test_what_was_acknowledged_outlives_kills_power_cuts_and_faults(folder, firs
 @pytest.mark.parametrize("first", range(FIRST_ALL, FIRST_ALL + SEEDS_ALL, AT_ONCE_ALL))
 def test_what_was_acknowledged_outlives_many_more(folder, first):
     """Thirty thousand lives."""
-    told = failures(range(first, first + AT_ONCE_ALL), folder)
+    told = failures(simulate, range(first, first + AT_ONCE_ALL), folder)
     assert not told, "\n".join(told)
 
 
@@ -110,6 +93,6 @@ def test_a_broken_promise_is_found(folder, monkeypatch, what):
     owner, name = SABOTAGE[what]
     monkeypatch.setattr(owner, name, lambda *_args, **_more: None)
     first = SHOWN_BY.get(what, 1)
-    told = failures(range(first, first + 600), folder, 1)
+    told = failures(simulate, range(first, first + 600), folder, 1)
     assert told
     assert "to repeat it: python -m tests.crash.simulation" in told[0]
