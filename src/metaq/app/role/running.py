@@ -129,7 +129,7 @@ class RunningRole:
     def _follow(self) -> Slave:
         from metaq.app.role.slave import Slave  # a master needs none of it, and has 0.3 MB less at rest
 
-        slave = self._slave = Slave(self._broker, self._call_soon, self._announced)
+        slave = self._slave = Slave(self._broker, self._call_soon, self._transport, self._announced)
         return slave
 
     def _set(self, role: str, broker_id: int) -> None:

@@ -16,15 +16,17 @@ class Slave:
     """What a slave does beside serving: it copies its master's log, and takes over its tables.
 
     Args:
+        transport: its owner closes it.
         announced: knows the master from the name servers.
     """
 
-    def __init__(self, broker: Broker, call_soon: CallSoon, announced: NameServerRegistration) -> None:
-        self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lambda _address: None)
-        self.search = MasterSearch(broker, self._transport, announced)
-        self.tables = TableFollowing(broker, self._transport, self.search)
+    def __init__(
+        self, broker: Broker, call_soon: CallSoon, transport: Transport, announced: NameServerRegistration
+    ) -> None:
+        self.search = MasterSearch(broker, transport, announced)
+        self.tables = TableFollowing(broker, transport, self.search)
         self.following = Following(broker, call_soon, self.search.find, self.tables.hurry)
-        self.scrubbing = Scrubbing(broker, self._transport, self.search)
+        self.scrubbing = Scrubbing(broker, transport, self.search)
 
     def start(self) -> None:
         self.following.start()
@@ -39,8 +41,7 @@ class Slave:
         self.scrubbing.tick()
 
     async def stop(self) -> None:
-        """End all connections to the master."""
+        """End what is asked of the master, and the copy of its log."""
         await self.following.stop()
         await self.scrubbing.stop()
         await self.tables.stop()
-        await self._transport.close()
