@@ -63,12 +63,16 @@ SAMPLES = [
 
 
 def check(client: Client, data: bytes, caplog) -> None:
-    """Feed `data`: every answer is worded for a reader, and only a broken frame ends the connection."""
+    """Feed `data`: every answer is worded for a reader, and only a broken frame ends the connection.
+
+    The log is synced before the next: a deletion is answered, and its topic written to again, once its mark is durable.
+    """
     caplog.clear()
     try:
         client.feed(data)
     except RemoteProtocolError as error:
         assert str(error)
+    client.server.broker.store.flusher.flush()
     for answer in client.received():
         assert answer.is_response or answer.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
         assert not PYTHON_ERROR.match(answer.remark or ""), answer.remark
@@ -94,6 +98,15 @@ def test_a_damaged_request_harms_nobody_else(server, caplog, sample, serialize, 
     for place, value in damage:
         data[int(place * len(data))] = value
     check(Client(server), bytes(data), caplog)
+    assert is_alive(server)
+
+
+def test_the_next_request_after_a_deletion_is_answered(server, caplog):
+    """A topic that one example deletes is there for the next one."""
+    for _ in range(2):
+        Client(server).send("orders")
+        deletion = Command(RequestCode.DELETE_TOPIC_IN_BROKER, 1, ext={"topic": "orders"})
+        check(Client(server), encode(deletion), caplog)
     assert is_alive(server)
 
 
