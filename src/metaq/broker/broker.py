@@ -282,7 +282,7 @@ class Broker:
         self._parts.open(leading=True)
 
     def log_was_cut(self) -> None:
-        """Adjust tables to a slave's log that was cut, see `MessageWriter.cut_off`."""
+        """Adjust tables to a slave's log that was cut, see `MessageWriter.truncate`."""
         self.deletions.log_was_cut()
         self.followed.log_was_cut()
         self.replicas.history += 1

@@ -111,6 +111,10 @@ class ReplicaState(Struct, frozen=True, rename="camel"):
     master_heard_ms: int = 0
     slaves: tuple[SlaveState, ...] = ()
     cuts: tuple[CutTail, ...] = field(default_factory=tuple)
+    torn_from: int = 0
+    """LogOffset from which a power cut may have torn the log, until it was compared with another replica's."""
+    torn_end: int = 0
+    """Where that part ends; `torn_from`: nothing is torn."""
 
     @property
     def epoch(self) -> int:

@@ -71,16 +71,15 @@ class MessageWriter:
         if moved:
             self._housekeeper.remove(moved)
 
-    def cut_off(self, log_offset: int) -> CutOff:
-        """Cut the log as `truncate` does, and keep aside what lay behind: nobody appends meanwhile.
+    def keep_behind(self, log_offset: int) -> CutOff:
+        """Keep aside, durably, what `truncate` will take: nobody appends until then.
 
-        Raises as `truncate`; StoreFull, OSError: what is to go could not be kept, nothing has changed.
+        Raises: StoreError: no record begins there. StoreFull, OSError: it could not be kept. Nothing has changed.
         """
         log = self._parts.log
         self._writer.snapshot_below(log_offset)  # refuses a wrong place before anything is copied
         records, queues = messages_behind(log.run, log_offset, log.end)
         kept = keep_aside(log.run, log_offset, self._parts.folder.root, self._parts.disk)
-        self.truncate(log_offset)
         return CutOff(kept, records, queues)
 
     def truncate(self, log_offset: int) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from metaq.app.role.lost_tail import longest
+from metaq.app.role.lost_tail import longest, mend_torn
 from metaq.app.role.master import MasterSearch, NoCommonHistory
+from metaq.app.role.torn import AskBoth
+from metaq.client.conversation.call import Call
 from metaq.clock import FakeClock
 from metaq.in_pieces import finish
 from metaq.model.leadership import ASYNC_MASTER, SLAVE, SYNC_MASTER, Leadership
@@ -20,11 +22,18 @@ from tests.crash.pairs.archive import Archive
 from tests.crash.pairs.comparison import compare, raw_log
 from tests.crash.pairs.link import Link
 from tests.crash.pairs.side import NUMBER, Side
-from tests.crash.simulation.bare import read_log
+from tests.crash.simulation.bare import BareRecord, read_log
 from tests.crash.simulation.ledger import Broken, short
 from tests.crash.simulation.life import Life
 
 ADDRESSES: Final = {"a": "10.0.0.1:10911", "b": "10.0.0.2:10911"}
+
+
+class _Search(MasterSearch):
+    both: AskBoth
+
+    def _asking(self, _address: str) -> AskBoth:
+        return self.both
 
 
 class Pair:
@@ -95,11 +104,18 @@ class Pair:
     def _after_crash(self, leader: Side) -> None:
         other = self.follower
         if other.is_up and not self.is_cut:
-            found = longest(leader.there, [(ADDRESSES[other.name], other.there.roles.state())])
+            others = [(ADDRESSES[other.name], other.there.roles.state())]
+            mending = mend_torn(leader.there, others, lambda _address: self._asking(leader, other))
+            found = self._loop.run_until_complete(mending)
+            if found is not None:
+                self.life.tell(f"{leader.name} cuts its log at {leader.log_store.log.end}: behind that it is torn")
+            else:
+                found = longest(leader.there, others)
             if found is not None:
                 self.life.tell(f"{leader.name} copies what it has lost from {other.name}, up to {found[1].log_end}")
                 self.archive.hold_against(self.life, leader)
-                leader.there.follow()
+                if leader.log_store.state.follows is None:
+                    leader.there.follow()
                 link = Link(other.there, leader.there, self.life.chance, self._loop)
                 link.carry_all()
                 link.end()
@@ -124,6 +140,16 @@ class Pair:
             follower.take_role(SLAVE, NUMBER)
         broker.follow()
         follower.save()
+
+    def _asking(self, own: Side, other: Side) -> AskBoth:
+        """What has both answer requests for pieces of their logs, each with its log synced."""
+
+        async def ask_both(call: Call[Any]) -> tuple[Any, Any]:
+            for side in (other, own):
+                side.log_store.flusher.flush()
+            return other.piece_of_log(call), own.piece_of_log(call)
+
+        return ask_both
 
     def _keep(self, side: Side, leadership: Leadership) -> None:
         _ended(side.there.roles.keep(leadership))
@@ -171,29 +197,26 @@ class Pair:
         raw = raw_log(root, log.min, end)
         records, low = read_log(root, log.min, end), log.min
         follower.held = follower.durable = 0  # of a cut that is interrupted anything may be left
-        search = MasterSearch(follower.there, None, None)
+        told = len(own.cuts)
+        search = _Search(follower.there, None, None)
+        search.both = self._asking(follower, self.leader)
         try:
             self._loop.run_until_complete(search._agree(state, ADDRESSES[self.leader.name]))
         except NoCommonHistory as error:
             self.life.tell(f"{follower.name} starts anew: {error}")
             self.start_anew()
             return
-        place = log.end
-        if place < end:
-            self.life.tell(f"{follower.name} cuts its log at {place}, it ended at {end}")
-            tail = follower.there.roles.kept.cuts[-1]
-            gone = [record for record in records if record.log_offset >= place]
-            kept = {int(path.name): path.read_bytes() for path in Path(tail.folder).iterdir()} if tail.folder else {}
+        if log.end < end:
+            self.life.tell(f"{follower.name} cuts its log at {log.end}, it ended at {end}")
+            gone = [record for record in records if record.log_offset >= log.end]
+            kept = _pieces(root)
             for record in gone:
-                start = max((one for one in kept if one <= record.log_offset), default=None)
-                at = record.log_offset - (start or 0)
-                if start is None or (
-                    kept[start][at : at + record.size].ljust(record.size, b"\0")
-                    != raw[record.log_offset - low : record.log_end - low]
-                ):
+                if not any(raw[record.log_offset - low : record.log_end - low] == _cut(record, *one) for one in kept):
                     raise Broken(f"{follower.name} has cut off the record at {record.log_offset}, and does not keep it")
-            if tail.records != len(gone):
-                raise Broken(f"{follower.name} has cut off {len(gone)} records, and says {tail.records}")
+            for tail in follower.there.roles.kept.cuts[told:]:
+                counted = sum(record.log_offset >= tail.log_offset for record in records)
+                if tail.records != counted:
+                    raise Broken(f"{follower.name} has cut off {counted} records, and says {tail.records}")
 
     def start_anew(self) -> None:
         """The follower cannot go on with its log: an administrator starts it with an empty folder."""
@@ -368,6 +391,17 @@ class Pair:
         side.die(cut=cut)
         side.bury()
         self.disconnect()
+
+
+def _pieces(root: Path) -> list[tuple[int, bytes]]:
+    """LogOffset and bytes of all that is kept of what was cut off."""
+    return [(int(path.name), path.read_bytes()) for path in (root / "cut").glob("*/*")]
+
+
+def _cut(record: BareRecord, start: int, data: bytes) -> bytes:
+    """The bytes of a record in one of these pieces; blank ends are not kept."""
+    at = record.log_offset - start
+    return data[at : at + record.size].ljust(record.size, b"\0") if 0 <= at < len(data) else b""
 
 
 def _ended(pending: Pending) -> None:

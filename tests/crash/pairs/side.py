@@ -6,12 +6,16 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from metaq.broker.broker import Broker
+from metaq.client.conversation.call import Call
+from metaq.client.conversation.scrubbing.calls import GetLogBytes, GetLogChecksums
 from metaq.clock import Chance, FakeClock
 from metaq.model.leadership import SLAVE
+from metaq.model.scrub import RANGE_BYTES, RANGES_MAX, LogChecksums
 from metaq.option_table import decide
+from metaq.store.log import ranges
 from metaq.store.message_store import MessageStore
 from metaq.testing.power import PowerLossDisk
 from tests.crash.simulation.ledger import Broken
@@ -67,6 +71,17 @@ class Side(Process):
     @property
     def leads(self) -> bool:
         return self.broker is not None and self.broker.leads
+
+    def piece_of_log(self, call: Call[Any]) -> Any:
+        """The outcome of GetLogChecksums or GetLogBytes, as `LogRanges` reads it in its thread."""
+        log, flushed = self.log_store.log, self.log_store.state.flushed
+        if isinstance(call, GetLogBytes):
+            return ranges.piece(log, call.offset, min(call.offset + min(call.size, RANGE_BYTES), flushed))
+        assert isinstance(call, GetLogChecksums)
+        stop = min(call.stop, call.offset + RANGES_MAX * RANGE_BYTES, flushed)
+        return LogChecksums(
+            log.min, flushed, log.file_bytes, "", tuple(ranges.checksums(log, call.offset, stop, RANGE_BYTES))
+        )
 
     # ------------------------------------------------------------------ starts
 

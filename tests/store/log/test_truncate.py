@@ -266,7 +266,8 @@ def test_a_tail_over_several_log_files_is_kept_for_the_offline_reader(tmp_path, 
     places = borders(master.folder.root, master.log.end)
     place = places[len(places) // 4]
     with copied(tmp_path / "a", master, master.log.end) as store:
-        done = store.writer.cut_off(place)
+        done = store.writer.keep_behind(place)
+        store.writer.truncate(place)
         behind = [record.body for record in read_log(master.folder.root, place, master.log.end)]
         assert len(list(done.kept.folder.iterdir())) > 2
         assert [message.body for message in StoreReader(done.kept.folder).records()] == behind

@@ -1,17 +1,21 @@
 """What a master's log has lost in a crash, and a slave has: it is copied back before the master leads.
 
 A send that a slave had to have is answered when it is in that slave's page cache, so a power cut at the master may take what was
-acknowledged from its own log. Without this, the slave would have to cut its log to what is left.
+acknowledged from its own log, or tear it. Without this, the slave would have to take over what is left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from metaq.app.role.torn import AskBoth, first_difference, to_compare, untorn
 from metaq.broker.broker import Broker
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.scrubbing.comparison import NotComparable
+from metaq.errors import Refused
 from metaq.model.leadership import ReplicaState, parting
 from metaq.net.address import join_address, split_address
 from metaq.servers.ha.slave import Following
@@ -39,6 +43,45 @@ def longest(broker: Broker, others: Sequence[tuple[str, ReplicaState]]) -> tuple
         and parting(kept.epochs, end, state.epochs, state.log_end) == end
     ]
     return max(longer, key=lambda one: one[1].log_end, default=None)
+
+
+async def mend_torn(
+    broker: Broker, others: Sequence[tuple[str, ReplicaState]], asking: Callable[[str], AskBoth]
+) -> tuple[str, ReplicaState] | None:
+    """Cut this master's log where a power cut has torn it. Returns the slave from which the rest is copied; None: nothing is torn.
+
+    Only before the broker leads; it follows when something was cut.
+
+    Args: others: as to `longest`. asking: asks this broker and the one at an address.
+    Raises StoreError, OSError: the log could not be cut.
+    """
+    if (found := untorn(broker, others)) is None:
+        return None
+    address, state = found
+    try:
+        place = await first_difference(asking(address), to_compare(broker, state))
+    except (*FAULTS, NotComparable, Refused, TimeoutError) as error:
+        log.warning(
+            "what a power cut may have torn of this log, from offset %d on, could not be compared with that of the slave at %s: %s",
+            broker.roles.torn.start, address, str(error) or "one of the two does not sync it",
+        )  # fmt: skip
+        return None
+    torn = broker.roles.torn
+    if place is None:
+        broker.roles.torn = range(min(max(torn.start, state.log_end), torn.stop), torn.stop)
+        return None
+    broker.follow()
+    end, writer = broker.store.log.end, broker.store.writer
+    aside = await asyncio.to_thread(writer.keep_behind, place)
+    await asyncio.to_thread(writer.truncate, place)
+    broker.log_was_cut()
+    broker.roles.torn = range(0)
+    log.error(
+        "a power cut has torn this log at log offset %d: %d bytes with %d records are copied anew from the slave at %s; what was here is "
+        "kept in %s",
+        place, end - place, aside.records, address, aside.kept.folder if aside.kept else "no file: it was empty",
+    )  # fmt: skip
+    return found
 
 
 class LostTail:

@@ -10,13 +10,15 @@ from typing import Final
 
 from metaq.app.registration import NameServerRegistration
 from metaq.app.role.pending import ended
+from metaq.app.role.torn import AskBoth, asking, first_difference, is_torn, to_compare
 from metaq.broker.broker import Broker
 from metaq.client.conversation.administration import GetReplicaState
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import Caller, ask
-from metaq.errors import MetaqError, StoreError
+from metaq.client.conversation.scrubbing.comparison import NotComparable
+from metaq.errors import MetaqError, Refused, StoreError
 from metaq.log import RateLimitedLog
-from metaq.model.leadership import MASTERS, CutTail, Epoch, ReplicaState, parting
+from metaq.model.leadership import MASTERS, CutTail, Epoch, Rank, ReplicaState, parting
 from metaq.net.address import join_address, split_address
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,8 @@ class MasterSearch:
         """Whether this slave is being promoted: then it copies from a master that has stepped down, too."""
         self.address: str | None = None
         """Of the remoting server of the master that was found last."""
+        self._compared: tuple[Rank, int, int] | None = None
+        """Of the master's log, the epoch and what a power cut may have torn, where that was compared with this one."""
         self._faults = RateLimitedLog(log, broker.clock)
 
     def tick(self) -> None:
@@ -125,7 +129,14 @@ class MasterSearch:
             self.heard(state.log_end)
             try:
                 await self._agree(state, address)
-            except (NoCommonHistory, StoreError, OSError) as error:
+            except TimeoutError:
+                why = "one of the two does not sync its log"
+                self._faults.warning(address, "nothing is copied from the master at %s yet: %s", address, why)
+                return False
+            except FAULTS as error:
+                self._faults.warning(address, "nothing is copied from the master at %s yet: %s", address, error)
+                return False
+            except (NoCommonHistory, NotComparable, Refused, StoreError, OSError) as error:
                 self._faults.error(address, "the log of the master at %s is not copied: %s", address, error)
                 return False
             return True
@@ -135,11 +146,11 @@ class MasterSearch:
     async def _agree(self, state: ReplicaState, address: str) -> None:
         """Cut off what the other log does not have, and keep its epochs.
 
-        Raises: NoCommonHistory; StoreError, OSError: it could not be cut.
+        Raises: NoCommonHistory; StoreError, OSError, Refused: it could not be cut; FAULTS, NotComparable, TimeoutError: the two could
+        not be compared where a power cut may have torn one of them.
         """
         own, store = self._roles.kept, self._broker.store
         place = parting(own.epochs, store.log.end, state.epochs, state.log_end)
-        cut = None
         # Without any epoch nobody has led after another: the stream refuses a log that is longer than its master's.
         if place < store.log.end and state.epochs:
             if place < store.log.min:
@@ -147,23 +158,47 @@ class MasterSearch:
                     f"they have parted at log offset {place}, and this log begins at {store.log.min}; start this broker anew with an "
                     "empty folder, and keep the old one until nothing of it is missed"
                 )
-            cut = await self._cut(place, state, address)
+            await self._cut(place, state, address)
         role = state.role if state.role in MASTERS else own.master_role
-        if cut is not None or (state.epochs, role) != (own.epochs, own.master_role):
-            await ended(self._roles.keep(self._roles.with_history(state.epochs, cut, role)))
+        if (state.epochs, role) != (own.epochs, own.master_role):
+            await ended(self._roles.keep(self._roles.with_history(state.epochs, role)))
+        await self._mend_torn(state, address)
 
-    async def _cut(self, place: int, state: ReplicaState, address: str) -> CutTail:
+    async def _cut(self, place: int, state: ReplicaState, address: str) -> None:
         broker, end = self._broker, self._broker.store.log.end
-        done = await asyncio.to_thread(broker.store.writer.cut_off, place)
-        folder = str(done.kept.folder) if done.kept else ""
-        tail = CutTail(place, end, done.records, _largest(done.queues), folder, broker.clock.now_ms())
+        aside = await asyncio.to_thread(broker.store.writer.keep_behind, place)
+        folder = str(aside.kept.folder) if aside.kept else ""
+        tail = CutTail(place, end, aside.records, _largest(aside.queues), folder, broker.clock.now_ms())
+        # It is told from now on, also if this process ends before the log is cut; the epochs tell until then that it is to be.
+        await ended(self._roles.keep(self._roles.with_cut(tail)))
+        await asyncio.to_thread(broker.store.writer.truncate, place)
         broker.log_was_cut()
         log.error(
             "this log and that of the master at %s have parted at log offset %d%s: %d bytes with %d records were cut off here%s; "
             "they are kept in %s, which `metaq store dump` reads",
             address, place, _since(state.epochs, place), end - place, tail.records, _named(tail), folder,
         )  # fmt: skip
-        return tail
+
+    async def _mend_torn(self, state: ReplicaState, address: str) -> None:
+        """Have what a power cut may have torn here, or at the master, as the master has it."""
+        compared = state.rank, state.torn_from, state.torn_end
+        part = to_compare(self._broker, state) if self._roles.torn or compared != self._compared else range(0)
+        place = await first_difference(self._asking(address), part) if part else None
+        if place is not None:
+            writer, end = self._broker.store.writer, self._broker.store.log.end
+            aside = await asyncio.to_thread(writer.keep_behind, place)
+            await asyncio.to_thread(writer.truncate, place)
+            self._broker.log_was_cut()
+            log.error(
+                "a power cut has torn %s at log offset %d, where the two differ: %d bytes with %d records are copied anew from the "
+                "master at %s; what was here is kept in %s",
+                "the master's log" if is_torn(state) else "this log", place, end - place, aside.records, address,
+                aside.kept.folder if aside.kept else "no file: it was empty",
+            )  # fmt: skip
+        self._roles.torn, self._compared = range(0), compared
+
+    def _asking(self, address: str) -> AskBoth:
+        return asking(self._broker, self._caller, address)
 
 
 def _largest(queues: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:

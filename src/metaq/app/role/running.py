@@ -7,6 +7,7 @@ starts again, in the same process, as a slave (`RunningRole.again`): what it has
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -115,11 +116,17 @@ class RunningRole:
         self._set(SLAVE, number)
 
     async def _after_crash(self) -> None:
-        """Lead the log that is there, with what slaves have of it beyond its end: a power cut may have taken that here."""
-        from metaq.app.role.lost_tail import LostTail, longest  # as in `_follow`
+        """Lead the log that is there, with what slaves have of it: a power cut may have torn it, or taken its end."""
+        from metaq.app.role.lost_tail import LostTail, longest, mend_torn  # as in `_follow`
+        from metaq.app.role.torn import asking
 
-        if (found := longest(self._broker, await self._others())) is not None:
-            self._broker.follow()
+        others = await self._others()
+        found = await mend_torn(self._broker, others, functools.partial(asking, self._broker, self._transport))
+        if found is None:
+            found = longest(self._broker, others)
+        if found is not None:
+            if self._broker.store.state.follows is None:
+                self._broker.follow()
             self._lost = LostTail(self._broker, self._call_soon, found)
             await self._lost.copy()
             self._lost = None

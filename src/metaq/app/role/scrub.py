@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from metaq.app.role.master import MasterSearch
-from metaq.app.role.pending import ended
+from metaq.app.role.own_log import own_outcome
 from metaq.broker.broker import Broker
 from metaq.client.conversation.administration import GetReplicaState
 from metaq.client.conversation.call import FAULTS, Call
 from metaq.client.conversation.driver import Caller, ask
-from metaq.client.conversation.scrubbing.calls import GetLogBytes, GetLogChecksums
+from metaq.client.conversation.scrubbing.calls import GetLogChecksums
 from metaq.client.conversation.scrubbing.comparison import Comparison, NotComparable
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
@@ -30,8 +30,6 @@ RETRY_SECONDS: Final = 30.0
 """Pause before a pass goes on that could not."""
 STEP_RANGES: Final = 4
 """Checksums of one step: what is read at once, however slow the pass is."""
-
-T = TypeVar("T")
 
 
 class Scrubbing:
@@ -136,7 +134,7 @@ class Scrubbing:
 
         # In a thread: where logs differ, megabytes are compared.
         while (call := await asyncio.to_thread(advance)) is not None:
-            outcomes = await asyncio.gather(ask(self._caller, master, call), self._own(call))
+            outcomes = await asyncio.gather(ask(self._caller, master, call), own_outcome(self._broker, call))
             if self._broker.replicas.history != history:
                 raise NotComparable("this log was cut meanwhile")
             self._report(comparison.differences)
@@ -144,18 +142,6 @@ class Scrubbing:
                 before = comparison.compared
                 await asyncio.sleep(self._scrub.pause_after(more))
         self._report(comparison.differences)
-
-    async def _own(self, call: Call[T]) -> T:
-        """This broker's outcome of a call, as it would answer it."""
-        ranges = self._broker.log_ranges
-        if isinstance(call, GetLogChecksums):
-            told = ranges.checksums(call.offset, call.stop)
-            await ended(told)
-            return cast("T", told.told)
-        assert isinstance(call, GetLogBytes)
-        piece = ranges.piece(call.offset, call.size)
-        await ended(piece)
-        return cast("T", piece.told)
 
     def _report(self, differences: list[Difference]) -> None:
         for one in self._scrub.found(differences):

@@ -59,6 +59,9 @@ class Roles:
         self._call_soon = call_soon
         self.kept = file.read() or Leadership()
         """As it is on the disk."""
+        recovered = environment.store.recovered
+        self.torn = range(recovered.torn_from, recovered.log_end)
+        """LogOffsets where a power cut may have torn what no checksum covers, until they were compared with another replica's."""
         self.leads = True
         """Whether this broker takes messages."""
         self.has_led = False
@@ -97,6 +100,8 @@ class Roles:
                 for address, copied in self._replicas.reported().items()
             ),
             self.kept.cuts,
+            self.torn.start,
+            self.torn.stop,
         )
 
     def ask_to_lead(self, caller: Caller, role: str, *, force: bool) -> RoleChange:
@@ -171,13 +176,15 @@ class Roles:
             master_role=role if role in MASTERS else self.kept.master_role,
         )
 
-    def with_history(self, epochs: tuple[Epoch, ...], cut: CutTail | None, master_role: str) -> Leadership:
-        """Return what is kept by a slave whose log is the begin of another's.
+    def with_cut(self, cut: CutTail) -> Leadership:
+        """Return what is kept by a slave that is about to cut its log. A cut that a crash has interrupted is told once."""
+        place = cut.log_offset, cut.log_end
+        others = [one for one in self.kept.cuts if (one.log_offset, one.log_end) != place]
+        return structs.replace(self.kept, cuts=(*others, cut)[-CUTS_MAX:])
 
-        Args: cut: what did not fit to it. master_role: of the broker whose log that is.
-        """
-        cuts = self.kept.cuts if cut is None else (*self.kept.cuts, cut)[-CUTS_MAX:]
-        return structs.replace(self.kept, epochs=epochs, cuts=cuts, master_role=master_role)
+    def with_history(self, epochs: tuple[Epoch, ...], master_role: str) -> Leadership:
+        """Return what is kept by a slave whose log is the begin of another's. `master_role`: of the broker whose log that is."""
+        return structs.replace(self.kept, epochs=epochs, master_role=master_role)
 
     def keep(self, leadership: Leadership) -> Pending:
         """Save durably, and then go by it. Refused NOT_STORED: it could not be saved, and what was kept before is valid."""

@@ -69,13 +69,13 @@ def keep_piece(file: MappedFile, start: int, stop: int, root: Path, disk: Disk) 
 
 
 class CutOff(NamedTuple):
-    """End of a replica's log that was cut off."""
+    """End of a replica's log that is to be cut off."""
 
     kept: Aside | None
     """None: there was nothing but zeros."""
     records: int
     queues: dict[str, dict[int, int]]
-    """Topic → queue id → messages that were cut off."""
+    """Topic → queue id → messages in it."""
 
 
 def messages_behind(run: FileRun, start: int, stop: int) -> tuple[int, dict[str, dict[int, int]]]:

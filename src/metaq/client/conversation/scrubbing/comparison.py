@@ -34,11 +34,12 @@ class Comparison:
     Args:
         limit: LogOffset at which the two have parted, if they have; None: they have not.
         ranges: checksums that are asked for at once.
+        start: LogOffset from which they are compared. A record begins there, in both.
     """
 
-    def __init__(self, limit: int | None = None, ranges: int = RANGES_MAX) -> None:
+    def __init__(self, limit: int | None = None, ranges: int = RANGES_MAX, start: int = 0) -> None:
         self._limit, self._step = limit, ranges * RANGE_BYTES
-        self.start = self.place = 0
+        self.start = self.place = start
         """LogOffset at which the comparison began, and up to which it is done."""
         self.stop: int | None = None
         """LogOffset at which it will end; None: not known yet."""

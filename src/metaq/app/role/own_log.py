@@ -1,0 +1,25 @@
+"""What this broker would answer to those who ask for pieces of its log."""
+
+from __future__ import annotations
+
+from typing import TypeVar, cast
+
+from metaq.app.role.pending import ended
+from metaq.broker.broker import Broker
+from metaq.client.conversation.call import Call
+from metaq.client.conversation.scrubbing.calls import GetLogBytes, GetLogChecksums
+
+T = TypeVar("T")
+
+
+async def own_outcome(broker: Broker, call: Call[T]) -> T:
+    """Return the broker's own outcome of GetLogChecksums or GetLogBytes. Raises Refused."""
+    ranges = broker.log_ranges
+    if isinstance(call, GetLogChecksums):
+        told = ranges.checksums(call.offset, call.stop)
+        await ended(told)
+        return cast("T", told.told)
+    assert isinstance(call, GetLogBytes)
+    piece = ranges.piece(call.offset, call.size)
+    await ended(piece)
+    return cast("T", piece.told)
