@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+from tests.support import PATIENCE
 
 from metaq.errors import ConnectionFailed
 from metaq.model import BrokerData, ClusterInfo
@@ -71,3 +72,25 @@ def test_nothing_is_concluded_where_this_broker_is_not_registered(caplog):
     cluster = Cluster()
     cluster.failing.add("n1")
     assert cluster.looked(caplog, registered=True) == []
+
+
+def test_two_that_do_not_settle_it_meet_again_soon(monkeypatch):
+    """The other one may just be starting, or ending: a period is long for clients that find no leader."""
+    monkeypatch.setattr("metaq.registry.namesakes.RETRY_SECONDS", 0.001)
+    outcomes, settled = [False, False, True], asyncio.Event()
+
+    async def met(_address: str) -> bool:
+        outcome = outcomes.pop(0)
+        if not outcomes:
+            settled.set()
+        return outcome
+
+    async def body() -> None:
+        namesakes = Namesakes(Cluster(running=THERE), ["n1"], IDENTITY, set, 3600, met)
+        looking = asyncio.create_task(namesakes.keep_looking())
+        async with asyncio.timeout(PATIENCE):
+            await settled.wait()
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+    asyncio.run(body())

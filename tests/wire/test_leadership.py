@@ -77,11 +77,23 @@ def test_the_file_is_as_documented():
 
 def test_the_answer_is_as_documented():
     """To REPLICA_STATE, PROMOTE and STEP_DOWN."""
-    state = ReplicaState("a", 0, "SYNC_MASTER", True, 0, 9, 10912, KEPT.epochs, slaves=(SlaveState("h:1", 8, 20),))
+    state = ReplicaState(
+        "a",
+        0,
+        "SYNC_MASTER",
+        True,
+        0,
+        9,
+        10912,
+        KEPT.epochs,
+        slaves=(SlaveState("h:1", 8, 20),),
+        torn_from=4,
+        torn_end=9,
+    )
     assert extensions.replica_state(state) == (
         b'{"broker":"a","brokerId":0,"role":"SYNC_MASTER","leads":true,"logMin":0,"logEnd":9,"haPort":10912,"epochs":[{"number":1,'
         b'"start":4096,"leader":"7f","sinceMs":1700000000000,"brokerId":1,"term":1}],"master":"","masterEnd":-1,"masterHeardMs":0,'
-        b'"slaves":[{"address":"h:1","copied":8,"behindMs":20}],"cuts":[]}'
+        b'"slaves":[{"address":"h:1","copied":8,"behindMs":20}],"cuts":[],"tornFrom":4,"tornEnd":9}'
     )
 
 
@@ -94,7 +106,7 @@ def test_what_is_kept_reads_back(kept):
 @given(
     st.builds(
         ReplicaState, TEXTS, NUMBERS, TEXTS, st.booleans(), NUMBERS, NUMBERS, NUMBERS, EPOCHS, TEXTS, st.integers(-1, 2**62), NUMBERS,
-        st.lists(st.builds(SlaveState, TEXTS, NUMBERS, NUMBERS), max_size=2).map(tuple), CUTS,
+        st.lists(st.builds(SlaveState, TEXTS, NUMBERS, NUMBERS), max_size=2).map(tuple), CUTS, NUMBERS, NUMBERS,
     )
 )  # fmt: skip
 def test_a_state_reads_back(state):

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final
 
 from metaq.client.conversation.administration import GetSettings
 from metaq.client.conversation.call import FAULTS
@@ -21,9 +22,13 @@ from metaq.model.topics.registration import BrokerIdentity
 log = logging.getLogger(__name__)
 
 
+RETRY_SECONDS: Final = 1.0
+"""Pause before the next look when two brokers have met and it is not settled which one goes on; then twice as long, and so on."""
+
+
 class Namesakes:
     """Looks at the name servers, before the first registration and once in each period, for other addresses under this
-    broker's name.
+    broker's name. Where it is not settled which of two goes on, it looks again sooner: the other may just be starting.
 
     Args:
         caller: sends the requests, over the connections of the registrations.
@@ -48,15 +53,19 @@ class Namesakes:
         self._hurried = asyncio.Event()
         self._found: dict[str, str] = {}
         """Name server → other address found there and logged."""
+        self._unsettled = False
+        """Whether another broker was met at the last look, and both still go on."""
 
     async def keep_looking(self) -> None:
         """Look until cancelled."""
         await self.look(registered=False)
+        retry = RETRY_SECONDS
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._period):
+                async with asyncio.timeout(min(retry, self._period) if self._unsettled else self._period):
                     await self._hurried.wait()
             self._hurried.clear()
+            retry = 2 * retry if self._unsettled else RETRY_SECONDS
             await self.look(registered=True)
 
     def hurry(self) -> None:
@@ -69,6 +78,7 @@ class Namesakes:
         `registered`: this broker has registered since, so another address is that of a broker that has registered after
         it. Else it may have been this broker's own before it moved, and counts only if a broker answers there.
         """
+        self._unsettled = False
         for server in self._name_servers:
             try:
                 await self._look_at(server, registered=registered)
@@ -86,8 +96,10 @@ class Namesakes:
         other = data.addresses.get(who.broker_id) if data is not None else None
         if other is None or other == who.address:
             return
-        if self._met is not None and await self._met(other):
-            return
+        if self._met is not None:
+            if await self._met(other):
+                return
+            self._unsettled = True
         if other == self._found.get(server):
             return
         if not registered and not await self._runs_at(other):
