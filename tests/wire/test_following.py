@@ -23,7 +23,7 @@ GOLDEN = (
     b'"offsets":{"orders":{"g":{"0":7,"1":null}}},'
     b'"filters":{"orders":{"g":{"topic":"orders","group":"g","expression":"a > 5","expression_type":"SQL92","version":3,'
     b'"born_ms":1700000000000,"dead_ms":0},"h":null}},'
-    b'"closed_partitions":{"orders":[1,3]},"floors":{"orders":1024},"delays":{"3":12}}'
+    b'"closed_partitions":{"orders":[1,3]},"floors":{"orders":1024},"delays":{"3":12},"needed_from":2048}'
 )
 CHANGES = TableChanges(
     77,
@@ -39,6 +39,7 @@ CHANGES = TableChanges(
     closed_partitions={"orders": (1, 3)},
     floors={"orders": 1024},
     delays={3: 12},
+    needed_from=2048,
 )
 
 names = st.text(max_size=20)
@@ -87,6 +88,7 @@ everything = st.builds(
     closed_partitions=st.dictionaries(names, st.lists(queue_ids, max_size=4).map(tuple), max_size=4),
     floors=st.dictionaries(names, numbers, max_size=4),
     delays=st.none() | st.dictionaries(queue_ids, numbers, max_size=4),
+    needed_from=numbers,
 )
 
 

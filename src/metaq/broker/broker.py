@@ -280,6 +280,7 @@ class Broker:
         self.followed.settle()
         self._take_role(None)
         self._parts.open(leading=True)
+        self.followed.end()
 
     def log_was_cut(self) -> None:
         """Adjust tables to a slave's log that was cut, see `MessageWriter.truncate`."""

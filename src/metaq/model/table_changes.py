@@ -46,3 +46,5 @@ class TableChanges(Struct, frozen=True, omit_defaults=True):
     """Topic → LogOffset below which its messages have expired."""
     delays: Mapping[QueueId, Number] | None = None
     """Delay level → QueueOffset of the next record to deliver; None: they have not changed."""
+    needed_from: Number = 0
+    """LogOffset below which the master needs no record any more, with what its log holds up to `log_end`."""

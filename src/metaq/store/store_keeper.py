@@ -23,7 +23,12 @@ class StoreKeeper:
         self._parts, self._floors, self._repairs, self._workers = parts, housekeeper.floors, repairs, list(workers)
         self.tick, self.retain, self.owes = housekeeper.tick, housekeeper.retain, housekeeper.owes
         self.checkpoint = housekeeper.checkpoint
-        self.follow_floors = housekeeper.follow_floors
+        self.follow_floors, self._housekeeper = housekeeper.follow_floors, housekeeper
+
+    @property
+    def needed_from(self) -> int:
+        """LogOffset below which no service needed a record at the last look of retention; 0: there was none yet."""
+        return self._housekeeper.needed_from
 
     def retain_by(self, retentions: Retentions | None) -> None:
         """From now on, keep each topic's messages as its own rule says; None: all by `fileReservedTime`.

@@ -9,6 +9,7 @@ import pytest
 from metaq.broker.broker import Broker
 from metaq.broker.replication import feed as feeds
 from metaq.broker.replication import tables
+from metaq.broker.replication.with_the_log import WithTheLog
 from metaq.broker.requests import OffsetCommit
 from metaq.broker.transactions.progress import LOG_POSITION
 from metaq.clock import FakeClock
@@ -330,7 +331,7 @@ def test_progress_that_counts_records_waits_for_them(two):
 
 def test_the_newest_value_that_the_log_has_reached_is_taken():
     """However far the master stays ahead, none is waited for in vain."""
-    gate = tables.WithTheLog[str]()
+    gate = WithTheLog[str]()
     assert gate.due(100) is None
     for place, value in ((10, "a"), (20, "b"), (30, "c")):
         gate.put(place, value)

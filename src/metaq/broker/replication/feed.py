@@ -200,8 +200,9 @@ class TableFeed:
         delays = dict(self._current_delays()) if complete or _ALL_DELAYS in together else None
         feed, since, position = numbers
         return TableChanges(
-            feed, since, position, complete=complete, log_end=self._store.log.end, delays=delays, **page.tables
-        )
+            feed, since, position, complete=complete, log_end=self._store.log.end, delays=delays,
+            needed_from=self._store.keeper.needed_from, **page.tables,
+        )  # fmt: skip
 
     def _keys_since(self, since: int) -> list[tuple[Key, int]]:
         """Return up to ENTRIES_MAX entries that have changed behind a number, oldest first."""

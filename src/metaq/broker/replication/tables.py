@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.pulls.filters import Filters
 from metaq.broker.replication.deletions import FollowedDeletions
+from metaq.broker.replication.needed import NeededThere
 from metaq.broker.replication.progress import Ahead, FollowedProgress
+from metaq.broker.replication.with_the_log import WithTheLog
 from metaq.broker.tables.groups import check_settings
 from metaq.broker.tables.topics import check_numbers
 from metaq.errors import Reason, Refused, RemoteProtocolError
@@ -36,29 +38,6 @@ UNSAVED_BYTES: Final = 256 * 1024 * 1024
 """Bytes of the log that a start of this broker as a leader reads for delayed messages that were delivered, at most."""
 _OF_A_PIECE: Final = 50
 _OFFSETS_OF_A_PIECE: Final = 500
-
-T = TypeVar("T")
-
-
-class WithTheLog(Generic[T]):
-    """Values that hold from a LogOffset on: the newest is taken when the log is there, and none is passed over for ever."""
-
-    def __init__(self) -> None:
-        self._first: tuple[int, T] | None = None
-        self._last: tuple[int, T] | None = None
-
-    def put(self, place: int, value: T) -> None:
-        if self._first is None:
-            self._first = place, value
-        else:
-            self._last = place, value
-
-    def due(self, log_end: int) -> tuple[int, T] | None:
-        """Return the newest value that holds where the log ends, with its place, once."""
-        found = None
-        while self._first is not None and self._first[0] <= log_end:
-            found, self._first, self._last = self._first, self._last, None
-        return found
 
 
 class FollowedTables:
@@ -96,6 +75,8 @@ class FollowedTables:
         """The newest of these that holds for this log."""
         self._saved_delays: DelayProgress | None = None
         self._transactions = WithTheLog[dict[str, dict[int, int]]]()
+        self._needed = NeededThere()
+        environment.store.keeper.owes(self._needed)
         self._faults = RateLimitedLog(log, environment.clock)
 
     # -- the role
@@ -103,6 +84,7 @@ class FollowedTables:
         """Begin to follow: nothing is known of the master."""
         self._follows, self._place, self._told, self._again_at = True, (0, 0), None, None
         self._progress.begin()
+        self._needed.begin()
 
     def settle(self) -> None:
         """Before this broker leads: what was told holds as far as this log goes, and what lies beyond its end is forgotten."""
@@ -120,6 +102,10 @@ class FollowedTables:
         self._delay.file.flush()
         self._tables.offsets.flush()  # the master has saved them: who leads may be killed in a moment
 
+    def end(self) -> None:
+        """This broker leads, and all its parts are open: they know what is needed of the log."""
+        self._needed.end()
+
     def _end_of(self, topic: str, queue_id: int) -> int:
         queue = self._store.reader.existing_queue(topic, queue_id)
         return queue.max_offset if queue is not None else 0
@@ -133,6 +119,7 @@ class FollowedTables:
         self._marks.advance()
         # Durable: after a power cut the copies that they count would be missing.
         flushed = self._store.state.flushed
+        self._needed.advance(flushed)
         if (delays := self._delays.due(flushed)) is not None:
             self.take_delays(delays[1], delays[0])
         if (transactions := self._transactions.due(flushed)) is not None:
@@ -151,6 +138,7 @@ class FollowedTables:
     def end_of_changes(self) -> None:
         """The master does not tell changes any more: another program is at its address now."""
         self._place, self._filters.followed = (0, 0), False
+        self._needed.end()
 
     def take(self, changes: TableChanges) -> InPieces[None]:
         """Take over what has changed at a master of ours; nothing more of it from the moment on when this broker leads.
@@ -182,6 +170,7 @@ class FollowedTables:
             self._store.keeper.follow_floors(self._floors(changes.floors))
         if changes.delays is not None:
             self._delays.put(changes.log_end, changes.delays)
+        self._needed.tell(changes.needed_from, changes.log_end)
         self._advance()
         if changes.complete and self._told is not None:
             yield from self._drop_others(self._told)

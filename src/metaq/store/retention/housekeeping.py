@@ -69,6 +69,8 @@ class Housekeeper:
         self._owners: tuple[Owed, ...] = ()
         self._carried = -1, 0
         """LogOffset of the oldest record that was needed at the last look, and how often its owner was asked to write it anew."""
+        self.needed_from = 0
+        """LogOffset below which no owner needed a record at the last look."""
         self._told = RateLimitedLog(log, parts.clock, _TOLD_SECONDS)
         self.worker = Worker("housekeeping", self._round, self._seconds, parts.state.fail)
 
@@ -252,7 +254,9 @@ class Housekeeper:
             if self.floors.retentions is not None:
                 self._let_go(now_ms, ages, at_once=at_once or used > parts.options.disk_max_used_space_ratio)
                 kept_from = self.floors.kept_from()
+            log_end = parts.log.end  # first: what comes meanwhile may be needed
             debt = oldest_debt(self._owners)
+            self.needed_from = debt.log_offset if debt else log_end
             expired = decide(
                 ages, used_percent=used, now_ms=now_ms, options=parts.options, at_once=at_once,
                 owed=debt.log_offset if debt else None, carrying=self._is_carried(debt),
