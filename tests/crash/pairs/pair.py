@@ -23,9 +23,11 @@ from tests.crash.pairs.comparison import compare, raw_log
 from tests.crash.pairs.link import Link
 from tests.crash.pairs.side import NUMBER, Side
 from tests.crash.simulation.bare import BareRecord, read_log
-from tests.crash.simulation.ledger import Broken, short
+from tests.crash.simulation.ledger import Broken, Ledger, short
 from tests.crash.simulation.life import Life
 
+FILE_BYTES: Final = (64 * 1024, 24 * 1024, 24 * 1024)
+"""Of a log file: the less, the more of them retention takes."""
 ADDRESSES: Final = {"a": "10.0.0.1:10911", "b": "10.0.0.2:10911"}
 
 
@@ -43,8 +45,9 @@ class Pair:
         self.life = life
         chance, clock = life.chance, life.clock
         self.role = chance.choice((ASYNC_MASTER, SYNC_MASTER))
+        file_bytes = chance.choice(FILE_BYTES)
         self.sides = [
-            Side(name, folder, clock, chance.choice(("SYNC_FLUSH", "ASYNC_FLUSH")), role)
+            Side(name, folder, clock, chance.choice(("SYNC_FLUSH", "ASYNC_FLUSH")), role, file_bytes)
             for name, role in (("a", self.role), ("b", SLAVE))
         ]
         self._loop = asyncio.new_event_loop()
@@ -314,6 +317,7 @@ class Pair:
         self.look()
         positions = {place: old.there.offsets.get(*place) for place in life.ledger.positions}
         self.disconnect()
+        self._begins_where(new, life.ledger)
         self._lead(new)
         for place, position in positions.items():
             queue = new.log_store.reader.existing_queue(*place[1:])
@@ -336,11 +340,7 @@ class Pair:
         life.power_was_cut = True  # what is not here is lost for now
         life.ledger.durable_end = min(life.ledger.log_end, end)
         ledger = life.ledger
-        copied = replace(ledger, log=[record for record in ledger.log if record.log_end <= end])
-        for record in copied.still_to_deliver():
-            if record.log_offset < new.log_store.log.min:
-                raise Broken(f"{short(record)} was still to be delivered, and its log file went at {new.name}")
-        ledger.log_min = max(ledger.log_min, new.log_store.log.min)
+        self._begins_where(new, replace(ledger, log=[record for record in ledger.log if record.log_end <= end]))
         ledger.topics = dict.fromkeys(ledger.topics)
         ledger.groups = dict.fromkeys(ledger.groups)
         self._lead(new)
@@ -349,6 +349,14 @@ class Pair:
         self.fresh_deletions.clear()
         for place in ledger.positions:
             ledger.positions[place] = {new.there.offsets.get(*place)}
+
+    def _begins_where(self, new: Side, copied: Ledger) -> None:
+        """The log of who leads next may begin later. Raises Broken: what was owed went there. `copied`: what that log has."""
+        begin = new.log_store.log.min
+        for record in copied.still_to_deliver():
+            if record.log_offset < begin:
+                raise Broken(f"{short(record)} was still to be delivered, and its log file went at {new.name}")
+        self.life.ledger.log_min = max(self.life.ledger.log_min, begin)
 
     def _delete_again(self, name: str) -> None:
         """A deletion of which the new leader may not have heard is asked for once more."""

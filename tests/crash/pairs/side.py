@@ -29,10 +29,11 @@ NUMBER: Final = 1
 class Side(Process):
     """A broker of a pair, up or down."""
 
-    def __init__(self, name: str, folder: Path, clock: FakeClock, flush_type: str, role: str) -> None:
+    def __init__(self, name: str, folder: Path, clock: FakeClock, flush_type: str, role: str, file_bytes: int) -> None:
         self.name, self._folder, self._roots = name, folder, 0
         disk = PowerLossDisk(self._next_root(), f"disk {folder.name} {name}")
         super().__init__(disk, clock, flush_type, broker_role=role, broker_id=NUMBER if role == SLAVE else 0)
+        self.file_bytes = file_bytes
         self._after: PowerLossDisk | None = None
         self.held = 0
         """LogOffset up to which the log must be there at the next start."""

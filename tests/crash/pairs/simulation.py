@@ -75,7 +75,7 @@ class _Course:
         pair.start_leader()
         self._look_around()
         pair.start_follower()
-        for _ in range(self._chance.choice((10, 30, 80))):
+        for _ in range(self._chance.choice((10, 30, 80, 200))):
             self._step()
         self._all_up()
         pair.be_quiet()
@@ -139,7 +139,7 @@ class _Course:
         follower = self.pair.follower
         if not follower.is_up:
             return
-        what = self._chance.choice(("flush", "save", "checkpoint", "tick", "retain"))
+        what = self._chance.choice(("flush", "save", "checkpoint", "tick", "retain", "retain"))
         self.life.tell(f"{follower.name}: {what}")
         with follower.mortal(self._chance, 0.1, self.life.tell):
             if what == "flush":
@@ -149,7 +149,9 @@ class _Course:
             elif what == "checkpoint":
                 follower.log_store.keeper.checkpoint()
             elif what == "retain":
+                follower.disk.used = self._chance.choice((None, 88.0))  # then files go before their time
                 follower.log_store.keeper.retain(self.life.clock.now_ms(), at_once=True)
+                follower.disk.used = None
             else:
                 follower.there.tick()
                 follower.there.deliver()
@@ -163,6 +165,7 @@ class _Course:
         pair = self.pair
         if pair.leader.is_up and pair.follower.is_up and not pair.is_cut and not pair.follower.leads:
             self.life.tell(f"{pair.follower.name} looks at the tables")
+            self._steps.let_go()  # and hears what is needed of the log
             pair.look()
 
     def _quiet(self) -> None:

@@ -26,15 +26,17 @@ from metaq.wire.files import LEADERSHIP
 HOST = host_bytes("127.0.0.1", 10911)
 SOMEBODY: Final = Caller("127.0.0.1", loopback=True)
 BODY_BYTES_MAX: Final = 20_000
+FILE_BYTES: Final = 64 * 1024
+"""Of a log file."""
 FOLD_BYTES: Final = 1000
 """So small that a life writes its tables anew several times."""
 
 
-def _options(folder: Path, flush: str) -> StoreOptions:
+def _options(folder: Path, flush: str, file_bytes: int) -> StoreOptions:
     """Files so small that a life crosses their borders."""
-    return StoreOptions(
+    options = StoreOptions(
         store_path_root_dir=str(folder),
-        mapped_file_size_commit_log=64 * 1024,
+        mapped_file_size_commit_log=FILE_BYTES,
         mapped_file_size_consume_queue=20 * 20,
         max_hash_slot_num=13,
         max_index_num=60,
@@ -43,6 +45,8 @@ def _options(folder: Path, flush: str) -> StoreOptions:
         message_delay_level="1s 10s",
         file_reserved_time=1,
     )
+    object.__setattr__(options, "mapped_file_size_commit_log", file_bytes)  # it may be smaller than the option allows
+    return options
 
 
 class Producer:
@@ -131,6 +135,7 @@ class Process:
 
     def __init__(self, disk: PowerLossDisk, clock: FakeClock, flush_type: str, **more: object) -> None:
         self.disk, self.clock, self.flush_type, self._more = disk, clock, flush_type, more
+        self.file_bytes = FILE_BYTES
         self.store: MessageStore | None = None
         self.broker: Broker | None = None
         self.producer = Producer()
@@ -139,7 +144,7 @@ class Process:
 
     def open(self) -> None:
         """Open store and tables; no role is taken."""
-        options = _options(self.disk.root, self.flush_type)
+        options = _options(self.disk.root, self.flush_type, self.file_bytes)
         config = self.disk.root / "config"
         disk = self.disk
         self.store = MessageStore(options, self.clock, HOST, "DefaultCluster", disk=disk, threads=False)

@@ -257,7 +257,7 @@ class Steps:
     def _retain(self) -> None:
         self._life.tell("an hour passes, what is over goes")
         self._life.clock.advance(3600 * self._life.chance.choice((0.5, 1.01)))
-        self._let_go()
+        self.let_go()
 
     def _squeeze(self) -> None:
         """The disk is rather full: files go before their time, as soon as what is owed in them was written anew."""
@@ -267,7 +267,7 @@ class Steps:
             min(used, 88.0) if self._life.disk_is_bad else used
         )  # at 91, what cannot be copied is given up
         for _ in range(3):
-            self._let_go()
+            self.let_go()
             waiting = [*self._life.ledger.delayed, *self._life.ledger.of_transactions()]
             self._life.ledger.in_flight = waiting
             with self._life.refusals():
@@ -275,9 +275,9 @@ class Steps:
                 self._life.broker.deliver()
             self._life.absorb(waiting)
         self._life.disk.used = None
-        self._let_go()
+        self.let_go()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         """Retention at work: nothing that is still needed goes."""
         self._life.ledger.in_flight = []
         files = [int(path.name) for path in log_files(self._life.disk.root)]
