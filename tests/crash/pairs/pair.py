@@ -108,8 +108,8 @@ class Pair:
                         f"{leader.name} could not copy what it has lost: it ends at {leader.log_store.log.end}: {link.why}"
                     )
                 self.archive.bring_back(self.life, leader)
-        if leader.log_store.log.end < (other.log_store.log.end if other.is_up else other.held):
-            self.agrees = False  # it has more than the leader goes on with
+        if leader.log_store.log.end < (other.log_store.log.end if other.is_up else other.may_hold):
+            self.agrees = False  # it has, or may have, more than the leader goes on with
         roles = leader.there.roles
         self._keep(leader, roles.in_epoch(roles.began(0)))
 

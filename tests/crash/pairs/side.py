@@ -32,6 +32,8 @@ class Side(Process):
         self._after: PowerLossDisk | None = None
         self.held = 0
         """LogOffset up to which the log must be there at the next start."""
+        self.may_hold = 0
+        """The same up to which it may be there: a power cut may leave what was not durable."""
         self.reported = 0
         """LogOffset up to which it has promised its master the log."""
         self.lost_power = False
@@ -124,7 +126,7 @@ class Side(Process):
         self.power_was_cut |= cut
         if self.store is not None and self.broker is not None:
             log = self.store.log
-            self.held = min(self.store.state.flushed, log.end) if cut else log.end
+            self.held, self.may_hold = min(self.store.state.flushed, log.end) if cut else log.end, log.end
             self.lost_power |= cut and self.held < self.reported
         elif cut:
             self.held = min(self.held, self.durable)
@@ -154,7 +156,7 @@ class Side(Process):
         self.there.close()
         self.save()
         self.log_store.close()
-        self.held = self.durable = self.log_store.log.end
+        self.held = self.may_hold = self.durable = self.log_store.log.end
         self.store = self.broker = None
         self.disk.restart()
 
@@ -172,7 +174,7 @@ class Side(Process):
         self.disk.close()
         shutil.rmtree(self.disk.root, ignore_errors=True)
         self.disk = PowerLossDisk(self._next_root(), f"disk {self._folder.name} {self.name} {self._roots}")
-        self.held = self.durable = self.reported = 0
+        self.held = self.may_hold = self.durable = self.reported = 0
 
     def let_go(self) -> None:
         """The end of the simulation."""
