@@ -108,6 +108,7 @@ class Pair:
                         f"{leader.name} could not copy what it has lost: it ends at {leader.log_store.log.end}: {link.why}"
                     )
                 self.archive.bring_back(self.life, leader)
+                leader.log_store.flusher.flush()
         if leader.log_store.log.end < (other.log_store.log.end if other.is_up else other.may_hold):
             self.agrees = False  # it has, or may have, more than the leader goes on with
         roles = leader.there.roles
