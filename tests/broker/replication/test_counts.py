@@ -9,12 +9,13 @@ import pytest
 from metaq.broker.broker import Broker
 from metaq.broker.transactions.progress import LOG_POSITION
 from metaq.clock import FakeClock
-from metaq.model import DelayProgress, TransactionOutcome
+from metaq.model import DelayProgress, TopicConfig, TransactionOutcome
 from metaq.model.topics.system import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from metaq.servers.remoting.messages import send_of
 from tests.broker.support import BORN_HOST, JAVA, open_broker
 from tests.broker.transactions.test_service import end, half
 from tests.servers.support import send_header
+from tests.store.log.test_raw import raw_log
 from tests.store.support import message, read_all
 
 FILE = 256 << 10
@@ -85,3 +86,35 @@ def test_a_cut_behind_what_was_counted_changes_nothing(tmp_path, clock):
         broker.store.writer.cut_off(place)
         broker.log_was_cut()
         assert [broker.offsets.get(TRANSACTION_GROUP, topic, 0) for topic in COUNTED] == before
+
+
+@pytest.mark.parametrize("comes", ["after the promotion", "before it"])
+def test_a_queue_that_begins_anew_is_not_taken_for_done(tmp_path, clock, comes):
+    """The replica has begun with a log whose first files were gone, and was told how far the queues had come before."""
+    with open_broker(tmp_path / "master", clock, STORE) as master:
+        while master.store.log.end < FILE:
+            master.appender.put([message("others", 0, bytes(50_000))])
+        place = master.store.log.end
+        if comes == "before it":
+            sent = half(master, b"half", queue_id=0)
+            send_later(master)
+        log_end = master.store.log.end
+        data = raw_log(tmp_path / "master", FILE, log_end)
+    with open_broker(tmp_path / "slave", clock, STORE, leading=False, broker_id=1) as slave:
+        slave.store.writer.append_raw(data, FILE, partial=True)
+        slave.store.flusher.flush()
+        slave.followed.take_topics({"orders": TopicConfig("orders", 1, 1)}, log_end)
+        slave.followed.take_delays({1: 1}, place)
+        for topic, told in zip(COUNTED, (1, 1, place), strict=True):
+            slave.offsets.take(TRANSACTION_GROUP, topic, 0, told)
+        slave.lead()
+        if comes != "before it":
+            sent = half(slave, b"half", queue_id=0)
+            send_later(slave)
+        assert slave.transactions.progress.is_open(sent.put.queue_offset)
+        end(slave, sent, TransactionOutcome.COMMIT)
+        assert sorted(deliver(slave, clock)) == [b"half", b"later"]
+        slave.store.flusher.flush()
+        slave.tick()
+        slave.tick()
+        assert slave.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 1
