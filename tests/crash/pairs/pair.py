@@ -227,6 +227,7 @@ class Pair:
             finish(followed.take(changes))
             complete = changes.complete
         self.fresh_deletions.clear()
+        self.follower.forgotten.clear()
 
     def catch_up(self) -> None:
         """Let the follower have all of the leader's log. It starts anew where retention has taken what it needs."""
@@ -310,7 +311,7 @@ class Pair:
         )
         self.check_acknowledged(new)
         life.outstanding.clear()
-        new.flush()
+        new.log_store.flusher.flush()
         life.power_was_cut = True  # what is not here is lost for now
         life.ledger.durable_end = min(life.ledger.log_end, end)
         ledger = life.ledger
@@ -322,9 +323,10 @@ class Pair:
         ledger.topics = dict.fromkeys(ledger.topics)
         ledger.groups = dict.fromkeys(ledger.groups)
         self._lead(new)
-        for name in sorted(self.fresh_deletions):
+        for name in sorted(self.fresh_deletions | new.forgotten):
             self._delete_again(name)
         self.fresh_deletions.clear()
+        new.forgotten.clear()
         for place in ledger.positions:
             ledger.positions[place] = {new.there.offsets.get(*place)}
 

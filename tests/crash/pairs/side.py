@@ -40,6 +40,8 @@ class Side(Process):
         """Whether a power cut may have taken of its log what it had promised, and it was not copied again."""
         self.power_was_cut = False
         """Since its last start."""
+        self.forgotten = set[str]()
+        """Topics of whose deletion it had heard, which an end has taken from its memory: its log had not come so far, or the mark was not saved."""
 
     def _next_root(self) -> Path:
         self._roots += 1
@@ -128,6 +130,7 @@ class Side(Process):
             log = self.store.log
             self.held, self.may_hold = min(self.store.state.flushed, log.end) if cut else log.end, log.end
             self.lost_power |= cut and self.held < self.reported
+            self.forgotten |= set(self.broker.followed._marks.waiting)
         elif cut:
             self.held = min(self.held, self.durable)
         to = self._next_root()
