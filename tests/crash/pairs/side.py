@@ -129,10 +129,10 @@ class Side(Process):
         if self.store is not None and self.broker is not None:
             log = self.store.log
             self.held, self.may_hold = min(self.store.state.flushed, log.end) if cut else log.end, log.end
-            self.lost_power |= cut and self.held < self.reported
             self.forgotten |= set(self.broker.followed._marks.waiting)
         elif cut:
             self.held = min(self.held, self.durable)
+        self.lost_power |= cut and self.held < self.reported
         to = self._next_root()
         self._after = self.disk.cut(to) if cut else self.disk.kill(to)
 
