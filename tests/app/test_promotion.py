@@ -27,6 +27,7 @@ from metaq.errors import BrokerError, ConfigError
 from metaq.model import Message, SendStatus
 from metaq.model.leadership import Epoch, Leadership, ReplicaState
 from metaq.options import BrokerOptions, NamesrvOptions
+from metaq.store.disk import Disk
 from metaq.store.offline.reader import StoreReader
 from metaq.testing import free_port
 from tests.app.test_pair import until
@@ -51,7 +52,9 @@ class Brokers:
         for name in "ab":
             await self.start(name)
 
-    async def start(self, name: str, **changes: Any) -> None:
+    async def start(
+        self, name: str, disk: Disk | None = None, store: dict[str, Any] | None = None, **changes: Any
+    ) -> None:
         port, ha_port = self._ports[name]
         role = {"broker_id": 1, "broker_role": "SLAVE"} if name == "b" else {}
         options = BrokerOptions(
@@ -59,7 +62,7 @@ class Brokers:
             **{**role, **(self._options if name == "a" else {}), **changes},
         )  # fmt: skip
         self.running[name] = await start_broker(
-            options, small_store(self._root / name, mapped_file_size_commit_log=FILE)
+            options, small_store(self._root / name, mapped_file_size_commit_log=FILE, **(store or {})), disk=disk
         )
 
     async def restart_when_it_asks(self, name: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
 from metaq.model import GroupConfig, TopicConfig
+from metaq.model.topics.system import SCHEDULE_TOPIC
 from tests.broker.support import open_broker
 from tests.store.log.test_raw import raw_log
 from tests.store.support import message
@@ -100,8 +101,14 @@ def test_groups_that_the_master_does_not_have_go(slave):
 
 def test_progress_of_delayed_messages_is_kept_for_the_time_when_it_leads(slave, tmp_path):
     """In RocketMQ's file, with the place in the log from which deliveries are looked for."""
-    slave.followed.take_delays({1: 4, 3: 7}, 123)
+    with open_broker(tmp_path / "master", FakeClock()) as master:
+        for queue_id, count in ((0, 4), (2, 7)):
+            for _ in range(count):
+                master.appender.put([message(SCHEDULE_TOPIC, queue_id, b"x")])
+        end = master.store.log.end
+    slave.store.writer.append_raw(raw_log(tmp_path / "master", 0, end), 0, partial=True)
+    slave.followed.take_delays({1: 4, 3: 7}, end)
     text = (tmp_path / "slave" / "config" / "delayOffset.json").read_text()
-    assert '"offsetTable"' in text and "123" in text
+    assert '"offsetTable"' in text and str(end) in text
     slave.lead()
     assert (slave.schedule.positions.next(1), slave.schedule.positions.next(3)) == (4, 7)

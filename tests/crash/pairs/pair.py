@@ -127,8 +127,9 @@ class Pair:
                         f"{leader.name} could not copy what it has lost: it ends at {leader.log_store.log.end}: {link.why}"
                     )
                 self.archive.bring_back(self.life, leader)
-        if leader.log_store.log.end < (other.log_store.log.end if other.is_up else other.held):
-            self.agrees = False  # it has more than the leader goes on with
+                leader.log_store.flusher.flush()
+        if leader.log_store.log.end < (other.log_store.log.end if other.is_up else other.may_hold):
+            self.agrees = False  # it has, or may have, more than the leader goes on with
         roles = leader.there.roles
         self._keep(leader, roles.in_epoch(roles.began(0)))
 
@@ -252,6 +253,7 @@ class Pair:
             finish(followed.take(changes))
             complete = changes.complete
         self.fresh_deletions.clear()
+        self.follower.forgotten.clear()
 
     def catch_up(self) -> None:
         """Let the follower have all of the leader's log. It starts anew where retention has taken what it needs."""
@@ -336,7 +338,7 @@ class Pair:
         )
         self.check_acknowledged(new)
         life.outstanding.clear()
-        new.flush()
+        new.log_store.flusher.flush()
         life.power_was_cut = True  # what is not here is lost for now
         life.ledger.durable_end = min(life.ledger.log_end, end)
         ledger = life.ledger
@@ -344,9 +346,10 @@ class Pair:
         ledger.topics = dict.fromkeys(ledger.topics)
         ledger.groups = dict.fromkeys(ledger.groups)
         self._lead(new)
-        for name in sorted(self.fresh_deletions):
+        for name in sorted(self.fresh_deletions | new.forgotten):
             self._delete_again(name)
         self.fresh_deletions.clear()
+        new.forgotten.clear()
         for place in ledger.positions:
             ledger.positions[place] = {new.there.offsets.get(*place)}
 

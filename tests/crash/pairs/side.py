@@ -37,12 +37,16 @@ class Side(Process):
         self._after: PowerLossDisk | None = None
         self.held = 0
         """LogOffset up to which the log must be there at the next start."""
+        self.may_hold = 0
+        """The same up to which it may be there: a power cut may leave what was not durable."""
         self.reported = 0
         """LogOffset up to which it has promised its master the log."""
         self.lost_power = False
         """Whether a power cut may have taken of its log what it had promised, and it was not copied again."""
         self.power_was_cut = False
         """Since its last start."""
+        self.forgotten = set[str]()
+        """Topics of whose deletion it had heard, which an end has taken from its memory: its log had not come so far, or the mark was not saved."""
 
     def _next_root(self) -> Path:
         self._roots += 1
@@ -140,10 +144,11 @@ class Side(Process):
         self.power_was_cut |= cut
         if self.store is not None and self.broker is not None:
             log = self.store.log
-            self.held = min(self.store.state.flushed, log.end) if cut else log.end
-            self.lost_power |= cut and self.held < self.reported
+            self.held, self.may_hold = min(self.store.state.flushed, log.end) if cut else log.end, log.end
+            self.forgotten |= set(self.broker.followed._marks.waiting)
         elif cut:
             self.held = min(self.held, self.durable)
+        self.lost_power |= cut and self.held < self.reported
         to = self._next_root()
         self._after = self.disk.cut(to) if cut else self.disk.kill(to)
 
@@ -170,7 +175,7 @@ class Side(Process):
         self.there.close()
         self.save()
         self.log_store.close()
-        self.held = self.durable = self.log_store.log.end
+        self.held = self.may_hold = self.durable = self.log_store.log.end
         self.store = self.broker = None
         self.disk.restart()
 
@@ -188,7 +193,7 @@ class Side(Process):
         self.disk.close()
         shutil.rmtree(self.disk.root, ignore_errors=True)
         self.disk = PowerLossDisk(self._next_root(), f"disk {self._folder.name} {self.name} {self._roots}")
-        self.held = self.durable = self.reported = 0
+        self.held = self.may_hold = self.durable = self.reported = 0
 
     def let_go(self) -> None:
         """The end of the simulation."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from metaq.errors import Refused
+from metaq.errors import Reason, Refused
 from metaq.saved import Pending
+from metaq.servers.server import CallSoon
+from metaq.store.message_store import MessageStore
 
 
 async def ended(pending: Pending) -> None:
@@ -22,3 +24,15 @@ async def ended(pending: Pending) -> None:
 
     pending.when_done(settle)
     await waiting
+
+
+async def durable(store: MessageStore, call_soon: CallSoon) -> None:
+    """Return when the log is on the disk, up to where it ends now. Raises Refused: it never will be."""
+    pending, end = Pending(), store.log.end
+
+    def flushed(good: bool) -> None:
+        text = f"the log is not durable up to its end at {end}: {store.state.failed or 'the store was closed'}"
+        call_soon(lambda: pending.finish(None if good else Refused(Reason.NOT_STORED, text)))
+
+    store.flusher.when_flushed(end, flushed)
+    await ended(pending)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from metaq.app.registration import NameServerRegistration
 from metaq.app.role.configured import check_role
-from metaq.app.role.pending import ended
+from metaq.app.role.pending import durable, ended
 from metaq.broker.broker import Broker
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.replication.mending import Mending
@@ -130,6 +130,8 @@ class RunningRole:
             self._lost = LostTail(self._broker, self._call_soon, found)
             await self._lost.copy()
             self._lost = None
+            # An epoch behind the log's end would keep away who still has the rest, should a power cut take that once more.
+            await durable(self._broker.store, self._call_soon)
         # A slave with more than that must see that other records come there. A power cut may have left nothing.
         await ended(self._roles.keep(self._roles.in_epoch(self._roles.began(0))))
 
@@ -338,8 +340,11 @@ class RunningRole:
             is_told = found is not None and found.role in MASTERS
             role = found.role if found is not None and is_told else self._roles.kept.master_role or ASYNC_MASTER
         await slave.stop()
-        epoch = self._roles.began(number)
         try:
+            await durable(
+                broker.store, self._call_soon
+            )  # an epoch begins where nothing is lost any more: see `_after_crash`
+            epoch = self._roles.began(number)
             await ended(self._roles.keep(self._roles.leading(role, epoch)))
         except Refused:
             self._follow().start()

@@ -61,19 +61,30 @@ class SchedulePositions:
         elif any(topic == SCHEDULE_TOPIC and queue.max_offset for (topic, _), queue in store.reader.queues().items()):
             # The file is lost, and there are delayed messages: all of the log is read.
             since = store.log.min
+        if since is not None and since > store.log.end:
+            # A power cut has shortened the log, perhaps by copies that the file counts.
+            log.warning(
+                "the log ends at %d, and delayOffset.json was saved at %d: all of the log is read for what was delivered",
+                store.log.end, since,
+            )  # fmt: skip
+            self._offsets, since = {}, store.log.min
         self._taken_at = -1 if since is None else since
         self._dirty = self._wanted = since is None
+        self._take_back(since)
         if since is not None:
             self._read_log(since)
 
+    def _take_back(self, since: int | None) -> None:
+        """Take back offsets that count records which came later, or are not here.
+
+        A queue begins anew at a replica that never had its records: retention had taken them before.
+        """
+        for level, offset in self.offsets.items():
+            queue = self._store.reader.existing_queue(SCHEDULE_TOPIC, level - 1)
+            end = 0 if queue is None else queue.max_offset if since is None else queue.first_at(since)
+            self.advance(level, min(offset, end))
+
     def _read_log(self, since: int) -> None:
-        if since > self._store.log.end:
-            # A power cut has shortened the log.
-            log.warning(
-                "the log ends at %d, and delayOffset.json was saved at %d: delayed messages whose copies were cut off with "
-                "the log are not delivered again", self._store.log.end, since,
-            )  # fmt: skip
-            return
         newest: dict[int, int] = {}
         carried = self._carried()
         for head in self._store.reader.heads(since):

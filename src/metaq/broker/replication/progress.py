@@ -8,7 +8,7 @@ from typing import Final
 from metaq.broker.tables.offsets import Offsets, OffsetTable
 from metaq.broker.transactions.progress import LOG_POSITION
 from metaq.in_pieces import InPieces
-from metaq.model.topics.system import TRANSACTION_GROUP
+from metaq.model.topics.system import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 
 _OF_A_PIECE: Final = 1000
 
@@ -33,17 +33,23 @@ class FollowedProgress:
         self._here: set[tuple[str, str, int]] = set()
         """What was committed here since this broker follows."""
 
-    def begin(self) -> None:
-        """Begin to follow: nothing is known of the master."""
-        self._told, self._before, self._agreed, self._here = {}, {}, {}, set()
+    def begin(self, log_end: int) -> None:
+        """Begin to follow: nothing is known of the master. `log_end`: of the log here; it may have been cut just before a kill."""
+        self._forget_told()
         self._own.noted = lambda topic, group, queue_id: self._here.add((topic, group, queue_id))
+        saved_at = self._transactions_saved_at()
+        if saved_at is not None and saved_at > log_end:
+            self._forget_transactions()
+
+    def _forget_told(self) -> None:
+        self._told, self._before, self._agreed, self._here = {}, {}, {}, set()
 
     def end(self, end_of: Callable[[str, int], int]) -> None:
         """Before this broker leads: no progress lies beyond a queue's end, else its group would pass over what comes there.
 
         Args: end_of: returns the end of the queue of a topic and queue id.
         """
-        self.begin()
+        self._forget_told()
         self._own.noted = None
         for (topic, group), queues in self._own.table.items():
             if group != TRANSACTION_GROUP:
@@ -54,11 +60,22 @@ class FollowedProgress:
     def cut(self, end_of: Callable[[str, int], int], log_end: int) -> None:
         """Behind a cut of the log, take progress back to where it ends. Args: as `end`."""
         for (topic, group), queues in self._own.table.items():
-            for queue_id, offset in list(queues.items()):
-                end = log_end if topic == LOG_POSITION else end_of(topic, queue_id)
-                if offset > end:
+            for queue_id, offset in list(queues.items()) if group != TRANSACTION_GROUP else ():
+                if offset > (end := end_of(topic, queue_id)):
                     self._own.take(group, topic, queue_id, end)
                     self._here.discard((topic, group, queue_id))
+        # What was cut off may have ended some that are open again.
+        saved_at = self._transactions_saved_at()
+        if saved_at is None or saved_at > log_end:
+            self._forget_transactions()
+
+    def _transactions_saved_at(self) -> int | None:
+        """Where the log ended when progress of transactions was saved; None: a RocketMQ has saved it, or nobody."""
+        return self._own.get(TRANSACTION_GROUP, LOG_POSITION, 0)
+
+    def _forget_transactions(self) -> None:
+        for topic in (HALF_TOPIC, OP_TOPIC, LOG_POSITION):
+            self._own.take(TRANSACTION_GROUP, topic, 0, None)
 
     def begin_anew(self) -> None:
         """All that the master has is told from now on, by `take`, until `complete`."""

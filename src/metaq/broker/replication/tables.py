@@ -7,6 +7,7 @@ those of a topic that the master had deleted.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -20,7 +21,7 @@ from metaq.broker.replication.progress import Ahead, FollowedProgress
 from metaq.broker.replication.with_the_log import WithTheLog
 from metaq.broker.tables.groups import check_settings
 from metaq.broker.tables.topics import check_numbers
-from metaq.errors import Reason, Refused, RemoteProtocolError
+from metaq.errors import ConfigError, Reason, Refused, RemoteProtocolError
 from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
 from metaq.model import DelayProgress, GroupConfig, TopicConfig
@@ -83,8 +84,12 @@ class FollowedTables:
     def begin(self) -> None:
         """Begin to follow: nothing is known of the master."""
         self._follows, self._place, self._told, self._again_at = True, (0, 0), None, None
-        self._progress.begin()
         self._needed.begin()
+        self._progress.begin(self._store.log.end)
+        with contextlib.suppress(ConfigError):  # said if this broker is to lead
+            found = self._delay.read()
+            if found is not None and (found.log_offset or 0) > self._store.log.end:  # killed just behind a cut
+                self._forget_delivered()
 
     def settle(self) -> None:
         """Before this broker leads: what was told holds as far as this log goes, and what lies beyond its end is forgotten."""
@@ -352,8 +357,15 @@ class FollowedTables:
         self._delay.file.save_soon(lambda: self._delay.format.text(progress), self._was_saved)
 
     def log_was_cut(self) -> None:
-        """Take progress back to where queues end now: what groups have consumed behind it is gone."""
+        """Take progress back to where queues end now: what groups have consumed behind it is gone, and what was delivered there."""
         self._progress.cut(self._end_of, self._store.log.end)
+        if self._delivered is None or (self._delivered.log_offset or 0) > self._store.log.end:
+            self._forget_delivered()
+
+    def _forget_delivered(self) -> None:
+        """Until the master tells: whoever leads by then finds in the log what was delivered."""
+        self._delivered = None
+        self._save_delays(DelayProgress({}, self._store.log.min))
 
     def _was_saved(self, error: OSError | None) -> None:
         if error is not None:

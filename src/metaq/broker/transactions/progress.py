@@ -21,6 +21,7 @@ from metaq.model import properties as props
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.topics.system import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC, OUR_PREFIX, TRANSACTION_GROUP
 from metaq.store.message_store import MessageStore
+from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.store.reads.pull import ReadStatus
 from metaq.wire.hot import RecordHead
 from metaq.wire.record import HEAD, copied_from, decode_record
@@ -177,17 +178,30 @@ class TransactionProgress:
     def open(self) -> None:
         """Recover which half messages are done: from the op queue, from the saved offset on, then from the log."""
         half, op = self._store.reader.existing_queue(HALF_TOPIC, 0), self._store.reader.existing_queue(OP_TOPIC, 0)
-        half_min, half_max = (half.min_offset, half.max_offset) if half else (0, 0)
-        op_min, op_max = (op.min_offset, op.max_offset) if op else (0, 0)
-        first = self._saved(HALF_TOPIC)
-        # Clamped: retention may have moved the queue's start past the saved offset, and a crash may have cut its end.
-        self.slots = Slots(min(max(half_min if first is None else first, half_min), half_max))
-        first_op = self._saved(OP_TOPIC)
-        self._ops = OpRuns(min(max(op_min if first_op is None else first_op, op_min), op_max))
-        self._put = self.slots.first, self._ops.start
-        self._read_ops(op_max)
-        if self.slots.first < half_max:
+        saved_half, saved_op = self._saved(HALF_TOPIC), self._saved(OP_TOPIC)
+        self.slots, self._ops = Slots(self._within(half, saved_half)), OpRuns(self._within(op, saved_op))
+        # What differs from what is saved is saved: a slave is told what has changed.
+        self._put = (
+            self.slots.first if saved_half is None else saved_half,
+            self._ops.start if saved_op is None else saved_op,
+        )
+        self._read_ops(op.max_offset if op else 0)
+        if half and self.slots.first < half.max_offset:
             self._read_log()
+
+    def _within(self, queue: ConsumeQueue | None, saved: int | None) -> int:
+        """Return a saved offset as it holds for the queue that is here.
+
+        Retention may have moved the queue's start past it, and a crash may have cut its end. What it counts was in the log when it was
+        saved: a queue begins anew at a replica that never had its records, because retention had taken them before.
+        """
+        if queue is None:
+            return 0
+        taken_at = self._saved(LOG_POSITION)
+        if saved is None or (taken_at is not None and taken_at > self._store.log.end):
+            return queue.min_offset
+        end = queue.max_offset if taken_at is None else queue.first_at(taken_at)
+        return max(min(saved, end), queue.min_offset)
 
     def _saved(self, topic: str) -> int | None:
         return self._offsets.get(TRANSACTION_GROUP, topic, 0)
