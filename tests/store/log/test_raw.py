@@ -19,7 +19,7 @@ from metaq.store.message_store import MessageStore
 from metaq.store.queues.index_file import ENTRY
 from metaq.testing.faults import FaultyDisk
 from tests.crash.simulation.bare import log_files, read_log, read_units
-from tests.store.support import checkpoint, crash, message, open_store, put, read_all
+from tests.store.support import checkpoint, crash, message, open_store, put, read_all, small_options
 
 TOPICS = ("orders", "bills", SCHEDULE_TOPIC)
 
@@ -190,6 +190,29 @@ def test_a_copy_of_a_log_whose_begin_is_gone_begins_where_that_does(tmp_path):
 
 def changed(data: bytes, place: int, new: bytes) -> bytes:
     return data[:place] + new + data[place + len(new) :]
+
+
+def test_a_unit_of_a_log_that_was_here_before_does_not_hold_up_a_copy(tmp_path):
+    """A power cut brought it back, and left of the log what begins later: the queue goes on where the master's does."""
+    with open_store(tmp_path / "master") as store:
+        file_bytes = store.log.file_bytes
+        while store.log.end < 3 * file_bytes:
+            put(store, "orders", 0, b"x" * 900)
+        there = store.reader.existing_queue("orders", 0)
+        first, after = there.first_at(2 * file_bytes), there.max_offset
+        data = raw_log(tmp_path / "master", 2 * file_bytes, store.log.end)
+    queue = tmp_path / "copy" / "consumequeue" / "orders" / "0"
+    queue.mkdir(parents=True)
+    (tmp_path / "copy" / "commitlog").mkdir()
+    (tmp_path / "copy" / "commitlog" / f"{2 * file_bytes:020d}").write_bytes(bytes(file_bytes))
+    (queue / f"{0:020d}").write_bytes(
+        struct.pack(">QIq", 567, 207, 0).ljust(small_options(tmp_path).mapped_file_size_consume_queue, b"\0")
+    )
+    with open_store(tmp_path / "copy") as store:
+        assert store.reader.existing_queue("orders", 0).max_offset == 1
+        store.writer.append_raw(data, 2 * file_bytes)
+        there = store.reader.existing_queue("orders", 0)
+        assert (there.min_offset, there.max_offset) == (first, after)
 
 
 def test_what_does_not_go_on_with_the_log_whole_is_refused_and_nothing_is_appended(tmp_path):

@@ -108,7 +108,7 @@ def _refusal(place: int, what: str) -> StoreError:
 class Target:
     """A queue that copied records belong to."""
 
-    __slots__ = ("dead_below", "key", "queue", "wanted")
+    __slots__ = ("dead_below", "is_spent", "key", "queue", "wanted")
 
     def __init__(self, key: tuple[str, int], queue: ConsumeQueue | None, dead_below: int) -> None:
         self.key, self.queue = key, queue
@@ -116,6 +116,8 @@ class Target:
         """LogOffset below which its records are of a deleted topic of the name."""
         self.wanted = queue.max_offset if queue is not None else 0
         """Queue offset of the next record."""
+        self.is_spent = queue is not None and queue.min_offset >= queue.max_offset
+        """All its messages lie before the log's begin. They may be of a log that was here before: a power cut brings back units."""
 
 
 class Copied(NamedTuple):

@@ -291,13 +291,14 @@ class Writer:
                 continue
             if head.queue_offset != target.wanted:
                 # An empty queue may begin anywhere: the master's retention took what came before. 0: the topic was made again.
-                if head.queue_offset and target.wanted:
+                is_empty = not target.wanted or (target.is_spent and head.queue_offset > target.wanted)
+                if head.queue_offset and not is_empty:
                     raise StoreError(
                         f"queue {head.queue_id} of topic {target.key[0]} goes on with queue offset {target.wanted}, and the record at "
                         f"log offset {head.log_offset} of the bytes to append has {head.queue_offset}: none of them was appended"
                     )
                 restarts.add(head.log_offset)
-            target.wanted = head.queue_offset + 1
+            target.wanted, target.is_spent = head.queue_offset + 1, False
             targets.append(target)
         return targets, restarts
 
