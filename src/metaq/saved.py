@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Generic
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from msgspec import Struct
 
@@ -20,6 +20,8 @@ from metaq.errors import Reason, Refused, shortage
 from metaq.saved_file import ChangeFormat, Key, TableFile, TableFormat, Value, Version
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SHOWN_PER_TURN: Final = 8
 """Most changes that take effect in one turn of the loop: what waits for them runs then, and others want their turn."""
@@ -66,6 +68,26 @@ class Pending:
             raise Saving(self)
         if self.error is not None:
             raise self.error
+
+
+class PendingOutcome(Pending, Generic[T]):
+    """Work that ends once, with an outcome or a refusal."""
+
+    __slots__ = ("_outcome",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._outcome: T | None = None
+
+    def succeed(self, outcome: T) -> None:
+        """It has ended well."""
+        self._outcome = outcome
+        self.finish()
+
+    def outcome(self) -> T:
+        """Return the outcome. Raises the refusal; Saving while it has not ended."""
+        self.settle()
+        return cast("T", self._outcome)
 
 
 def over() -> Pending:

@@ -301,7 +301,7 @@ def test_a_master_that_answers_garbage_harms_nobody(tmp_path, monkeypatch):
 
             def garbled(start: int, size: int) -> Any:
                 reading = piece(start, size)
-                reading.when_done(lambda _error: setattr(reading, "outcome", b"\xda" * len(reading.told)))
+                reading.when_done(lambda _error: setattr(reading, "_outcome", b"\xda" * len(reading.outcome())))
                 return reading
 
             master.piece = garbled

@@ -53,8 +53,8 @@ def test_a_wish_that_comes_during_a_reading_waits_for_the_next():
     second = reloading.ask(HERE)
     ended(taken, Reloaded("f", ("one",)))
     assert first.done
-    assert first.outcome == Reloaded("f", ("one",))
+    assert first.outcome() == Reloaded("f", ("one",))
     assert not second.done
-    ended(reloading.begin(), None, Refused(Reason.INVALID, "line 3"))
+    ended(reloading.begin(), Refused(Reason.INVALID, "line 3"))
     assert second.done
     assert second.error is not None

@@ -72,10 +72,10 @@ class Reload:
             except ConfigError as error:
                 text = f"{self._file} is not applied, every option stays as it is: {error}"
                 log.error("%s", text)  # noqa: TRY400  theirs, not ours
-                ended(asked, None, Refused(Reason.INVALID, text))
+                ended(asked, Refused(Reason.INVALID, text))
             except Exception as error:
                 log.exception("%s could not be applied", self._file)
-                ended(asked, None, Refused(Reason.NOT_STORED, f"{self._file} could not be applied: {error!r}"))
+                ended(asked, Refused(Reason.NOT_STORED, f"{self._file} could not be applied: {error!r}"))
 
     def apply(self, found: Configuration, service: Reloadable) -> Reloaded:
         """Apply the differences from the previous configuration; log and return the outcome.

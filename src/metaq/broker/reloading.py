@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
 from metaq.model.reload import Reloaded
-from metaq.saved import Pending
+from metaq.saved import PendingOutcome
 
-
-class ReloadRequest(Pending):
-    """A pending reload. Done when a reload that began after the request has ended."""
-
-    __slots__ = ("outcome",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outcome: Reloaded | None = None
+ReloadRequest: TypeAlias = PendingOutcome[Reloaded]
+"""A pending reload. Done when a reload that began after the request has ended."""
 
 
 class Reloading:
@@ -41,7 +35,7 @@ class Reloading:
             raise Refused(
                 Reason.INVALID, "this broker was started without a configuration file: there is nothing to read again"
             )
-        asked = ReloadRequest()
+        asked: ReloadRequest = PendingOutcome()
         # Before `_read`, which may begin at once and takes what waits.
         self._waiting.append(asked)
         self._read()
@@ -53,8 +47,10 @@ class Reloading:
         return taken
 
 
-def ended(asked: list[ReloadRequest], outcome: Reloaded | None, error: Refused | None = None) -> None:
-    """Finish requests with the outcome, or with the error."""
+def ended(asked: list[ReloadRequest], outcome: Reloaded | Refused) -> None:
+    """Finish requests with the outcome, or refuse them."""
     for one in asked:
-        one.outcome = outcome
-        one.finish(error)
+        if isinstance(outcome, Refused):
+            one.finish(outcome)
+        else:
+            one.succeed(outcome)

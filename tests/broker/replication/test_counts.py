@@ -58,7 +58,7 @@ def test_what_was_delivered_or_ended_in_what_is_cut_off_is_owed_again(tmp_path, 
     """An old master follows its successor, which has none of that, and is promoted before it was told how far that one is."""
     place = led(tmp_path, clock)
     with open_broker(tmp_path, clock, STORE, leading=False, broker_id=1) as broker:
-        broker.store.writer.cut_off(place)
+        broker.store.writer.truncate(place)
         broker.log_was_cut()
         broker.lead()
         assert broker.transactions.progress.is_open(0)
@@ -69,7 +69,7 @@ def test_a_kill_behind_the_cut_changes_nothing_of_that(tmp_path, clock):
     """The files say that the log went on: before others come there, the start forgets what they count."""
     place = led(tmp_path, clock)
     with open_broker(tmp_path, clock, STORE, leading=False, broker_id=1) as broker:
-        broker.store.writer.cut_off(place)
+        broker.store.writer.truncate(place)
     with open_broker(tmp_path, clock, STORE, leading=False, broker_id=1) as broker:
         assert [broker.offsets.get(TRANSACTION_GROUP, topic, 0) for topic in COUNTED] == [None] * 3
         assert broker.followed._delay.read() == DelayProgress({}, 0)
@@ -83,7 +83,7 @@ def test_a_cut_behind_what_was_counted_changes_nothing(tmp_path, clock):
         place = broker.store.log.end
         broker.appender.put([message("others", 0, b"x")])
     with open_broker(tmp_path, clock, STORE, leading=False, broker_id=1) as broker:
-        broker.store.writer.cut_off(place)
+        broker.store.writer.truncate(place)
         broker.log_was_cut()
         assert [broker.offsets.get(TRANSACTION_GROUP, topic, 0) for topic in COUNTED] == before
 

@@ -89,8 +89,7 @@ def test_a_log_is_repaired_for_administrators_one_place_at_a_time():
     mending = requests.ask(HERE, 7, DAMAGE_BYTES_MAX, "h:1")
     assert asked == [(mending, 7, DAMAGE_BYTES_MAX, "h:1")]
     assert reason(HERE, 0, 10, "h:1") is Reason.BUSY
-    mending.outcome = Mended(7, 9, "")
-    mending.finish()
+    mending.succeed(Mended(7, 9, ""))
     assert requests.ask(HERE, 8, 1, "h:1") is not mending
     requests.by(None)
     assert reason(HERE, 0, 10, "h:1") is Reason.UNAVAILABLE

@@ -205,7 +205,7 @@ def test_the_configuration_is_read_again_for_this_machine(server, client):
     [answer] = client.received()
     assert (answer.code, reloaded_of(answer.body)) == (0, outcome)
     client.feed(client.frame(RequestCode.RELOAD))
-    ended(reloading.begin(), None, Refused(Reason.INVALID, "server.ini, line 3: ..."))
+    ended(reloading.begin(), Refused(Reason.INVALID, "server.ini, line 3: ..."))
     [answer] = client.received()
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "line 3" in answer.remark

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from metaq.app.role.pending import ended
+from metaq.app.role.pending import outcome_of
 from metaq.broker.broker import Broker
 from metaq.broker.replication.mending import Mending
 from metaq.client.conversation.administration import GetReplicaState
@@ -42,7 +42,7 @@ class Mender:
 
         async def run() -> None:
             try:
-                mending.outcome = await self._mend(log_offset, size, source)
+                mended = await self._mend(log_offset, size, source)
             except Refused as error:
                 mending.finish(error)
             except (MetaqError, OSError) as error:
@@ -54,7 +54,7 @@ class Mender:
                 log.exception("the log could not be repaired at log offset %d", log_offset)
                 mending.finish(Refused(Reason.UNAVAILABLE, f"the log could not be repaired: {error!r}"))
             else:
-                mending.finish()
+                mending.succeed(mended)
 
         self._task = asyncio.get_running_loop().create_task(run(), name="repair the log")
 
@@ -133,13 +133,13 @@ class Mender:
     async def _read(self, log_offset: int, size: int) -> bytes:
         found = b""
         while len(found) < size:
-            reading = self._broker.log_ranges.piece(log_offset + len(found), min(RANGE_BYTES, size - len(found)))
-            await ended(reading)
-            if not reading.told:
+            size_left = min(RANGE_BYTES, size - len(found))
+            piece = await outcome_of(self._broker.log_ranges.piece(log_offset + len(found), size_left))
+            if not piece:
                 raise Refused(
                     Reason.UNAVAILABLE, f"this broker has no log at offset {log_offset + len(found)} any more"
                 )
-            found += reading.told
+            found += piece
         return found
 
     def _damaged(self, piece: Bytes) -> list[Place]:

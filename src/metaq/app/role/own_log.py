@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar, cast
 
-from metaq.app.role.pending import ended
+from metaq.app.role.pending import outcome_of
 from metaq.broker.broker import Broker
 from metaq.client.conversation.call import Call
 from metaq.client.conversation.scrubbing.calls import GetLogBytes, GetLogChecksums
@@ -16,10 +16,6 @@ async def own_outcome(broker: Broker, call: Call[T]) -> T:
     """Return the broker's own outcome of GetLogChecksums or GetLogBytes. Raises Refused."""
     ranges = broker.log_ranges
     if isinstance(call, GetLogChecksums):
-        told = ranges.checksums(call.offset, call.stop)
-        await ended(told)
-        return cast("T", told.told)
+        return cast("T", await outcome_of(ranges.checksums(call.offset, call.stop)))
     assert isinstance(call, GetLogBytes)
-    piece = ranges.piece(call.offset, call.size)
-    await ended(piece)
-    return cast("T", piece.told)
+    return cast("T", await outcome_of(ranges.piece(call.offset, call.size)))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
 from metaq.errors import Reason, Refused
-from metaq.saved import Pending
+from metaq.saved import Pending, PendingOutcome
 from metaq.servers.server import CallSoon
 from metaq.store.message_store import MessageStore
+
+T = TypeVar("T")
 
 
 async def ended(pending: Pending) -> None:
@@ -24,6 +27,12 @@ async def ended(pending: Pending) -> None:
 
     pending.when_done(settle)
     await waiting
+
+
+async def outcome_of(pending: PendingOutcome[T]) -> T:
+    """Return the outcome of work when it has ended. Raises Refused."""
+    await ended(pending)
+    return pending.outcome()
 
 
 async def durable(store: MessageStore, call_soon: CallSoon) -> None:

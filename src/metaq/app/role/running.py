@@ -292,7 +292,7 @@ class RunningRole:
 
         async def run() -> None:
             try:
-                change.outcome = await work
+                state = await work
             except Refused as error:
                 change.finish(error)
             except MetaqError as error:
@@ -301,7 +301,7 @@ class RunningRole:
                 log.exception("the role of this broker could not be changed")
                 change.finish(Refused(Reason.UNAVAILABLE, f"the role could not be changed: {error!r}"))
             else:
-                change.finish()
+                change.succeed(state)
 
         self._changing = self._loop.create_task(run(), name="change the role")
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
 from metaq.model.scrub import DAMAGE_BYTES_MAX, Mended
-from metaq.saved import Pending
+from metaq.saved import PendingOutcome
 
-
-class Mending(Pending):
-    """A repair that was asked for. Done when the log is whole there, durably."""
-
-    __slots__ = ("outcome",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outcome: Mended | None = None
+Mending: TypeAlias = PendingOutcome[Mended]
+"""A repair that was asked for. Done when the log is whole there, durably."""
 
 
 class RepairRequests:
@@ -50,6 +44,6 @@ class RepairRequests:
             raise Refused(
                 Reason.BUSY, "another place of this broker's log is being repaired; try again when that is done"
             )
-        mending = self._under_way = Mending()
+        mending = self._under_way = PendingOutcome()
         self._mend(mending, log_offset, size, source)
         return mending

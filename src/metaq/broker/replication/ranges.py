@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from metaq.broker.environment import Environment
 from metaq.broker.part import BrokerPart
 from metaq.errors import Reason, Refused
 from metaq.model.scrub import RANGE_BYTES, RANGES_MAX, LogChecksums
-from metaq.saved import Pending
+from metaq.saved import PendingOutcome
 from metaq.store.log import ranges
 
 WAITING_MAX: Final = 16
@@ -19,20 +19,8 @@ WAITING_MAX: Final = 16
 T = TypeVar("T")
 
 
-class Reading(Pending, Generic[T]):
-    """A piece of the log that is being read; done when it is there."""
-
-    __slots__ = ("outcome",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outcome: T | None = None
-
-    @property
-    def told(self) -> T:
-        """What was read, once it is done and not refused."""
-        assert self.outcome is not None, "it is being read"
-        return self.outcome
+Reading: TypeAlias = PendingOutcome[T]
+"""A piece of the log that is being read; done when it is there."""
 
 
 class LogRanges(BrokerPart):
@@ -83,21 +71,20 @@ class LogRanges(BrokerPart):
             raise Refused(Reason.BUSY, f"{self._waiting} pieces of the log are being read for others; try again")
 
     def _begin(self, read: Callable[[], T]) -> Reading[T]:
-        reading = Reading[T]()
+        reading = PendingOutcome[T]()
 
-        def done(outcome: T | None, error: OSError | None) -> None:
+        def done(end: Callable[[], None]) -> None:
             self._waiting -= 1
-            reading.outcome = outcome
-            text = f"the log cannot be read: {error}"
-            reading.finish(None if error is None else Refused(Reason.UNAVAILABLE, text))
+            end()
 
         def work() -> None:
-            outcome, failure = None, None
             try:
                 outcome = read()
             except OSError as error:
-                failure = error
-            self._call_soon(lambda: done(outcome, failure))
+                refusal = Refused(Reason.UNAVAILABLE, f"the log cannot be read: {error}")
+                self._call_soon(lambda: done(lambda: reading.finish(refusal)))
+            else:
+                self._call_soon(lambda: done(lambda: reading.succeed(outcome)))
 
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "metaq-scrub")

@@ -7,7 +7,7 @@ begins an epoch where its log ends. Both are on the disk before anybody is told 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import Final, TypeAlias
 
 from msgspec import structs
 
@@ -17,26 +17,15 @@ from metaq.broker.replication.replicas import Replicas
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
 from metaq.model.leadership import MASTERS, SLAVE, CutTail, Epoch, Leadership, ReplicaState, SlaveState
-from metaq.saved import Pending
+from metaq.saved import Pending, PendingOutcome
 from metaq.saved_file import TextFile
 
 EPOCHS_MAX: Final = 1000
 """Epochs that are kept, the newest: two logs that have parted longer ago have nothing in common."""
 CUTS_MAX: Final = 20
-CHANGE_SECONDS: Final = 58.0
-"""Longest time that a change takes: the rest of the old master's log, and its tables. Within the time that clients wait for it."""
 
-
-class RoleChange(Pending):
-    """A change of roles that was asked for. Done when the broker has its new role."""
-
-    __slots__ = ("outcome",)
-
-    wait_seconds: ClassVar[float] = CHANGE_SECONDS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outcome: ReplicaState | None = None
+RoleChange: TypeAlias = PendingOutcome[ReplicaState]
+"""A change of roles that was asked for. Done when the broker has its new role."""
 
 
 class Roles:
@@ -118,7 +107,7 @@ class Roles:
             raise Refused(Reason.INVALID, f"brokerRole={role!r:.40}: a master has {' or '.join(MASTERS)}")
         if self._promote is None:
             raise Refused(Reason.UNAVAILABLE, "this broker is not started yet, or is stopping")
-        change = RoleChange()
+        change: RoleChange = PendingOutcome()
         self._promote(change, role, force)
         return change
 
@@ -139,7 +128,7 @@ class Roles:
             )
         if self._step_down is None:
             raise Refused(Reason.UNAVAILABLE, "this broker is not started yet, or is stopping")
-        change = RoleChange()
+        change: RoleChange = PendingOutcome()
         self._step_down(change, broker_id, master)
         return change
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from metaq.broker.broker import Broker
-from metaq.broker.replication.roles import RoleChange
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.model import TopicConfig
 from metaq.model.access import Action
 from metaq.model.topics.topic import FILTER_TYPES, check_group, check_topic
-from metaq.saved import Pending
+from metaq.saved import PendingOutcome
 from metaq.servers.remoting.handlers import LATER, After, Answer, Call, Later, NoHeader, Reply, handles
 from metaq.servers.remoting.reports import runtime_table, settings_text
 from metaq.servers.remoting.session import session_of
@@ -26,6 +25,8 @@ from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class AdminHandlers:
@@ -122,7 +123,7 @@ class AdminHandlers:
         session = session_of(call)
         log.info("%s has the configuration read again", session.remote)
         asked = self._broker.reloading.ask(call.caller)
-        return After(asked, lambda: extensions.reloaded(asked.outcome) if asked.outcome else b"")
+        return After(asked, lambda: extensions.reloaded(asked.outcome()))
 
     @handles(RequestCode.CLOSE_PARTITIONS, headers.ClosePartitionsHeader, Action.ADMINISTER)
     def _close_partitions(self, call: Call[headers.ClosePartitionsHeader]) -> bytes:
@@ -149,26 +150,28 @@ class AdminHandlers:
         return extensions.replica_state(self._broker.roles.state())
 
     @handles(RequestCode.PROMOTE, headers.PromoteHeader, Action.ADMINISTER)
-    def _promote(self, call: Call[headers.PromoteHeader]) -> Answer:
+    def _promote(self, call: Call[headers.PromoteHeader]) -> Later:
         log.warning("%s promotes this broker%s", call.session.remote, " by force" if call.header.force else "")
-        return _changed(self._broker.roles.ask_to_lead(call.caller, call.header.role, force=call.header.force))
+        change = self._broker.roles.ask_to_lead(call.caller, call.header.role, force=call.header.force)
+        return _answer_when_done(call, change, extensions.replica_state)
 
     @handles(RequestCode.STEP_DOWN, headers.StepDownHeader, Action.ADMINISTER)
-    def _step_down(self, call: Call[headers.StepDownHeader]) -> Answer:
+    def _step_down(self, call: Call[headers.StepDownHeader]) -> Later:
         log.warning("%s has this broker step down", call.session.remote)
-        return _changed(self._broker.roles.ask_to_follow(call.caller, call.header.broker_id, call.header.master))
+        change = self._broker.roles.ask_to_follow(call.caller, call.header.broker_id, call.header.master)
+        return _answer_when_done(call, change, extensions.replica_state)
 
     # -- pieces of the log, for those who compare it with another replica's
     @handles(RequestCode.LOG_CHECKSUMS, headers.LogChecksumsHeader, Action.OBSERVE)
     def _log_checksums(self, call: Call[headers.LogChecksumsHeader]) -> Later:
         reading = self._broker.log_ranges.checksums(call.header.offset, call.header.stop)
-        return _answer_when_done(call, reading, lambda: extensions.log_checksums(reading.told))
+        return _answer_when_done(call, reading, extensions.log_checksums)
 
     # The bytes of all topics' messages: judged as pulls are.
     @handles(RequestCode.LOG_BYTES, headers.LogBytesHeader, Action.SUBSCRIBE)
     def _log_bytes(self, call: Call[headers.LogBytesHeader]) -> Later:
         reading = self._broker.log_ranges.piece(call.header.offset, call.header.size)
-        return _answer_when_done(call, reading, lambda: reading.told)
+        return _answer_when_done(call, reading, bytes)
 
     @handles(RequestCode.REPAIR_LOG, headers.RepairLogHeader, Action.ADMINISTER)
     def _repair_log(self, call: Call[headers.RepairLogHeader]) -> Later:
@@ -178,7 +181,7 @@ class AdminHandlers:
             call.session.remote, header.size, header.offset, header.source[:200],
         )  # fmt: skip
         mending = self._broker.repair_requests.ask(call.caller, header.offset, header.size, header.source)
-        return _answer_when_done(call, mending, lambda: extensions.mended(mending.outcome) if mending.outcome else b"")
+        return _answer_when_done(call, mending, extensions.mended)
 
     # -- figures
     @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)
@@ -215,16 +218,11 @@ class AdminHandlers:
         return bodies.group_list(self._broker.reports.groups_of(call.header.topic))
 
 
-def _changed(change: RoleChange) -> Answer:
-    return After(change, lambda: extensions.replica_state(change.outcome) if change.outcome else b"")
-
-
-def _answer_when_done(call: Call[Any], pending: Pending, answer: Callable[[], Answer]) -> Later:
+def _answer_when_done(call: Call[Any], pending: PendingOutcome[T], encode: Callable[[T], bytes]) -> Later:
     """Answer when `pending` has ended, however long that takes: parked requests (`After`) wait a few seconds only."""
 
     def work() -> Answer:
-        pending.settle()
-        return answer()
+        return encode(pending.outcome())
 
     call.session.put_off(call.command)
     pending.when_done(lambda _error: call.session.answer_late(call.command, work))
