@@ -247,14 +247,17 @@ class Broker:
         """Whether this broker is a master; its slaves follow."""
         return self.roles.leads
 
-    def follow(self) -> None:
-        """Open the parts of a slave: tables are saved and pulls answered; nothing is appended but what its master has appended."""
+    def follow(self, *, for_now: bool = False) -> None:
+        """Open the parts of a slave: tables are saved and pulls answered; nothing is appended but what its master has appended.
+
+        Args: for_now: the log is to be mended, and then this broker leads.
+        """
         self._take_role(
             f"{self.environment.name} takes no messages here: this broker is a slave (brokerId {self.options.broker_id})"
         )
         self.roles.has_led = False
         self.feed.end()
-        self.followed.begin()
+        self.followed.begin(for_now=for_now)
         self._parts.open(leading=False)
 
     def step_down(self, why: str | None) -> None:
@@ -282,11 +285,13 @@ class Broker:
         self._parts.open(leading=True)
         self.followed.end()
 
-    def log_was_cut(self) -> None:
-        """Adjust tables to a slave's log that was cut, see `MessageWriter.truncate`."""
-        self.deletions.log_was_cut()
-        self.followed.log_was_cut()
+    def log_was_cut(self) -> list[Pending]:
+        """Adjust tables to a slave's log that was cut, see `MessageWriter.truncate`.
+
+        Returns the saves of that. Before they have ended, nothing may come behind the cut: a start would count it as what was there.
+        """
         self.replicas.history += 1
+        return [*self.deletions.log_was_cut(), *self.followed.log_was_cut()]
 
     def tick(self) -> None:
         """Run periodic work: deliver what is due, answer overdue pulls, expire silent clients, save what changed."""

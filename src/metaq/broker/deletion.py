@@ -121,10 +121,9 @@ class Deletions(BrokerPart):
                 # The crash came between steps 3 and 4: the offsets would be valid for a topic of the same name.
                 self._offsets.drop_topic(topic)
 
-    def log_was_cut(self) -> None:
-        """Take marks back to the end of a log that was cut."""
-        for topic, place in self._moved().items():
-            self.marks.change(topic, place)
+    def log_was_cut(self) -> list[Pending]:
+        """Take marks back to the end of a log that was cut. Returns the saves of that."""
+        return [self.marks.change(topic, place) for topic, place in self._moved().items()]
 
     def _moved(self) -> dict[str, int]:
         """Return topic → the place in the log that its mark has there, where the saved one is another."""

@@ -6,9 +6,10 @@ The decisions of `metaq.app.role` are composed here without sockets, in the same
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from metaq.app.role.lost_tail import longest, mend_torn
 from metaq.app.role.master import MasterSearch, NoCommonHistory
@@ -25,6 +26,8 @@ from tests.crash.pairs.side import NUMBER, Side
 from tests.crash.simulation.bare import BareRecord, read_log
 from tests.crash.simulation.ledger import Broken, Ledger, short
 from tests.crash.simulation.life import Life
+
+T = TypeVar("T")
 
 FILE_BYTES: Final = (64 * 1024, 24 * 1024, 24 * 1024)
 """Of a log file: the less, the more of them retention takes."""
@@ -109,7 +112,7 @@ class Pair:
         if other.is_up and not self.is_cut:
             others = [(ADDRESSES[other.name], other.there.roles.state())]
             mending = mend_torn(leader.there, others, lambda _address: self._asking(leader, other))
-            found = self._loop.run_until_complete(mending)
+            found = self._run(mending, leader)
             if found is not None:
                 self.life.tell(f"{leader.name} cuts its log at {leader.log_store.log.end}: behind that it is torn")
             else:
@@ -118,7 +121,7 @@ class Pair:
                 self.life.tell(f"{leader.name} copies what it has lost from {other.name}, up to {found[1].log_end}")
                 self.archive.hold_against(self.life, leader)
                 if leader.log_store.state.follows is None:
-                    leader.there.follow()
+                    leader.there.follow(for_now=True)
                 link = Link(other.there, leader.there, self.life.chance, self._loop)
                 link.carry_all()
                 link.end()
@@ -144,6 +147,21 @@ class Pair:
             follower.take_role(SLAVE, NUMBER)
         broker.follow()
         follower.save()
+
+    def _run(self, work: Coroutine[Any, Any, T], side: Side) -> T:
+        """Run what waits for tables that are saved meanwhile."""
+
+        async def run() -> T:
+            task = asyncio.ensure_future(work)
+            try:
+                while not task.done():
+                    await asyncio.sleep(0)
+                    side.save()
+            finally:
+                task.cancel()
+            return await task
+
+        return self._loop.run_until_complete(run())
 
     def _asking(self, own: Side, other: Side) -> AskBoth:
         """What has both answer requests for pieces of their logs, each with its log synced."""
@@ -205,7 +223,7 @@ class Pair:
         search = _Search(follower.there, None, None)
         search.both = self._asking(follower, self.leader)
         try:
-            self._loop.run_until_complete(search._agree(state, ADDRESSES[self.leader.name]))
+            self._run(search._agree(state, ADDRESSES[self.leader.name]), follower)
         except NoCommonHistory as error:
             self.life.tell(f"{follower.name} starts anew: {error}")
             self.start_anew()

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from metaq.app.role.pending import all_ended
 from metaq.app.role.torn import AskBoth, first_difference, to_compare, untorn
 from metaq.broker.broker import Broker
 from metaq.client.conversation.call import FAULTS
@@ -70,11 +71,11 @@ async def mend_torn(
     if place is None:
         broker.roles.torn = range(min(max(torn.start, state.log_end), torn.stop), torn.stop)
         return None
-    broker.follow()
+    broker.follow(for_now=True)
     end, writer = broker.store.log.end, broker.store.writer
     aside = await asyncio.to_thread(writer.keep_behind, place)
     await asyncio.to_thread(writer.truncate, place)
-    broker.log_was_cut()
+    await all_ended(broker.log_was_cut())
     broker.roles.torn = range(0)
     log.error(
         "a power cut has torn this log at log offset %d: %d bytes with %d records are copied anew from the slave at %s; what was here is "

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from metaq.app.registration import NameServerRegistration
-from metaq.app.role.pending import ended
+from metaq.app.role.pending import all_ended, ended
 from metaq.app.role.torn import AskBoth, asking, first_difference, is_torn, to_compare
 from metaq.broker.broker import Broker
 from metaq.client.conversation.administration import GetReplicaState
@@ -172,7 +172,7 @@ class MasterSearch:
         # It is told from now on, also if this process ends before the log is cut; the epochs tell until then that it is to be.
         await ended(self._roles.keep(self._roles.with_cut(tail)))
         await asyncio.to_thread(broker.store.writer.truncate, place)
-        broker.log_was_cut()
+        await all_ended(broker.log_was_cut())
         log.error(
             "this log and that of the master at %s have parted at log offset %d%s: %d bytes with %d records were cut off here%s; "
             "they are kept in %s, which `metaq store dump` reads",
@@ -188,7 +188,7 @@ class MasterSearch:
             writer, end = self._broker.store.writer, self._broker.store.log.end
             aside = await asyncio.to_thread(writer.keep_behind, place)
             await asyncio.to_thread(writer.truncate, place)
-            self._broker.log_was_cut()
+            await all_ended(self._broker.log_was_cut())
             log.error(
                 "a power cut has torn %s at log offset %d, where the two differ: %d bytes with %d records are copied anew from the "
                 "master at %s; what was here is kept in %s",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TypeVar
 
 from metaq.errors import Reason, Refused
@@ -27,6 +28,12 @@ async def ended(pending: Pending) -> None:
 
     pending.when_done(settle)
     await waiting
+
+
+async def all_ended(changes: Iterable[Pending]) -> None:
+    """Return when all changes have taken effect. Raises Refused: one has not."""
+    for change in changes:
+        await ended(change)
 
 
 async def outcome_of(pending: PendingOutcome[T]) -> T:

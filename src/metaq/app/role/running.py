@@ -126,7 +126,7 @@ class RunningRole:
             found = longest(self._broker, others)
         if found is not None:
             if self._broker.store.state.follows is None:
-                self._broker.follow()
+                self._broker.follow(for_now=True)
             self._lost = LostTail(self._broker, self._call_soon, found)
             await self._lost.copy()
             self._lost = None

@@ -33,13 +33,10 @@ class FollowedProgress:
         self._here: set[tuple[str, str, int]] = set()
         """What was committed here since this broker follows."""
 
-    def begin(self, log_end: int) -> None:
-        """Begin to follow: nothing is known of the master. `log_end`: of the log here; it may have been cut just before a kill."""
+    def begin(self) -> None:
+        """Begin to follow: nothing is known of the master."""
         self._forget_told()
         self._own.noted = lambda topic, group, queue_id: self._here.add((topic, group, queue_id))
-        saved_at = self._transactions_saved_at()
-        if saved_at is not None and saved_at > log_end:
-            self._forget_transactions()
 
     def _forget_told(self) -> None:
         self._told, self._before, self._agreed, self._here = {}, {}, {}, set()
@@ -57,8 +54,8 @@ class FollowedProgress:
                     if offset and offset > (end := end_of(topic, queue_id)):
                         self._own.take(group, topic, queue_id, end)
 
-    def cut(self, end_of: Callable[[str, int], int], log_end: int) -> None:
-        """Behind a cut of the log, take progress back to where it ends. Args: as `end`."""
+    def take_back(self, end_of: Callable[[str, int], int], log_end: int, *, was_cut: bool) -> None:
+        """Take progress back to where the log ends. Args: as `end`; was_cut: the log was longer a moment ago."""
         for (topic, group), queues in self._own.table.items():
             for queue_id, offset in list(queues.items()) if group != TRANSACTION_GROUP else ():
                 if offset > (end := end_of(topic, queue_id)):
@@ -66,7 +63,7 @@ class FollowedProgress:
                     self._here.discard((topic, group, queue_id))
         # What was cut off may have ended some that are open again.
         saved_at = self._transactions_saved_at()
-        if saved_at is None or saved_at > log_end:
+        if was_cut if saved_at is None else saved_at > log_end:
             self._forget_transactions()
 
     def _transactions_saved_at(self) -> int | None:

@@ -28,7 +28,7 @@ from metaq.model import DelayProgress, GroupConfig, TopicConfig
 from metaq.model.table_changes import TableChanges
 from metaq.model.topics.system import TRANSACTION_GROUP
 from metaq.model.topics.topic import check_group, check_partition_topic
-from metaq.saved import Saving
+from metaq.saved import Pending, Saving, over
 from metaq.saved_file import TextFile
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class FollowedTables:
         call_soon: Callable[[Callable[[], None]], None],
     ) -> None:
         self._store, self._clock, self._tables = environment.store, environment.clock, tables
-        self._deletions, self._filters, self._delay = deletions, filters, delay
+        self._deletions, self._filters, self._delay, self._call_soon = deletions, filters, delay, call_soon
         self._progress = FollowedProgress(tables.offsets)
         self._marks = FollowedDeletions(
             environment, tables.topics, deletions, self._progress.drop_own, self._ended, call_soon
@@ -81,15 +81,29 @@ class FollowedTables:
         self._faults = RateLimitedLog(log, environment.clock)
 
     # -- the role
-    def begin(self) -> None:
-        """Begin to follow: nothing is known of the master."""
+    def begin(self, *, for_now: bool = False) -> None:
+        """Begin to follow: nothing is known of the master.
+
+        Args: for_now: the log is to be mended before this broker leads, and its tables go with what comes back.
+        """
         self._follows, self._place, self._told, self._again_at = True, (0, 0), None, None
         self._needed.begin()
-        self._progress.begin(self._store.log.end)
+        self._progress.begin()
+        if not for_now:  # the process may have been killed just behind a cut
+            self._take_back(was_cut=False)
+
+    def _take_back(self, *, was_cut: bool) -> Pending:
+        """Count nothing that lies behind the log's end: other records will come there. Returns the save of delayed messages'."""
+        end = self._store.log.end
+        self._progress.take_back(self._end_of, end, was_cut=was_cut)
+        found = self._delivered
         with contextlib.suppress(ConfigError):  # said if this broker is to lead
-            found = self._delay.read()
-            if found is not None and (found.log_offset or 0) > self._store.log.end:  # killed just behind a cut
-                self._forget_delivered()
+            found = found or self._delay.read()
+        if found is None or not (was_cut if found.log_offset is None else found.log_offset > end):
+            return over()
+        # Until the master tells: whoever leads by then finds in the log what was delivered.
+        self._delivered = None
+        return self._save_delays(DelayProgress({}, self._store.log.min))
 
     def settle(self) -> None:
         """Before this broker leads: what was told holds as far as this log goes, and what lies beyond its end is forgotten."""
@@ -352,25 +366,40 @@ class FollowedTables:
         if saved is None or saved.offsets != progress.offsets or log_offset - (saved.log_offset or 0) >= UNSAVED_BYTES:
             self._save_delays(progress)
 
-    def _save_delays(self, progress: DelayProgress) -> None:
-        self._saved_delays = progress
-        self._delay.file.save_soon(lambda: self._delay.format.text(progress), self._was_saved)
+    def _save_delays(self, progress: DelayProgress) -> Pending:
+        self._saved_delays, pending = progress, Pending()
 
-    def log_was_cut(self) -> None:
-        """Take progress back to where queues end now: what groups have consumed behind it is gone, and what was delivered there."""
-        self._progress.cut(self._end_of, self._store.log.end)
-        if self._delivered is None or (self._delivered.log_offset or 0) > self._store.log.end:
-            self._forget_delivered()
+        def saved(error: OSError | None) -> None:
+            if error is not None:
+                self._saved_delays = None
+                self._faults.error(
+                    "delays", "the progress of delayed messages could not be saved: %s", error.strerror or error
+                )
+            pending.finish(
+                _not_saved("of delayed messages", error.strerror or str(error)) if error is not None else None
+            )
 
-    def _forget_delivered(self) -> None:
-        """Until the master tells: whoever leads by then finds in the log what was delivered."""
-        self._delivered = None
-        self._save_delays(DelayProgress({}, self._store.log.min))
+        self._delay.file.save_soon(
+            lambda: self._delay.format.text(progress), lambda error: self._call_soon(lambda: saved(error))
+        )
+        return pending
 
-    def _was_saved(self, error: OSError | None) -> None:
-        if error is not None:
-            self._saved_delays = None
-            self._faults.error("delays", "the progress of delayed messages could not be saved: %s", error.strerror)
+    def log_was_cut(self) -> list[Pending]:
+        """Take progress back to where queues end now: what groups have consumed behind it is gone, and what was delivered there.
+
+        Returns the saves of that.
+        """
+        delays, positions, offsets = self._take_back(was_cut=True), Pending(), self._tables.offsets
+
+        def saved() -> None:
+            positions.finish(_not_saved("of groups", offsets.failing) if offsets.failing else None)
+
+        offsets.save(lambda: self._call_soon(saved))
+        return [delays, positions]
+
+
+def _not_saved(whose: str, why: str) -> Refused:
+    return Refused(Reason.NOT_STORED, f"progress {whose} could not be saved: {why}")
 
 
 def _is_row(topic: str, group: str) -> bool:
