@@ -156,6 +156,7 @@ class Broker:
         """Of a master: tells its slaves what has changed in its tables."""
         self.followed = FollowedTables(environment, tables, self.deletions, self.filters, files.delay, call_soon)
         """Of a slave: takes over its master's tables."""
+        self.appender.when_restarted(self.followed.queue_began_anew)
         self.roles = Roles(environment, files.leadership, self.replicas, gatekeeper, call_soon)
         self.log_ranges = LogRanges(environment, call_soon)
         self.scrub = Scrub(environment)

@@ -27,8 +27,8 @@ class StoreKeeper:
 
     @property
     def needed_from(self) -> int:
-        """LogOffset below which no service needed a record at the last look of retention; 0: there was none yet."""
-        return self._housekeeper.needed_from
+        """LogOffset below which no service needed a record at the last look of retention."""
+        return max(self._housekeeper.needed_from, self._parts.log.min)
 
     def retain_by(self, retentions: Retentions | None) -> None:
         """From now on, keep each topic's messages as its own rule says; None: all by `fileReservedTime`.

@@ -53,6 +53,7 @@ def test_files_with_delayed_messages_stay_until_their_copies_are_here(two, caplo
     fill(two, 2)
     two.copy()
     assert retain(two.slave) == 0  # the master has not said yet what it needs
+    assert two.slave.followed.lacks() is None
     two.master.store.keeper.retain(0)
     two.tell()
     with caplog.at_level(logging.WARNING):
@@ -99,3 +100,23 @@ def test_a_place_counts_when_the_log_is_here():
     assert needed.oldest() == 500
     needed.end()
     assert needed.oldest() is None
+
+
+def test_a_slave_that_lacks_what_the_master_needs_knows_it(two):
+    """Its log begins later: of the time when it led itself, say, and its own copies of those messages were cut off."""
+    fill(two)
+    later = structs.replace(message(SCHEDULE_TOPIC, 0, b"later"), properties=b"REAL_TOPIC\x01orders\x02REAL_QID\x010")
+    two.master.appender.put([later])
+    debt = two.master.schedule.oldest()
+    fill(two, 2)
+    two.copy()
+    two.slave.followed.end_of_changes()  # so that it keeps nothing for its master
+    begin = retain(two.slave)
+    assert begin > debt
+    two.slave.followed.begin()
+    assert two.slave.followed.lacks() == 0
+    two.master.store.keeper.retain(0)
+    two.tell()
+    assert two.slave.followed.lacks() == debt
+    two.slave.lead()
+    assert two.slave.followed.lacks() is None

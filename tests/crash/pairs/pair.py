@@ -335,14 +335,15 @@ class Pair:
         life.clock.advance(0.1)
         self.catch_up()
         self.look()
-        positions = {place: old.there.offsets.get(*place) for place in life.ledger.positions}
+        # What was committed at the new leader alone, when it led before, it still has.
+        positions = {place: {side.there.offsets.get(*place) for side in (old, new)} for place in life.ledger.positions}
         self.disconnect()
         self._begins_where(new, life.ledger)
         self._lead(new)
-        for place, position in positions.items():
+        for place, known in positions.items():
             queue = new.log_store.reader.existing_queue(*place[1:])
             end = queue.max_offset if queue is not None else 0  # progress beyond the end is taken back to it
-            life.ledger.positions[place] = {position if position is None else min(position, end)}
+            life.ledger.positions[place] = {one if one is None else min(one, end) for one in known}
         old.close()
         self.start_follower()
 

@@ -212,6 +212,12 @@ class _Course:
         pair = self.pair
         if not pair.follower.is_up or pair.follower.leads:
             return
+        lacks = pair.follower.there.followed.lacks()
+        if lacks is not None:
+            self.life.tell(
+                f"{pair.follower.name} is not promoted: the log from {lacks} on is needed, and not all of it is there"
+            )
+            return
         if pair.leader.is_up and not pair.is_cut:
             pair.hand_over()
         elif pair.agrees and self._chance.random() < 0.7:

@@ -165,8 +165,8 @@ def test_queues_that_grew_are_told(tmp_path, master):
         put(store, "bills", 0, b"b", b"c")
         data, end = raw_log(tmp_path, 0, store.log.end), store.log.end
     with open_store(tmp_path / "copy") as copy:
-        assert copy.writer.append_raw(data, 0) == (0, end, {("orders", 2), ("bills", 0)})
-        assert copy.writer.append_raw(b"", end) == (end, end, frozenset())
+        assert copy.writer.append_raw(data, 0) == (0, end, {("orders", 2), ("bills", 0)}, frozenset())
+        assert copy.writer.append_raw(b"", end) == (end, end, frozenset(), frozenset())
 
 
 def test_a_copy_of_a_log_whose_begin_is_gone_begins_where_that_does(tmp_path):
@@ -309,8 +309,10 @@ def test_a_topic_that_was_made_again_begins_its_queues_anew(tmp_path):
         store.writer.delete_topic("T")
         put(store, "T", 0, b"new")
         data = raw_log(tmp_path / "a", 0, store.log.end)
+        first = store.reader.existing_queue("T", 0).unit(0).log_offset
     with open_store(tmp_path / "b") as copy:
-        copy.writer.append_raw(data, 0)
+        assert copy.writer.append_raw(data[:first], 0).restarted == frozenset()
+        assert copy.writer.append_raw(data[first:], first).restarted == {("T", 0)}
         assert read_all(copy, "T", 0) == [b"new"]
 
 

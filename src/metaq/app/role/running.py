@@ -335,6 +335,7 @@ class RunningRole:
         assert slave is not None, "a broker that does not lead follows"
         assert services is not None, "it is started"
         number = broker.options.broker_id
+        self._check_what_is_needed(force=force)
         found = await self._hand_over(slave, force=force)
         if not role:
             is_told = found is not None and found.role in MASTERS
@@ -398,6 +399,24 @@ class RunningRole:
                 error,
             )
         return state
+
+    def _check_what_is_needed(self, *, force: bool) -> None:
+        """Return if this log has all messages that the master still needs. Raises Refused: not all, or that is not known."""
+        needed, begin = self._broker.followed.lacks(), self._broker.store.log.min
+        if needed is None:
+            return
+        what = (
+            f"the master needs messages of its log from offset {needed} on (delayed, half or staged ones), and the log here begins at {begin}"
+            if needed
+            else f"the log here begins at {begin}, and the master has not said yet which messages it needs"
+        )
+        if not force:
+            raise Refused(
+                Reason.UNAVAILABLE,
+                f"{what}: what lies before would be lost if this slave led. Start it anew with an empty folder, so that it copies all "
+                "that the master has, or promote with --force",
+            )
+        log.warning("%s: this broker leads without what lies before", what)
 
     def _check_without(self, why: str, *, force: bool) -> None:
         """Return if this slave may lead without its master's word. Raises Refused, with what is known to be missing."""

@@ -73,6 +73,7 @@ class Appender(BrokerPart):
         self._hooks: tuple[Growth, ...] = ()
         self._queue_hooks: tuple[Growth, ...] = ()
         """Hooks that are called for watched queues only."""
+        self._restart_hooks: tuple[Callable[[str, int], None], ...] = ()
 
     def when_grown(self, hook: Growth, *, watched_only: bool = False) -> None:
         """Call `hook` after every append of one message or more, or of those to watched queues. It must not raise, nor append."""
@@ -80,6 +81,10 @@ class Appender(BrokerPart):
             self._queue_hooks += (hook,)
         else:
             self._hooks += (hook,)
+
+    def when_restarted(self, hook: Callable[[str, int], None]) -> None:
+        """Call `hook` with each queue that had messages and has begun anew in a copied log, as its master's has."""
+        self._restart_hooks += (hook,)
 
     def refusal(self) -> Refused | None:
         """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
@@ -233,6 +238,9 @@ class Appender(BrokerPart):
             appended = self._writer.append_raw(data, log_offset, partial=True)
         finally:
             self._told = self._log.end  # after an error, too: it may have come as far as there was room
+        for key in appended.restarted:
+            for restarted in self._restart_hooks:
+                restarted(*key)
         found = (self._existing_queue(*key) for key in appended.queues)
         # All of them: somebody may wait at one that was made for these.
         grown = [queue.tail for queue in found if queue is not None]

@@ -17,13 +17,16 @@ class NeededThere:
     def __init__(self) -> None:
         self._from: int | None = None
         self._told = WithTheLog[int]()
+        self.told: int | None = None
+        """LogOffset below which the master needs nothing, as it was told last; 0: it has not said yet; None: it does not say."""
 
     def begin(self) -> None:
         """Begin to follow: until the master has told what it needs, that may be anything."""
-        self._from, self._told = 0, WithTheLog()
+        self._from, self._told, self.told = 0, WithTheLog(), 0
 
     def tell(self, needed_from: int, log_end: int) -> None:
         """The master needs nothing below `needed_from`, as soon as the log is here up to `log_end`: with what was written anew."""
+        self.told = needed_from
         self._told.put(log_end, needed_from)
 
     def advance(self, flushed: int) -> None:
@@ -33,7 +36,7 @@ class NeededThere:
 
     def end(self) -> None:
         """Nothing is known of a master, or this broker leads: its own services tell what they need."""
-        self._from, self._told = None, WithTheLog()
+        self._from, self._told, self.told = None, WithTheLog(), None
 
     def oldest(self) -> int | None:
         """Return the LogOffset of the oldest record that is needed; None: none is."""

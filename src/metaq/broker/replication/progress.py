@@ -131,11 +131,22 @@ class FollowedProgress:
     def drop_own(self, topics: Collection[str]) -> None:
         """Drop what was committed here in topics that the master has deleted: it may be of the messages before."""
         for topic, group in [row for row in self._own.table if row[0] in topics] if topics else ():
-            told = self._told.get((topic, group), {})
             for queue_id in list(self._own.queues(group, topic)):
-                self._own.take(group, topic, queue_id, told.get(queue_id))
-                self._agreed.pop((topic, group, queue_id), None)
-                self._here.discard((topic, group, queue_id))
+                self._take_told(topic, group, queue_id)
+
+    def queue_began_anew(self, topic: str, queue_id: int) -> None:
+        """Drop what was committed here in a queue of which the master has messages from 0 on again.
+
+        The topic was deleted there, or the master began with a later part of the log, and knew nothing of the queue.
+        """
+        for name, group in [row for row in self._own.table if row[0] == topic]:
+            if group != TRANSACTION_GROUP:
+                self._take_told(name, group, queue_id)
+
+    def _take_told(self, topic: str, group: str, queue_id: int) -> None:
+        self._own.take(group, topic, queue_id, self._told.get((topic, group), {}).get(queue_id))
+        self._agreed.pop((topic, group, queue_id), None)
+        self._here.discard((topic, group, queue_id))
 
     def ahead(self, without: Container[str] = ()) -> list[Ahead]:
         """Return what groups have committed here beyond what the master has told last, in topics other than these."""

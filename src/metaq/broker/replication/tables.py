@@ -65,6 +65,7 @@ class FollowedTables:
             environment, tables.topics, deletions, self._progress.drop_own, self._ended, call_soon
         )
         self.take_offsets = self._progress.take_all
+        self.queue_began_anew = self._progress.queue_began_anew
         self._follows = False
         self._place = 0, 0
         """Feed of the master, and number of its last change that was taken over."""
@@ -120,6 +121,12 @@ class FollowedTables:
         self._delivered = self._saved_delays = None
         self._delay.file.flush()
         self._tables.offsets.flush()  # the master has saved them: who leads may be killed in a moment
+
+    def lacks(self) -> int | None:
+        """Return the LogOffset from which the master needs messages, where this log begins behind it: they would be lost if this
+        broker led. 0: the master has not said yet. None: all that it needs is here, as far as that is known."""
+        told = self._needed.told
+        return told if told is not None and told < self._store.log.min else None
 
     def end(self) -> None:
         """This broker leads, and all its parts are open: they know what is needed of the log."""

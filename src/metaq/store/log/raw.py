@@ -26,6 +26,8 @@ class Appended(NamedTuple):
     log_offset: int
     log_end: int
     queues: frozenset[tuple[str, int]]
+    restarted: frozenset[tuple[str, int]] = frozenset()
+    """Those of them that had messages, and have begun anew: queue offsets of the time before mean nothing in them."""
 
 
 class RawRun(NamedTuple):

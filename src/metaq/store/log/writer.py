@@ -248,12 +248,12 @@ class Writer:
             if runs and not self._log.is_attached:  # it is empty, or ends where a file does
                 self._log.start_at(log_offset)
                 self.roll()
-            now_ms, touched, first = self._clock.now_ms(), set[QueueKey](), 0
+            now_ms, touched, restarted, first = self._clock.now_ms(), set[QueueKey](), set[QueueKey](), 0
             keys_max = self._index.entries_max - 1 if self._index else 1 << 62  # a group's keys fit into one index file
             for run in runs:
                 of_run, first = targets[first : first + len(run.heads)], first + len(run.heads)
                 for copied in groups(run, of_run, keys_max, restarts):
-                    touched |= self._append_group(copied, restarts, now_ms)
+                    touched |= self._append_group(copied, restarts, restarted, now_ms)
                 # The rest of the file is copied as well: both logs stay the same bytes.
                 if run.blank:
                     self._log.end_file(run.blank)
@@ -261,7 +261,7 @@ class Writer:
             log_end = self._log.end
         if log_end > self._populator.due_at:
             self._populator.wake()
-        return Appended(log_offset, log_end, frozenset(touched))
+        return Appended(log_offset, log_end, frozenset(touched), frozenset(restarted))
 
     def _refuse_gap(self, log_offset: int) -> None:
         """Raises StoreError: the log does not go on at `log_offset`."""
@@ -302,13 +302,19 @@ class Writer:
             targets.append(target)
         return targets, restarts
 
-    def _append_group(self, copied: Copied, restarts: set[int], now_ms: int) -> set[QueueKey]:
-        """Append all of them or none. Returns the queues that grew. Raises StoreFull."""
+    def _append_group(self, copied: Copied, restarts: set[int], restarted: set[QueueKey], now_ms: int) -> set[QueueKey]:
+        """Append all of them or none. Returns the queues that grew. Raises StoreFull.
+
+        Args: restarts: LogOffsets with which a queue begins anew; restarted: gets the queues that had messages before.
+        """
         heads, counts = copied.heads, Counter(copied.targets)
         counts.pop(None, None)
         first = heads[0]
         if first.log_offset in restarts:  # `groups` begins a group there: the units so far are of the deleted topic
-            self._queues.made(first.topic.decode(), first.queue_id).restart_at(first.queue_offset)
+            anew = self._queues.made(first.topic.decode(), first.queue_id)
+            if anew.max_offset:
+                restarted.add((anew.topic, anew.queue_id))
+            anew.restart_at(first.queue_offset)
         # As in `put`: all room first, so that a full disk refuses the group as a whole.
         for target, count in counts.items():
             if target is not None:
