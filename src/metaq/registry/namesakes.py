@@ -48,6 +48,8 @@ class Namesakes:
         self._hurried = asyncio.Event()
         self._found: dict[str, str] = {}
         """Name server → other address found there and logged."""
+        self._unsettled: dict[str, str] = {}
+        """Name server → address found there last, of a broker with which it is not settled who goes on."""
 
     async def keep_looking(self) -> None:
         """Look until cancelled."""
@@ -85,8 +87,10 @@ class Namesakes:
             return  # the registration says so
         other = data.addresses.get(who.broker_id) if data is not None else None
         if other is None or other == who.address:
+            # Each of two brokers that register in turns may find itself alone, whenever it looks.
+            await self._settle(server, self._unsettled.get(server))
             return
-        if self._met is not None and await self._met(other):
+        if await self._settle(server, other):
             return
         if other == self._found.get(server):
             return
@@ -99,6 +103,17 @@ class Namesakes:
             "brokerName and restart it",
             who.broker, other, server, who.address,
         )  # fmt: skip
+
+    async def _settle(self, server: str, other: str | None) -> bool:
+        """Return whether it is settled who goes on, this broker or the one at `other`; if not, that one is met again at the next look."""
+        if other is None or self._met is None:
+            return False
+        is_settled = await self._met(other)
+        if is_settled:
+            self._unsettled.pop(server, None)
+        else:
+            self._unsettled[server] = other
+        return is_settled
 
     async def _runs_at(self, address: str) -> bool:
         try:
