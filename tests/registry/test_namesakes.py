@@ -26,7 +26,13 @@ class Cluster:
     def __init__(self, listed: str = THERE, running: str = "", name: str = "a") -> None:
         self.listed, self.running, self.name = listed, running, name
         self.failing: set[str] = set()
-        self.namesakes = Namesakes(self, ["n1", "n2"], IDENTITY, lambda: self.failing, 30)
+        self.met: list[str] = []
+        self.settles = False
+        self.namesakes = Namesakes(self, ["n1", "n2"], IDENTITY, lambda: self.failing, 30, self._meet)
+
+    async def _meet(self, address: str) -> bool:
+        self.met.append(address)
+        return self.settles
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO and address != "n2":
@@ -94,3 +100,16 @@ def test_two_that_do_not_settle_it_meet_again_soon(monkeypatch):
         await asyncio.gather(looking, return_exceptions=True)
 
     asyncio.run(body())
+
+
+def test_one_with_which_nothing_is_settled_is_met_again_though_its_address_is_not_listed_any_more(caplog):
+    """It was asleep, say. Brokers that register in turns may each find its own address whenever it looks."""
+    cluster = Cluster(running=THERE)
+    cluster.looked(caplog, registered=False)
+    cluster.listed = HERE
+    cluster.looked(caplog, registered=True)
+    assert cluster.met == [THERE, THERE]
+    cluster.settles = True
+    cluster.looked(caplog, registered=True)
+    cluster.looked(caplog, registered=True)
+    assert cluster.met == [THERE] * 3

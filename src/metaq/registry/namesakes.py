@@ -53,8 +53,8 @@ class Namesakes:
         self._hurried = asyncio.Event()
         self._found: dict[str, str] = {}
         """Name server → other address found there and logged."""
-        self._unsettled = False
-        """Whether another broker was met at the last look, and both still go on."""
+        self._unsettled: dict[str, str] = {}
+        """Name server → address found there last, of a broker with which it is not settled who goes on."""
 
     async def keep_looking(self) -> None:
         """Look until cancelled."""
@@ -78,7 +78,6 @@ class Namesakes:
         `registered`: this broker has registered since, so another address is that of a broker that has registered after
         it. Else it may have been this broker's own before it moved, and counts only if a broker answers there.
         """
-        self._unsettled = False
         for server in self._name_servers:
             try:
                 await self._look_at(server, registered=registered)
@@ -95,11 +94,11 @@ class Namesakes:
             return  # the registration says so
         other = data.addresses.get(who.broker_id) if data is not None else None
         if other is None or other == who.address:
+            # Each of two brokers that register in turns may find itself alone, whenever it looks.
+            await self._settle(server, self._unsettled.get(server))
             return
-        if self._met is not None:
-            if await self._met(other):
-                return
-            self._unsettled = True
+        if await self._settle(server, other):
+            return
         if other == self._found.get(server):
             return
         if not registered and not await self._runs_at(other):
@@ -111,6 +110,17 @@ class Namesakes:
             "brokerName and restart it",
             who.broker, other, server, who.address,
         )  # fmt: skip
+
+    async def _settle(self, server: str, other: str | None) -> bool:
+        """Return whether it is settled who goes on, this broker or the one at `other`; if not, that one is met again at the next look."""
+        if other is None or self._met is None:
+            return False
+        is_settled = await self._met(other)
+        if is_settled:
+            self._unsettled.pop(server, None)
+        else:
+            self._unsettled[server] = other
+        return is_settled
 
     async def _runs_at(self, address: str) -> bool:
         try:
