@@ -555,6 +555,7 @@ def test_progress_in_a_queue_that_begins_anew_is_the_masters(two):
     two.put("orders", 0, b"a", b"b")
     two.put("orders", 1, b"c")
     two.copy()
+    two.tell()
     for queue_id, committed in ((0, 2), (1, 1)):
         two.commit(committed, queue_id=queue_id, at=two.slave)
     master, start = two.master.store, two.master.store.log.end
