@@ -47,6 +47,11 @@ def compare(leader: Side, follower: Side, keys: Iterable[tuple[str, str]]) -> No
     # one knows no end.
     known = {place: offset for place, offset in theirs.items() if place in ours}
     ends = {place: _queue(leader.log_store, place[1:], low)[0] for place in known}
+    # It led and had more when the leader, promoted without it, told of less for the first time: which is newer is not known.
+    more = {
+        (group, topic, queue_id): offset for (topic, group, queue_id), offset in b.followed._progress._agreed.items()
+    }
+    known = {place: ours[place] if more.get(place) == offset else offset for place, offset in known.items()}
     _same("offsets", ours, {place: min(offset, ends[place]) for place, offset in known.items()})
     ours, theirs = _generations(a), _generations(b)
     # A deletion of which a leader that was promoted by force had not heard is known to the one that had it.
