@@ -36,6 +36,7 @@ def test_the_end_of_a_queue_below_a_place_of_the_log(hot):
     tail, ends = place.tails.queues[1], ends_of(place.tails, 1)
     for number, end in enumerate(ends):
         assert [tail.end_below(end - 1), tail.end_below(end)] == [number or -1, number + 1]
+        assert tail.record_end(number) == end
     assert tail.end_below(NEWEST) == len(ends)
     assert tail.end_below(0) == -1
 
@@ -61,6 +62,7 @@ def test_what_lies_in_older_files_is_not_told(hot):
     assert tail.end_below(999) == -1
     tail.put(1000, 100, 0)
     assert [tail.end_below(999), tail.end_below(1099), tail.end_below(1100)] == [-1, -1, 8]
+    assert [tail.record_end(offset) for offset in (-1, 6, 7, 8)] == [-1, -1, 1100, -1]
 
 
 @both

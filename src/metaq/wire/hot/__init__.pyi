@@ -178,6 +178,8 @@ class QueueTail:
         """Units that still fit behind next_offset."""
     def end_below(self, log_end: int) -> int:
         """QueueOffset behind the newest unit whose record ends at or below `log_end`; -1: that is not in the attached file."""
+    def record_end(self, offset: int) -> int:
+        """LogOffset where the record of a unit ends; -1: the unit is not in the attached file."""
     def put(self, log_offset: int, size: int, tags_code: int) -> bool:
         """Append one unit (used by dispatch while recovering). False: no room, nothing written. A record that ends at or
         below `log_end` is there already: True, nothing written."""

@@ -148,6 +148,12 @@ class QueueTail:
                 return -1
         return bisect_left(range(high), True, lo=low + 1, key=is_past)
 
+    def record_end(self, offset: int) -> int:
+        if not self.first <= offset < min(self.next_offset, self.limit):
+            return -1
+        log_offset, size, _ = UNIT.unpack_from(self.view, (offset - self.first) * UNIT_BYTES)
+        return int(log_offset + size)
+
     def put(self, log_offset: int, size: int, tags_code: int) -> bool:
         if log_offset + size <= self.log_end:  # recovery puts records again whose units may be there already
             return True

@@ -232,6 +232,13 @@ cdef class QueueTail:
     def end_below(self, int64_t log_end):
         return self.find_end(log_end)
 
+    def record_end(self, int64_t offset):
+        cdef const uint8_t *at
+        if not self.first <= offset < min(self.next_offset, self.limit):
+            return -1
+        at = self.units + (offset - self.first) * UNIT_BYTES
+        return get64(at) + get32(at + 8)
+
     cdef inline void write(self, int64_t log_offset, int32_t size, int64_t tags_code) noexcept:
         """The next unit; the caller looked at left()."""
         put_unit(self.units + (self.next_offset - self.first) * UNIT_BYTES, log_offset, size, tags_code)
