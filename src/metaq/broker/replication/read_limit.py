@@ -38,22 +38,20 @@ class ReadLimit:
             waited_for: whether sends wait for slaves.
             copied: LogOffset up to which enough slaves have the log.
         """
-        end = READ_ALL
+        end = copied if waited_for else READ_ALL
         if not waited_for or copied >= log_end:
             self._lacking_since = None
         elif self._lacking_since is None or copied > self._copied:
             self._lacking_since = self._clock.monotonic()
+        elif self._is_stalled(copied, log_end):
+            end = READ_ALL
         self._copied = copied
-        if waited_for and not self._is_stalled(copied, log_end):
-            end = copied
         moved, self.end = end != self.end, end
         return moved
 
     def _is_stalled(self, copied: int, log_end: int) -> bool:
-        if (
-            self._lacking_since is None
-            or self._clock.monotonic() - self._lacking_since < self._options.slave_timeout / 1000
-        ):
+        assert self._lacking_since is not None, "asked while slaves lack something"
+        if self._clock.monotonic() - self._lacking_since < self._options.slave_timeout / 1000:
             return False
         if self.end != READ_ALL:
             self._faults.warning(

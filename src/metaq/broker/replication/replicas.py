@@ -60,7 +60,7 @@ class Replicas(BrokerPart):
     def take_role(self) -> None:
         """Let sends wait for slaves, or not, as brokerRole says now."""
         self.required = self._options.broker_role == SYNC_MASTER
-        self._limit_reads()
+        self._limit_reads(near=self.available)
 
     def when_readable(self, read_on: Callable[[], None]) -> None:
         """Register who is told when clients may read further, or less far, than before (`LogTail.read_end`)."""
@@ -68,12 +68,12 @@ class Replicas(BrokerPart):
 
     def tick(self) -> None:
         """Let time pass: what is not reported in time is not waited for."""
-        self._limit_reads()
+        self._limit_reads(near=self.available)
         self._read_limit.tick()
 
-    def _limit_reads(self) -> None:
-        waited_for = self.required and self.available
-        if self._read_limit.look(waited_for=waited_for, copied=self.copied, log_end=self._log.end):
+    def _limit_reads(self, *, near: bool) -> None:
+        """Args: near: whether enough slaves are."""
+        if self._read_limit.look(waited_for=self.required and near, copied=self.copied, log_end=self._log.end):
             self._log.read_end = self._read_limit.end
             self._read_on()
 
@@ -105,7 +105,9 @@ class Replicas(BrokerPart):
         return copied[number - 1] if len(copied) >= number else NOT_YET
 
     def _are_near(self, number: int) -> bool:
-        copied = self._nearest(number)
+        return self._is_near(self._nearest(number))
+
+    def _is_near(self, copied: int) -> bool:
         return copied != NOT_YET and self._log.end - copied < self._options.ha_slave_fallbehind_max
 
     def connect(self, address: str) -> Replica:
@@ -149,7 +151,7 @@ class Replicas(BrokerPart):
                 self._waiting = [entry for entry in self._waiting if entry[0] > nearest]
                 for done in due:
                     done()
-        self._limit_reads()
+        self._limit_reads(near=self._is_near(nearest))
 
     def when_copied(self, log_end: int, done: Callable[[], None]) -> None:
         """Call `done` when enough slaves have the log up to there; at once if they have."""
