@@ -259,3 +259,20 @@ def test_a_queue_whose_messages_wait_for_slaves_is_noted_once(table, store):
         queue.tail.next_offset = end
         table.grew([queue.tail], 1, 10, 10 * end - 10, 10 * end)
     assert len(table._unread) == 1
+
+
+def test_a_queue_that_was_made_anew_meanwhile_wakes_who_waits_at_it(table, store):
+    """Its topic was deleted while its messages waited for slaves."""
+    store.queues[KEY] = old = Queue()
+    store.log_tail.read_end = 0
+    waits = pull(0)
+    table.hold(waits)
+    old.tail.next_offset = 1
+    table.grew([old.tail], 1, 10, 0, 10)
+    old.tail.next_offset = 0
+    store.queues[KEY] = queue = Queue()
+    queue.tail.next_offset = 1
+    table.grew([queue.tail], 1, 10, 10, 20)
+    store.log_tail.read_end = READ_ALL
+    table.read_on()
+    assert table.ready() == [waits]

@@ -90,8 +90,8 @@ class HeldPulls:
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self.grown: dict[QueueKey, QueueTail] = {}
         """Watched queues that grew since the last call of `ready`."""
-        self._unread: list[tuple[int, int, QueueKey, QueueTail]] = []
-        """Heap of (LogOffset, serial, queue, its tail): grown queues that have something to read once clients may read up to there."""
+        self._unread: list[tuple[int, QueueKey]] = []
+        """Heap of (LogOffset, queue): grown queues that have something to read once clients may read up to there."""
         self._in_unread = set[QueueKey]()
         self._serial = 0
         self._count = 0
@@ -158,18 +158,17 @@ class HeldPulls:
             self.grown[key] = tail
         elif key not in self._in_unread:
             self._in_unread.add(key)
-            self._serial += 1
             first = tail.record_end(self.end_of(tail))
-            heapq.heappush(self._unread, (first if first >= 0 else tail.log_end, self._serial, key, tail))
+            heapq.heappush(self._unread, (first if first >= 0 else tail.log_end, key))
 
     def read_on(self) -> None:
         """Note which queues have messages that clients may read since `LogTail.read_end` has moved, for `ready`."""
         read_end = self._log.read_end
         while self._unread and self._unread[0][0] <= read_end:
-            _, _, key, tail = heapq.heappop(self._unread)
+            _, key = heapq.heappop(self._unread)
             self._in_unread.discard(key)
-            if key in self._waiting:
-                self.grown[key] = tail
+            if key in self._waiting and (queue := self._reader.existing_queue(*key)) is not None:
+                self.grown[key] = queue.tail
 
     def end_of(self, tail: QueueTail) -> int:
         """Return where a queue that has grown ends for clients; -1: in an older file than its newest."""
