@@ -117,7 +117,10 @@ class Replicas(BrokerPart):
         return replica
 
     def disconnect(self, replica: Replica) -> None:
-        """Forget a slave. Sends that wait for it wait on, for another one or for their time."""
+        """Forget a slave. Sends that wait for it wait on, for another one or for their time.
+
+        Clients may read what it lacks from the next tick on: of a broker that is just stopping, they never do.
+        """
         if replica in self.connected:
             self.connected.remove(replica)
 
