@@ -46,7 +46,11 @@ class Checks:
         """A deletion that was interrupted has happened, or not: the topic tells, also by what nobody expects any more."""
         keys = sorted({*wanted, *self._life.store.reader.queues()})
         for topic, place in sorted(self._life.ledger.limbo.items()):
-            if not any(self._served(key) for key in keys if key[0] == topic):
+            # With nothing to serve only the mark tells: what retention has taken is not deleted, and a slave may have it still.
+            marked = self._life.broker.deletions.generation(topic) == place or any(
+                wanted.get(key) for key in keys if key[0] == topic
+            )
+            if marked and not any(self._served(key) for key in keys if key[0] == topic):
                 self._life.ledger.deleted_at[topic] = place
                 for key in [key for key in self._life.ledger.positions if key[1] == topic]:
                     self._life.ledger.positions[key].add(None)
