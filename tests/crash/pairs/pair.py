@@ -56,6 +56,8 @@ class Pair:
         self._loop = asyncio.new_event_loop()
         self._leads = 0
         self.link: Link | None = None
+        self.half_open: list[Link] = []
+        """Links that the follower has left, and of which the leader does not know that."""
         self.is_cut = False
         """Whether the network between the two is cut."""
         self.agrees = False
@@ -205,6 +207,27 @@ class Pair:
             self.link.end()
             self.life.tell(f"the link ends: {self.link.why}")
             self.link = None
+
+    def leave_half_open(self) -> None:
+        """The follower has left the link, and its leader cannot hear of it."""
+        assert self.link is not None
+        self.link.leave()
+        self.life.tell(f"the link is half-open: {self.link.why}")
+        self.half_open.append(self.link)
+        self.link = None
+
+    def tick_links(self) -> None:
+        """Let time pass at all links: the leader leaves those that are half-open by itself."""
+        if self.link is not None:
+            self.link.tick()
+        for link in self.half_open:
+            if link.master is self.leader.broker:
+                link.tick_master()
+        open_still = [link for link in self.half_open if link.master is self.leader.broker and link.is_half_open]
+        for link in self.half_open:
+            if link not in open_still:  # or that process has ended
+                link.end()
+        self.half_open = open_still
 
     def _agree(self) -> None:
         """Have the follower's log be a begin of the leader's."""
