@@ -161,7 +161,7 @@ class Link:
         who = "master" if end is self._near else "slave"
         if silence >= self._silence and not end.closed:
             raise Broken(f"the {who} stays on a link over which nothing has come for {silence:g} s")
-        if silence < self._silence and ("it was silent" in end.why or "not reported" in end.why):
+        if silence < self._silence and _is_silence(end.why):
             raise Broken(f"the {who} has left a link over which something came {silence:g} s ago: {end.why}")
         if len(end.sent) > CONGESTED_BYTES + 2 * PIECE_BYTES:
             raise Broken(f"the {who} has {len(end.sent)} bytes on the way, which nobody takes")
@@ -174,6 +174,16 @@ class Link:
     def said(self) -> str:
         """Why one of the two has left."""
         return self._near.why or self._far.why
+
+    @property
+    def was_silent(self) -> bool:
+        """Whether it was left for its silence."""
+        return _is_silence(self.said)
+
+    @property
+    def slave_said(self) -> str:
+        """Why the slave has left."""
+        return self._far.why
 
     @property
     def is_half_open(self) -> bool:
@@ -216,3 +226,7 @@ class Link:
             peer.close(why)
         self.of_slave.connection_lost(self.why)
         self.of_master.connection_lost(self.why)
+
+
+def _is_silence(why: str) -> bool:
+    return "it was silent" in why or "it has not reported" in why

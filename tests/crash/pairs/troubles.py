@@ -55,7 +55,7 @@ class Troubles:
         if link.is_half_open and to_master:  # its word that it goes does not come either
             pair.leave_half_open()
         elif link.closed:
-            if not (to_slave or to_master):
+            if link.was_silent and not (to_slave or to_master):
                 raise Broken(f"nothing was in the way of a link, and it was left: {link.said}")
             pair.disconnect()
         else:
