@@ -251,6 +251,8 @@ class Pair:
             self.life.tell(f"{follower.name} starts anew: {error}")
             self.start_anew()
             return
+        # What it had beyond that is no part of the leader's log: nobody relies on it.
+        follower.reported, follower.relied_on = min(follower.reported, log.end), min(follower.relied_on, log.end)
         if log.end < end:
             self.life.tell(f"{follower.name} cuts its log at {log.end}, it ended at {end}")
             gone = [record for record in records if record.log_offset >= log.end]
@@ -278,7 +280,11 @@ class Pair:
     def note(self) -> None:
         """Note what the follower has promised."""
         if self.leader.is_up:
-            self.acked = max(self.acked, min(self.leader.there.replicas.copied, self.leader.log_store.log.end))
+            log = self.leader.log_store.log
+            copied = min(self.leader.there.replicas.copied, log.end)
+            if copied > log.min:  # who begins with nothing counts as having what retention has taken
+                self.acked = max(self.acked, copied)
+            self.leader.relied_on = max(self.leader.relied_on, min(self.acked, log.end))
         if self.link is not None and self.follower.is_up:
             copied = min(
                 self.link.of_slave.replica.copied, self.follower.log_store.log.end
