@@ -12,9 +12,12 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
+from metaq.broker.log.acks import AckPolicy
 from metaq.broker.replication.deletions import FollowedDeletions
 from metaq.broker.replication.roles import Roles
 from metaq.broker.replication.tables import FollowedTables
+from metaq.servers.ha.session import SlaveSession
+from metaq.servers.ha.slave import MasterSession
 from metaq.store import message_writer
 from tests.crash.pairs import simulate
 from tests.crash.simulation.seeds import failures, quiet_folder
@@ -68,6 +71,9 @@ SABOTAGE = {
     "a promotion begins where nobody was": (Roles, "leading", lambda roles, role, _: replace(roles.kept, role=role)),
     "deletions do not follow": (FollowedDeletions, "take", _no_changes),
     "progress of delayed messages does not follow": (FollowedTables, "take_delays", lambda *_: None),
+    "a silent link is not left": (SlaveSession, "tick", lambda *_: None),
+    "a slave says nothing while nothing comes": (MasterSession, "tick", lambda *_: None),
+    "a late answer does not say so": (AckPolicy, "shortfall", lambda *_: None),
 }
 
 

@@ -41,6 +41,8 @@ class Side(Process):
         """The same up to which it may be there: a power cut may leave what was not durable."""
         self.reported = 0
         """LogOffset up to which it has promised its master the log."""
+        self.relied_on = 0
+        """LogOffset up to which it led with what the other one had as well."""
         self.lost_power = False
         """Whether a power cut may have taken of its log what it had promised, and it was not copied again."""
         self.power_was_cut = False
@@ -145,10 +147,12 @@ class Side(Process):
         if self.store is not None and self.broker is not None:
             log = self.store.log
             self.held, self.may_hold = min(self.store.state.flushed, log.end) if cut else log.end, log.end
+            if log.min == log.end:  # cut where its first file began: without any file, nothing says where it ended
+                self.held = self.reported = 0
             self.forgotten |= set(self.broker.followed._marks.waiting)
         elif cut:
             self.held = min(self.held, self.durable)
-        self.lost_power |= cut and self.held < self.reported
+        self.lost_power |= cut and self.held < max(self.reported, self.relied_on)
         to = self._next_root()
         self._after = self.disk.cut(to) if cut else self.disk.kill(to)
 
@@ -193,7 +197,7 @@ class Side(Process):
         self.disk.close()
         shutil.rmtree(self.disk.root, ignore_errors=True)
         self.disk = PowerLossDisk(self._next_root(), f"disk {self._folder.name} {self.name} {self._roots}")
-        self.held = self.may_hold = self.durable = self.reported = 0
+        self.held = self.may_hold = self.durable = self.reported = self.relied_on = 0
 
     def let_go(self) -> None:
         """The end of the simulation."""

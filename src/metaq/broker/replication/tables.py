@@ -394,8 +394,9 @@ class FollowedTables:
     def log_was_cut(self) -> list[Pending]:
         """Take progress back to where queues end now: what groups have consumed behind it is gone, and what was delivered there.
 
-        Returns the saves of that.
+        Returns the saves of that. The master is asked for everything again: what it told last was held against what is gone.
         """
+        self._again_at = self._clock.monotonic()
         delays, positions, offsets = self._take_back(was_cut=True), Pending(), self._tables.offsets
 
         def saved() -> None:

@@ -1,0 +1,104 @@
+"""Troubles between the two and at the one that follows: links that stall or are half-open, a disk without room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from metaq.broker.log.acks import Lack
+from metaq.servers.held_acks import HeldAcks
+from tests.crash.pairs.pair import Pair
+from tests.crash.simulation.ledger import Broken
+
+STALLED_SECONDS: Final = (4, 12, 19, 30, 45)
+"""How long a link stalls; both ends leave one that is silent for 20 s."""
+TICKS: Final = (0.5, 3.0, 5.0)
+"""Seconds between two looks at the clock: less than `haSendHeartbeatInterval`, or as long."""
+FLUSH_SECONDS: Final = 5.0
+"""How long an answer waits for a flush; for the slave, `slaveTimeout` (3 s)."""
+LATE: Final = b"late "
+"""Precedes an answer that says what its message lacks."""
+
+
+class Troubles:
+    """Steps of their own.
+
+    Args: send: has the leader take a message.
+    """
+
+    def __init__(self, pair: Pair, send: Callable[[], None]) -> None:
+        self._pair, self._send = pair, send
+
+    def stall(self) -> None:
+        """Bytes of one direction, of both or of none do not come for a while, until one end gives up, or they come again."""
+        pair, life = self._pair, self._pair.life
+        link = pair.link
+        if link is None or link.closed or not (pair.leader.is_up and pair.follower.is_up) or life.is_troubled:
+            return
+        to_slave, to_master = life.chance.choice(((True, False), (False, True), (True, True), (False, False)))
+        seconds = life.chance.choice(STALLED_SECONDS)
+        life.tell(f"for {seconds} s nothing comes{' at the slave' * to_slave}{' at the master' * to_master}")
+        link.stall(to_slave=to_slave, to_master=to_master)
+        answers, stops = _Answers(pair), life.clock.monotonic() + seconds
+        while life.clock.monotonic() < stops and not link.closed:
+            if life.chance.random() < 0.3:
+                self._send()
+                answers.hold()
+            life.clock.advance(life.chance.choice(TICKS))
+            link.carry_all()
+            pair.follower.log_store.flusher.flush()  # with SYNC_FLUSH it reports then
+            link.carry_all()
+            pair.tick_links()
+            pair.note()
+            answers.expire()
+        answers.forget()
+        if link.is_half_open and to_master:  # its word that it goes does not come either
+            pair.leave_half_open()
+        elif link.closed:
+            if link.was_silent and not (to_slave or to_master):
+                raise Broken(f"nothing was in the way of a link, and it was left: {link.said}")
+            pair.disconnect()
+        else:
+            link.stall(to_slave=False, to_master=False)
+
+
+class _Answers:
+    """Answers to sends, held as a server does until they are true or late. They tell the truth of the follower's log."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair, leader = pair, pair.leader.there
+        self._acks, self._since = leader.acks, dict[int, float]()
+        self._held = HeldAcks(
+            leader.acks, leader.store.flusher, pair.clock, lambda act: act(), FLUSH_SECONDS, _late,
+            copy_seconds=leader.options.slave_timeout / 1000,
+        )  # fmt: skip
+
+    def hold(self) -> None:
+        """Hold the answer to what was sent last."""
+        due = self._acks.due()
+        if due is not None:
+            self._since[due.copied] = self._pair.clock.monotonic()
+            self._held.hold(self, due, str(due.copied).encode())
+
+    def write(self, data: bytes) -> None:
+        """Take an answer. Raises Broken: the follower has not what it says."""
+        copied = int(data.removeprefix(LATE))
+        follower = self._pair.follower
+        known = self._since.pop(copied, None) is not None and follower.is_up
+        if known and not data.startswith(LATE) and (end := follower.log_store.log.end) < copied:
+            raise Broken(f"a send up to {copied} was answered, and the log of {follower.name} ends at {end}")
+
+    def expire(self) -> None:
+        """Let time pass. Raises Broken: an answer does not come."""
+        self._held.expire()
+        for copied, since in self._since.items():
+            if self._pair.clock.monotonic() - since >= FLUSH_SECONDS:
+                raise Broken(f"a send up to {copied} is not answered")
+
+    def forget(self) -> None:
+        """Their connections end."""
+        self._since.clear()
+
+
+def _late(frames: bytes, _lack: Lack) -> bytes:
+    return LATE + frames
