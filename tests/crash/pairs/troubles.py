@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Final
 
 from metaq.broker.log.acks import Lack
+from metaq.broker.replication.tables import AGAIN_SECONDS
+from metaq.errors import Refused, StoreError
 from metaq.servers.held_acks import HeldAcks
 from tests.crash.pairs.pair import Pair
+from tests.crash.pairs.side import Side
 from tests.crash.simulation.ledger import Broken
+from tests.crash.simulation.life import TOPICS
+from tests.store.support import read_all
 
 STALLED_SECONDS: Final = (4, 12, 19, 30, 45)
 """How long a link stalls; both ends leave one that is silent for 20 s."""
@@ -16,6 +22,8 @@ TICKS: Final = (0.5, 3.0, 5.0)
 """Seconds between two looks at the clock: less than `haSendHeartbeatInterval`, or as long."""
 FLUSH_SECONDS: Final = 5.0
 """How long an answer waits for a flush; for the slave, `slaveTimeout` (3 s)."""
+FULL: Final = ("no room on the disk", "disk is full")
+"""What a broker says that has no room."""
 LATE: Final = b"late "
 """Precedes an answer that says what its message lacks."""
 
@@ -29,11 +37,58 @@ class Troubles:
     def __init__(self, pair: Pair, send: Callable[[], None]) -> None:
         self._pair, self._send = pair, send
 
+    def fill(self) -> None:
+        """The follower's disk is full for a while: it stops following and says why, serves what it has, and goes on when there is room."""
+        pair, life, follower = self._pair, self._pair.life, self._pair.follower
+        if pair.is_cut or follower.leads or not (pair.leader.is_up and follower.is_up):
+            return
+        full, room = follower.disk, life.chance.randrange(40_000)
+        life.tell(f"the disk of {follower.name} has room for {room} bytes")
+        life.report.faults += 1
+        full.room, full.make_error = room, life.chance.choice((0, errno.ENOSPC))
+        try:
+            for _ in range(life.chance.randint(1, 5)):
+                for _ in range(life.chance.randint(1, 3)):
+                    self._send()
+                self._follow_without_room()
+            _serves(follower)
+        finally:
+            full.room, full.make_error = None, 0
+        life.tell("there is room again")
+        life.clock.advance(AGAIN_SECONDS)  # what could not be saved is asked for again
+        pair.catch_up()
+
+    def _follow_without_room(self) -> None:
+        pair, follower = self._pair, self._pair.follower
+        try:
+            if pair.connect():
+                pair.carry(20)
+            pair.look()
+            follower.log_store.flusher.flush()
+            follower.log_store.keeper.checkpoint()
+        except (StoreError, Refused, OSError) as error:
+            pair.life.tell(f"... {follower.name} cannot: {error}")
+        follower.save()
+        follower.there.tick()
+        follower.note()
+        if (failed := follower.log_store.state.failed) is not None:
+            raise Broken(f"{follower.name} ends for want of room: {failed}")
+        if pair.link is not None and pair.link.closed:
+            why = pair.link.slave_said
+            if why and not any(word in why for word in FULL):
+                raise Broken(f"{follower.name} has no room, and gives another reason for following no more: {why}")
+            pair.disconnect()
+
     def stall(self) -> None:
         """Bytes of one direction, of both or of none do not come for a while, until one end gives up, or they come again."""
         pair, life = self._pair, self._pair.life
         link = pair.link
         if link is None or link.closed or not (pair.leader.is_up and pair.follower.is_up) or life.is_troubled:
+            return
+        pair.tick_links()
+        link.carry_all()  # what passed before without a tick is no silence of theirs
+        if link.closed:
+            pair.disconnect()
             return
         to_slave, to_master = life.chance.choice(((True, False), (False, True), (True, True), (False, False)))
         seconds = life.chance.choice(STALLED_SECONDS)
@@ -60,6 +115,14 @@ class Troubles:
             pair.disconnect()
         else:
             link.stall(to_slave=False, to_master=False)
+
+
+def _serves(side: Side) -> None:
+    """Raises Broken: consumers do not get from it what its log has."""
+    for (topic, queue_id), queue in side.log_store.reader.queues().items():
+        wanted = queue.max_offset - queue.min_offset
+        if topic in TOPICS and len(found := read_all(side.log_store, topic, queue_id)) != wanted:
+            raise Broken(f"{side.name} gives {len(found)} of {wanted} messages in {topic}:{queue_id}")
 
 
 class _Answers:
