@@ -94,6 +94,7 @@ class Pair:
         leader = self.leader
         self.life.report.starts += 1
         self.life.outstanding.clear()
+        self.life.had_error = False
         power_was_cut = leader.power_was_cut
         leader.start()
         if not leader.log_store.recovered.in_order:

@@ -113,6 +113,9 @@ class _Course:
         with leader.mortal(self._chance, 0.02, self.life.tell):
             before = dict(self.life.ledger.deleted_at)
             self._steps.step()
+            # A full disk lasts for some steps.
+            while self.life.disk_is_bad and leader.log_store.state.failed is None and self._chance.random() < 0.8:
+                self._steps.step()
             self._mend(leader)
             gone = {*self.life.ledger.deleted_at.items()} - {*before.items()}
             pair.fresh_deletions |= self.life.ledger.limbo.keys() | {name for name, _ in gone}
