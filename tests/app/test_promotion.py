@@ -529,3 +529,40 @@ def test_nothing_is_said_of_namesakes_while_roles_change(tmp_path, caplog):
 
     asyncio.run(body())
     assert [record.message for record in caplog.records if record.name == "metaq.registry.namesakes"] == []
+
+
+def test_a_group_passes_over_nothing_that_comes_in_the_place_of_lost_messages(tmp_path):
+    """It gets none that only a SYNC_MASTER has. Had it read them, it would go on behind those that have their offsets since."""
+
+    async def body() -> None:
+        options = {"broker_role": "SYNC_MASTER", "slave_timeout": 3_600_000, "default_topic_queue_nums": 1}
+        async with opened(tmp_path, **options) as brokers:
+            a, b, got = brokers.broker("a"), brokers.broker("b"), list[int]()
+            await until(lambda: a.replicas.available)
+            await send(brokers, 0, 5)
+            await until(lambda: b.topics.get("orders"))
+
+            async def listen() -> None:
+                async with aio.Consumer(
+                    brokers.namesrv.address, group="g", topics="orders", start="earliest"
+                ) as consumer:
+                    async for message in consumer:
+                        async with message:
+                            got.append(int(message.body))
+
+            listening = asyncio.create_task(listen())
+            await until(lambda: len(got) == 5 and len(a.held_pulls))
+            brokers.running["b"]._tasks.role._slave.following._session._peer.pause()  # it copies nothing any more
+            async with aio.Producer(brokers.namesrv.address, timeout=PATIENCE, retries=50) as producer:
+                lost = await producer.send("orders", b"1000", wait_store_ok=False)
+                assert [lost.offset, a.lookup.max_offset("orders", 0)] == [5, 5]
+                await brokers.stop("a")
+                assert (await brokers.ask("b", Promote(force=True))).log_end < a.store.log.end
+                for number in range(5, 8):
+                    assert (await producer.send("orders", b"%d" % number)).offset == number
+            await until(lambda: 7 in got)
+            assert got == list(range(8))
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    asyncio.run(body())

@@ -181,6 +181,7 @@ class Broker:
         )
         self.answer_pulls = self.pulls.answer_grown
         """Answers the held pulls whose queues grew. Servers call it when they have appended."""
+        self.replicas.when_readable(self._read_on)
         self.metaq1: Metaq1Service | None = None
         """What serves clients of MetaQ 1.x; None: none are served."""
         self._bases: Bases | UnservedBases
@@ -238,6 +239,7 @@ class Broker:
                 self.predicates,
                 self.log_ranges,
                 membership,
+                self.replicas,
                 self.pulls,  # last: in each tick the others have appended what held pulls wait for
             )
         )
@@ -291,7 +293,7 @@ class Broker:
 
         Returns the saves of that. Before they have ended, nothing may come behind the cut: a start would count it as what was there.
         """
-        self.replicas.history += 1
+        self.replicas.log_was_cut()
         return [*self.deletions.log_was_cut(), *self.followed.log_was_cut()]
 
     def tick(self) -> None:
@@ -306,6 +308,11 @@ class Broker:
         pause = self._parts.step()
         self.answer_pulls()
         return pause
+
+    def _read_on(self) -> None:
+        """Answer held pulls when slaves have what they wait for, or are not waited for any more."""
+        self.held_pulls.read_on()
+        self.answer_pulls()
 
     def _append_soon(self, work: Callable[[], object]) -> None:
         """Append in another iteration of the event loop, after the responses of this one are written."""

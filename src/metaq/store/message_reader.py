@@ -31,6 +31,8 @@ class MessageReader:
         self.record_at = parts.log.record
         self.log_bytes = parts.log.read
         """What replicas copy: the log's bytes as they are, up to its end and its file's; b"" where there are none."""
+        self.log_tail = parts.log.tail
+        """Says up to where clients may read: `read_end`."""
         self.repairs = repairs
         """Mends units that do not lead to their messages, as pulls meet them."""
 

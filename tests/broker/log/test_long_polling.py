@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from metaq.broker.log.long_polling import CHANNEL_HELD_MIN, HeldPull, HeldPulls
 from metaq.clock import FakeClock
+from metaq.store.reads.pull import READ_ALL
 from tests.broker.support import FakeChannel
 
 
 class Tail:
+    """Of a queue whose messages have 10 bytes, with nothing else in the log."""
+
     topic, queue_id, watched, next_offset = b"orders", 0, False, 0
+
+    @property
+    def log_end(self):
+        return 10 * self.next_offset
+
+    def end_below(self, log_end):
+        return min(self.next_offset, log_end // 10)
+
+    def record_end(self, offset):
+        return 10 * offset + 10 if offset < self.next_offset else -1
 
 
 class Queue:
@@ -23,6 +38,7 @@ class Store:
 
     def __init__(self) -> None:
         self.queues = {}
+        self.log_tail = SimpleNamespace(read_end=READ_ALL)
 
     def existing_queue(self, topic, queue_id):
         return self.queues.get((topic, queue_id))
@@ -177,3 +193,86 @@ def test_the_memory_of_held_pulls_is_counted_for_their_connection(table):
     table.closed(greedy)
     table.closed(modest)
     assert (greedy.kept, modest.kept, len(table)) == (0, 0, 0)
+
+
+def test_messages_that_clients_may_not_read_yet_wake_nobody(table, store):
+    """They do when `read_end` has come so far: first those pulls whose message it is, and each growth once."""
+    store.queues[KEY] = queue = Queue()
+    store.log_tail.read_end = 0
+    pulls = [pull(place) for place in range(3)]
+    for one in pulls:
+        table.hold(one)
+    for end in (1, 2, 3):
+        queue.tail.next_offset = end
+        table.grew([queue.tail], 1, 10, 10 * end - 10, 10 * end)
+    table.read_on()
+    assert not table.grown
+    store.log_tail.read_end = 19
+    table.read_on()
+    assert table.ready() == pulls[:1]
+    table.read_on()
+    assert not table.grown
+    store.log_tail.read_end = 25
+    table.read_on()
+    assert table.ready() == pulls[1:2]
+    store.log_tail.read_end = READ_ALL
+    table.read_on()
+    assert table.ready() == pulls[2:]
+    table.read_on()
+    assert not table.grown
+
+
+def test_a_pull_that_comes_for_messages_it_may_not_read_yet_is_woken_too(table, store):
+    """Nobody waited when the queue grew; a pull for what does not exist yet waits for growth alone."""
+    store.queues[KEY] = queue = Queue()
+    store.log_tail.read_end, queue.tail.next_offset = 10, 2
+    early, late = pull(1), pull(2)
+    table.hold(early)
+    table.hold(late)
+    store.log_tail.read_end = 20
+    table.read_on()
+    assert table.ready() == [early]
+    table.read_on()
+    assert not table.grown
+
+
+def test_a_limit_that_goes_back_loses_no_growth(table, store):
+    """A slave comes back between the growth and the look at it."""
+    store.queues[KEY] = queue = Queue()
+    waits = pull(0)
+    table.hold(waits)
+    queue.tail.next_offset = 1
+    table.grew([queue.tail], 1, 10, 0, 10)
+    store.log_tail.read_end = 0
+    assert table.ready() == []
+    store.log_tail.read_end = 10
+    table.read_on()
+    assert table.ready() == [waits]
+
+
+def test_a_queue_whose_messages_wait_for_slaves_is_noted_once(table, store):
+    """However often it grows, and however many pulls come: what is noted is bounded by the queues."""
+    store.queues[KEY] = queue = Queue()
+    store.log_tail.read_end = 0
+    for end in range(1, 100):
+        table.hold(pull(0))
+        queue.tail.next_offset = end
+        table.grew([queue.tail], 1, 10, 10 * end - 10, 10 * end)
+    assert len(table._unread) == 1
+
+
+def test_a_queue_that_was_made_anew_meanwhile_wakes_who_waits_at_it(table, store):
+    """Its topic was deleted while its messages waited for slaves."""
+    store.queues[KEY] = old = Queue()
+    store.log_tail.read_end = 0
+    waits = pull(0)
+    table.hold(waits)
+    old.tail.next_offset = 1
+    table.grew([old.tail], 1, 10, 0, 10)
+    old.tail.next_offset = 0
+    store.queues[KEY] = queue = Queue()
+    queue.tail.next_offset = 1
+    table.grew([queue.tail], 1, 10, 10, 20)
+    store.log_tail.read_end = READ_ALL
+    table.read_on()
+    assert table.ready() == [waits]

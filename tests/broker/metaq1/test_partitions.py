@@ -16,6 +16,7 @@ from metaq.model import Perm
 from metaq.model.metaq1 import partition as values
 from metaq.model.metaq1.partition import PartitionPut
 from metaq.model.transactions.staging import Chunk
+from metaq.options import Metaq1Options
 from metaq.saved import Saving
 from metaq.wire.hot import crc31
 from metaq.wire.record import encode_batch
@@ -240,3 +241,26 @@ def test_topics_that_a_wildcard_admits_are_limited_as_those_that_sends_create(tm
         put(patient, b"x", topic="test")
         clock.advance(31)
         put(patient, b"x", topic="wild-3")
+
+
+def test_gets_end_where_the_slaves_of_a_sync_master_end(tmp_path: pathlib.Path) -> None:
+    """As pulls do. What lies behind is not there yet, and who is there already is sent nowhere."""
+    with open_broker(
+        tmp_path, FakeClock(), metaq1=settings(Metaq1Options(broker_id=7, update_consumer_offsets=True), test=1),
+        broker_role="SYNC_MASTER",
+    ) as broker:  # fmt: skip
+        partitions, slave = Patient(broker), broker.replicas.connect("slave:1")
+        put(partitions, b"first")
+        broker.replicas.report(slave, broker.store.log.end)
+        put(partitions, b"hello")
+        put(partitions, b"again")
+        data = get(partitions, 0)
+        assert isinstance(data, bytes)
+        assert (len(data), data[-5:]) == (25, b"first")
+        for position in (25, 50, 75):
+            assert refused(Reason.NOT_FOUND, get, partitions, position)
+        assert [get(partitions, position) for position in (76, values.POSITION_MAX)] == [25, 25]
+        assert [partitions.offset("test", 0, position) for position in (0, 30, 80)] == [0, 25, 25]
+        broker.replicas.report(slave, broker.store.log.end)
+        assert [len(get(partitions, 25)), get(partitions, values.POSITION_MAX)] == [50, 75]
+        assert partitions.offset("test", 0, 60) == 50

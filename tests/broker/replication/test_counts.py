@@ -118,3 +118,23 @@ def test_a_queue_that_begins_anew_is_not_taken_for_done(tmp_path, clock, comes):
         slave.tick()
         slave.tick()
         assert slave.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 1
+
+
+def test_an_end_of_a_queue_before_is_none_of_the_queue_now(tmp_path, clock):
+    """Its op record is here, and the half message that it names was gone: another one has that queue offset now."""
+    with open_broker(tmp_path / "master", clock, STORE) as master:
+        gone = half(master, b"gone", queue_id=0)
+        while master.store.log.end < FILE:
+            master.appender.put([message("others", 0, bytes(50_000))])
+        end(master, gone, TransactionOutcome.ROLLBACK)
+        data = raw_log(tmp_path / "master", FILE, master.store.log.end)
+    with open_broker(tmp_path / "slave", clock, STORE, leading=False, broker_id=1) as slave:
+        slave.store.writer.append_raw(data, FILE, partial=True)
+        slave.lead()
+        slave.topics.update(TopicConfig("orders", 1, 1))
+        sent = half(slave, b"half", queue_id=0)
+        assert sent.put.queue_offset == gone.put.queue_offset
+    with open_broker(tmp_path / "slave", clock, STORE) as broker:
+        assert broker.transactions.progress.is_open(sent.put.queue_offset)
+        end(broker, sent, TransactionOutcome.COMMIT)
+        assert not broker.transactions.progress.is_open(sent.put.queue_offset)

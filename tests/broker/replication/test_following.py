@@ -571,3 +571,21 @@ def test_what_is_still_being_saved_when_the_master_has_it_no_more_goes_too(tmp_p
         while file.under_way:
             file.end()
         assert slave.topics.get("orders") is None
+
+
+def test_progress_in_a_queue_that_begins_anew_is_the_masters(two):
+    """Its offsets count from 0 again, before anything tells why: own progress there is of other messages, that of other queues is not."""
+    two.put("orders", 0, b"a", b"b")
+    two.put("orders", 1, b"c")
+    two.copy()
+    two.tell()
+    for queue_id, committed in ((0, 2), (1, 1)):
+        two.commit(committed, queue_id=queue_id, at=two.slave)
+    master, start = two.master.store, two.master.store.log.end
+    master.flusher.flush()
+    master.writer.delete_topic("orders")
+    two.put("orders", 0, b"new")
+    data = raw_log(master.folder.root, start, master.log.end)
+    two.slave.appender.copy(memoryview(data), start)
+    assert two.bodies(two.slave) == [[b"new"], [b"c"]]
+    assert (offset(two.slave), offset(two.slave, queue_id=1)) == (None, 1)

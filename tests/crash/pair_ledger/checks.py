@@ -37,6 +37,7 @@ class Checks:
         Args: live: groups that have consumed all the time.
         """
         self._same_logs()
+        self._readable()
         self._read_log()
         self._read_cuts()
         lost = self._acknowledged()
@@ -57,6 +58,16 @@ class Checks:
         if logs[0] != logs[1]:
             place = next(at for at, (one, other) in enumerate(zip(*logs, strict=True)) if one != other)
             raise Broken(f"the logs differ at log offset {begin + place}, of [{begin}, {end})")
+
+    def _readable(self) -> None:
+        """Wait for the slave's word that it has all: consumers of a SYNC_MASTER read what its slave has reported."""
+
+        def is_told() -> bool:
+            states = (self._pair.state(side) for side in self._pair.sides)
+            (leader,) = (state for state in states if state is not None and state.leads)
+            return any(slave.copied >= leader.log_end for slave in leader.slaves)
+
+        eventually(is_told, self._course.wanted.patience, what="the slave has reported all")
 
     def _read_log(self) -> None:
         # The name servers may have the new leader's topics only when it registers the next time.

@@ -107,6 +107,7 @@ class Pair:
             if other.is_up and not self.is_cut and not other.lost_power:
                 raise Broken(f"the log of {leader.name} ends at {end}, and {other.name} has all up to {self.acked}")
             self.acked = end
+        leader.lost_power = False
         leader.there.lead()
         leader.save()
 
@@ -386,6 +387,8 @@ class Pair:
             f"{new.name} is promoted by force; its log ends at {end}, that of {self.leader.name} had {life.ledger.log_end}"
         )
         self.check_acknowledged(new)
+        if life.ledger.log_end < end:  # the leader before was killed while it copied this back
+            self.archive.bring_back(life, new)
         life.outstanding.clear()
         new.log_store.flusher.flush()
         life.power_was_cut = True  # what is not here is lost for now

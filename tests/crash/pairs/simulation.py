@@ -132,6 +132,7 @@ class _Course:
         self.life.report.kills += not side.power_was_cut
         self.life.report.cuts += side.power_was_cut
         self.pair.disconnect()
+        side.lost_power |= side.power_was_cut and side.held < self.pair.acked  # also what it had as a leader
         if side is self.pair.leader:
             self.life.power_was_cut |= side.power_was_cut
 

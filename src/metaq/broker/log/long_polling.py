@@ -3,6 +3,8 @@
 When the queue grows, a held pull is read again from where it stopped. Units that the filter refuses move that place forward
 without a response, so a rare tag costs one read per append, not one round trip. `QueueTail.watched` is set while pulls wait at
 the queue, and until it grows once more: the fast path reports growth of watched queues only.
+
+Messages that clients may not read yet (`LogTail.read_end`) count as growth when they may: `read_on`.
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ class HeldPulls:
 
     def __init__(self, reader: MessageReader, clock: Clock, held_max: int) -> None:
         self._reader, self._clock, self._held_max = reader, clock, held_max
+        self._log = reader.log_tail
         self._waiting: dict[QueueKey, list[HeldPull]] = {}
         self._by_channel: dict[Channel, _Holder] = {}
         """Until the connection's end: most pulls are answered soon, and the next one comes."""
@@ -87,6 +90,9 @@ class HeldPulls:
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self.grown: dict[QueueKey, QueueTail] = {}
         """Watched queues that grew since the last call of `ready`."""
+        self._unread: list[tuple[int, QueueKey]] = []
+        """Heap of (LogOffset, queue): grown queues that have something to read once clients may read up to there."""
+        self._in_unread = set[QueueKey]()
         self._serial = 0
         self._count = 0
 
@@ -116,7 +122,9 @@ class HeldPulls:
         self._serial += 1
         heapq.heappush(self._deadlines, (pull.deadline, self._serial, pull))
         self._count += 1
-        self._watch(pull.key)
+        tail = self._watch(pull.key)
+        if tail is not None and tail.log_end > self._log.read_end and pull.place < tail.next_offset:
+            self._note_growth(pull.key, tail)
         return True
 
     def _add_holder(self, channel: Channel) -> _Holder:
@@ -139,11 +147,32 @@ class HeldPulls:
         for tail in queues:
             key = (tail.topic.decode(), tail.queue_id)
             if key in self._waiting:
-                self.grown[key] = tail
+                self._note_growth(key, tail)
                 tail.watched = True  # the queue may have been created after the pulls were held
             else:
                 # Reset here and not in `remove`: a consumer that was answered mostly pulls again before the next append.
                 tail.watched = False
+
+    def _note_growth(self, key: QueueKey, tail: QueueTail) -> None:
+        if tail.log_end <= self._log.read_end:
+            self.grown[key] = tail
+        elif key not in self._in_unread:
+            self._in_unread.add(key)
+            first = tail.record_end(self.end_of(tail))
+            heapq.heappush(self._unread, (first if first >= 0 else tail.log_end, key))
+
+    def read_on(self) -> None:
+        """Note which queues have messages that clients may read since `LogTail.read_end` has moved, for `ready`."""
+        read_end = self._log.read_end
+        while self._unread and self._unread[0][0] <= read_end:
+            _, key = heapq.heappop(self._unread)
+            self._in_unread.discard(key)
+            if key in self._waiting and (queue := self._reader.existing_queue(*key)) is not None:
+                self.grown[key] = queue.tail
+
+    def end_of(self, tail: QueueTail) -> int:
+        """Return where a queue that has grown ends for clients; -1: in an older file than its newest."""
+        return tail.end_below(self._log.read_end)
 
     def waiting(self, key: QueueKey) -> Sequence[HeldPull]:
         """Return the pulls held at a queue."""
@@ -157,9 +186,11 @@ class HeldPulls:
         grown, self.grown = self.grown, {}
         ready = list[HeldPull]()
         for key, tail in grown.items():
-            end = tail.next_offset
+            end, waiting = self.end_of(tail), self._waiting.get(key, ())
             # Pulls may wait at different offsets: only those whose message exists now.
-            ready += [pull for pull in self._waiting.get(key, ()) if pull.place < end and not pull.deaf]
+            ready += [pull for pull in waiting if pull.place < end and not pull.deaf]
+            if waiting and end < tail.next_offset:
+                self._note_growth(key, tail)
         for pull in ready:
             self.remove(pull)
         return ready
@@ -217,7 +248,9 @@ class HeldPulls:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].over]
             heapq.heapify(self._deadlines)
 
-    def _watch(self, key: QueueKey) -> None:
+    def _watch(self, key: QueueKey) -> QueueTail | None:
         queue = self._reader.existing_queue(*key)
-        if queue is not None:
-            queue.tail.watched = True
+        if queue is None:
+            return None
+        queue.tail.watched = True
+        return queue.tail

@@ -292,16 +292,30 @@ class Partitions(BrokerPart):
         return self.filters.sift(self.filters.begin(get, name, channel, read_on), found, whole=whole)
 
     def _found(self, get: PartitionGet, positions: QueuePositions) -> Got | Later:
-        high, position = positions.max, get.position
+        high, position = self._end(positions), get.position
         if positions.is_before(position):
             # The checks of the original's get, in its order.
             return Moved(positions.min)
         if position >= high:
-            # Long.MAX_VALUE asks for the end; with updateConsumerOffsets, any position beyond the end is moved there.
-            if position > high and (position == POSITION_MAX or self._settings.options.update_consumer_offsets):
+            # Long.MAX_VALUE asks for the end; with updateConsumerOffsets, any position beyond the end is moved there. What is there
+            # and may not be read yet lies before the end.
+            if position > positions.max and (
+                position == POSITION_MAX or self._settings.options.update_consumer_offsets
+            ):
                 return Moved(high)
             raise _nothing_at(position)
         return self._read(get, positions, high)
+
+    def _end(self, positions: QueuePositions) -> int:
+        """Return the position where a partition ends for clients (`LogTail.read_end`). Raises Saving, Refused."""
+        queue = self._store.reader.existing_queue(positions.topic, positions.queue_id)
+        read_end = self._store.log.tail.read_end
+        if queue is None or queue.tail.log_end <= read_end:
+            return positions.max
+        try:
+            return positions.position(queue.readable_end(read_end))
+        except ValueError:  # the positions begin behind it
+            return positions.min
 
     def _read(self, get: PartitionGet, positions: QueuePositions, high: int) -> Got | Later:
         """Read frames from a position on, up to the end, a misfit, or the size asked for."""
@@ -355,8 +369,9 @@ class Partitions(BrokerPart):
         """
         self.gatekeeper.check(caller, Action.SUBSCRIBE, topic)
         positions = self._existing(topic, partition)
-        if position >= positions.max:
-            return positions.max
+        end = self._end(positions)
+        if position >= end:
+            return end
         return positions.at(position).position
 
     def _existing(self, topic: str, partition: int) -> QueuePositions:

@@ -1,4 +1,8 @@
-"""Queries of offsets (14, 29 to 32) and messages (12, 33), and offset commits (15)."""
+"""Queries of offsets (14, 29 to 32) and messages (12, 33), and offset commits (15).
+
+A queue ends here where it ends for pulls (`LogTail.read_end`): a group that begins at its end must not pass over messages that come
+to offsets which only this broker has given away.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ class Lookup:
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queue(topic, queue_id)
-        return queue.max_offset if queue else 0
+        return queue.readable_end(self._reader.log_tail.read_end) if queue else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queue(topic, queue_id)
@@ -42,7 +46,11 @@ class Lookup:
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset with the store time nearest to `timestamp_ms`; 0 for an empty queue."""
         queue = self._queue(topic, queue_id)
-        return self._reader.offset_at(topic, queue_id, timestamp_ms) if queue else 0
+        if queue is None:
+            return 0
+        return min(
+            self._reader.offset_at(topic, queue_id, timestamp_ms), queue.readable_end(self._reader.log_tail.read_end)
+        )
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
         """Return the store time of the queue's oldest message, ms; -1 if it is empty."""

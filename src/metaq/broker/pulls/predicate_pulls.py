@@ -65,7 +65,7 @@ class PredicatePulls:
     def _look(self, pull: Pull, place: int, deadline: float) -> PullAnswer | None:
         pulled = self._reader.pull(
             pull.admission.topic, pull.request.queue_id, place, min(pull.count_max, COUNT_MAX),
-            min(pull.bytes_max, JUDGED_BYTES_MAX), None,
+            min(pull.bytes_max, JUDGED_BYTES_MAX), None, read_end=self._reader.log_tail.read_end,
         )  # fmt: skip
         return self._take(pull, pulled, place, deadline)
 

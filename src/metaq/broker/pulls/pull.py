@@ -180,6 +180,7 @@ class PullService(BrokerPart):
     ) -> None:
         self._redirect = redirect
         self._environment, self._clock, self._reader = environment, environment.clock, environment.store.reader
+        self._log = environment.store.log.tail
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
         self._offsets, self._held_pulls, self._stats, self._gatekeeper = tables.offsets, held_pulls, stats, gatekeeper
         self._filters, self._predicates, self._closed_partitions = filters, predicates, tables.closed_partitions
@@ -380,7 +381,7 @@ class PullService(BrokerPart):
         admission = pull.admission
         return self._reader.pull(
             admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
-            in_pieces=True,
+            in_pieces=True, read_end=self._log.read_end,
         )  # fmt: skip
 
     def first(self, pull: Pull) -> PullAnswer | None:
@@ -393,7 +394,7 @@ class PullService(BrokerPart):
             return self._by_predicate.first(pull)
         pulled = self._reader.pull(  # not `self.read`: one Python call less
             admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
-            in_pieces=True,
+            in_pieces=True, read_end=self._log.read_end,
         )  # fmt: skip
         # Only SQL filters read messages; hashes of tags are compared in the queue's index, a whole range at once.
         if pulled.status is _NO_MATCH and admission.wanted is not None and admission.wanted.reads:
@@ -462,7 +463,7 @@ class PullService(BrokerPart):
             return
         answered: list[tuple[HeldPull, FastAnswers, bytes]] = []
         for key, tail in held_pulls.grown.items():
-            end = tail.next_offset
+            end = held_pulls.end_of(tail)
             for held in held_pulls.waiting(key):
                 pull: Pull = held.request
                 fast = pull.fast

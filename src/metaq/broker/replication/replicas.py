@@ -2,18 +2,20 @@
 
 A slave counts from its first report on: a connection that never reported has copied nothing. It is *near* while it lags less
 than `haSlaveFallbehindMax`. Sends of a SYNC_MASTER wait for the slaves that `inSyncReplicas` names beside the master, if so
-many are near.
+many are near, and clients read what these have (`metaq.broker.replication.read_limit`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
 from metaq.broker.environment import Environment
+from metaq.broker.part import BrokerPart
+from metaq.broker.replication.read_limit import ReadLimit
 from metaq.model.leadership import SYNC_MASTER
 
 ENDS_MAX: Final = 36_000
@@ -33,13 +35,16 @@ class Replica(Struct, eq=False):
     """LogOffset up to which the log was sent to it."""
 
 
-class Replicas:
+class Replicas(BrokerPart):
     """The slaves of one broker. A `metaq.broker.log.acks.Copies`. Only on the thread that owns the broker."""
+
+    leads: ClassVar[bool] = False
 
     def __init__(self, environment: Environment) -> None:
         self._options, self._log = environment.options, environment.store.log.tail
+        self._read_limit = ReadLimit(environment)
+        self._read_on: Callable[[], None] = lambda: None
         self.required = False
-        self.take_role()
         self.port = 0
         """Port from which slaves copy; 0: there is none."""
         self.connected: list[Replica] = []
@@ -50,10 +55,32 @@ class Replicas:
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._ends: deque[tuple[int, float]] = deque(maxlen=ENDS_MAX)
         """(LogOffset where the log ended, when), while there are slaves; ten a second."""
+        self.take_role()
 
     def take_role(self) -> None:
         """Let sends wait for slaves, or not, as brokerRole says now."""
         self.required = self._options.broker_role == SYNC_MASTER
+        self._limit_reads(near=self.available)
+
+    def when_readable(self, read_on: Callable[[], None]) -> None:
+        """Register who is told when clients may read further, or less far, than before (`LogTail.read_end`)."""
+        self._read_on = read_on
+
+    def tick(self) -> None:
+        """Let time pass: what is not reported in time is not waited for."""
+        self._limit_reads(near=self.available)
+        self._read_limit.tick()
+
+    def _limit_reads(self, *, near: bool) -> None:
+        """Args: near: whether enough slaves are."""
+        if self._read_limit.look(waited_for=self.required and near, copied=self.copied, log_end=self._log.end):
+            self._log.read_end = self._read_limit.end
+            self._read_on()
+
+    def log_was_cut(self) -> None:
+        """Forget what slaves had of the log behind its end; they have to ask anew."""
+        self.copied = min(self.copied, self._log.end)
+        self.history += 1
 
     @property
     def available(self) -> bool:
@@ -78,7 +105,9 @@ class Replicas:
         return copied[number - 1] if len(copied) >= number else NOT_YET
 
     def _are_near(self, number: int) -> bool:
-        copied = self._nearest(number)
+        return self._is_near(self._nearest(number))
+
+    def _is_near(self, copied: int) -> bool:
         return copied != NOT_YET and self._log.end - copied < self._options.ha_slave_fallbehind_max
 
     def connect(self, address: str) -> Replica:
@@ -88,7 +117,10 @@ class Replicas:
         return replica
 
     def disconnect(self, replica: Replica) -> None:
-        """Forget a slave. Sends that wait for it wait on, for another one or for their time."""
+        """Forget a slave. Sends that wait for it wait on, for another one or for their time.
+
+        Clients may read what it lacks from the next tick on: of a broker that is just stopping, they never do.
+        """
         if replica in self.connected:
             self.connected.remove(replica)
 
@@ -122,6 +154,7 @@ class Replicas:
                 self._waiting = [entry for entry in self._waiting if entry[0] > nearest]
                 for done in due:
                     done()
+        self._limit_reads(near=self._is_near(nearest))
 
     def when_copied(self, log_end: int, done: Callable[[], None]) -> None:
         """Call `done` when enough slaves have the log up to there; at once if they have."""

@@ -185,7 +185,8 @@ class TransactionProgress:
             self.slots.first if saved_half is None else saved_half,
             self._ops.start if saved_op is None else saved_op,
         )
-        self._read_ops(op.max_offset if op else 0)
+        if half and op:
+            self._read_ops(op.max_offset, half)
         if half and self.slots.first < half.max_offset:
             self._read_log()
 
@@ -272,17 +273,24 @@ class TransactionProgress:
 
     # ------------------------------------------------------------------ after a start
 
-    def _read_ops(self, end: int) -> None:
-        """Read the op records from the saved offset on."""
+    def _read_ops(self, end: int, half: ConsumeQueue) -> None:
+        """Read the op records from the saved offset on.
+
+        Those in front of the oldest half message may name slots of a queue that was here before: at a replica that had none of its
+        records, it has begun anew.
+        """
+        oldest = half.unit(half.min_offset) if half.min_offset < half.max_offset else None
+        begin = self._store.log.end if oldest is None else oldest.log_offset
         offset = self._ops.start
         while offset < end:
             pulled = self._store.reader.pull(OP_TOPIC, 0, offset, READ_OPS, READ_BYTES)
             if pulled.status is ReadStatus.COLD and pulled.job is not None:
                 # Read here, without a thread: nothing else is served before the start is over.
                 pulled = pulled.job()
-            for number, slot in enumerate(op_slots(pulled.body), offset):
-                self._ops.add(number, slot)
-                if slot >= 0:
+            for number, (log_offset, slot) in enumerate(op_slots(pulled.body), offset):
+                is_of_before = log_offset < begin and slot >= half.min_offset
+                self._ops.add(number, -1 if is_of_before else slot)
+                if slot >= 0 and not is_of_before:
                     self.slots.finish(slot)
             if pulled.next_offset <= offset:
                 log.error(

@@ -149,8 +149,8 @@ def _copy(half: StoredMessage, topic: str, pairs: Mapping[str, str], stored: byt
     )
 
 
-def op_slots(records: Any) -> Iterator[int]:
-    """Return the QueueOffsets in the bodies of consecutive op records; -1 for a body that is no number."""
+def op_slots(records: Any) -> Iterator[tuple[int, int]]:
+    """Yield LogOffset, and the QueueOffset in the body, of consecutive op records; -1 for a body that is no number."""
     place, end = 0, len(records)
     while place < end:
         size, sys_flag = _BEFORE_HOST.unpack_from(records, place)
@@ -161,5 +161,6 @@ def op_slots(records: Any) -> Iterator[int]:
             start += HOST_V6 if sys_flag & bit else HOST_V4
         body_bytes = int.from_bytes(records[start : start + 4], "big")
         body = bytes(records[start + 4 : start + 4 + min(body_bytes, 20)])
-        yield int(body) if body_bytes < 20 and body.isdigit() else -1
+        log_offset = int.from_bytes(records[place + 28 : place + 36], "big")
+        yield log_offset, int(body) if body_bytes < 20 and body.isdigit() else -1
         place += size

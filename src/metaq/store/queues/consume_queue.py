@@ -291,6 +291,12 @@ class ConsumeQueue:
                 return file.start // UNIT_BYTES + bisect_left(places, True, key=functools.partial(is_past, file))
         return self.run.files[0].start // UNIT_BYTES if self.run.files else 0
 
+    def readable_end(self, read_end: int) -> int:
+        """Return `max_offset` for those who may read the log up to `read_end`: one past the last message that ends there or before."""
+        end = self.tail.end_below(read_end)
+        # A queue whose file is not attached, or has just begun.
+        return max(self.min_offset, end if end >= 0 else self.end_below(read_end))
+
     # ------------------------------------------------------------------ retention
 
     def correct_min(self, log_min: int) -> int:

@@ -34,6 +34,8 @@ _VIEW_BYTES_MIN: Final = 64 * 1024
 """Runs of records from this size on go out as a view of the mapping; shorter ones are cheaper copied."""
 _SIFT_BYTES: Final = 1024 * 1024
 """Bytes of old records that are read in one go to evaluate an expression on them."""
+READ_ALL: Final = (1 << 63) - 1
+"""`read_end` without a limit."""
 _UNITS_MAPPED_MAX: Final = 1_000_000
 """Units further behind a queue's end are read in the thread, with the records: their pages may not be in memory."""
 
@@ -130,6 +132,7 @@ class Puller:
         wanted: hot.Filter | None = None,
         *,
         in_pieces: bool = False,
+        read_end: int = READ_ALL,
     ) -> ReadResult:
         """Read records of a queue from `offset` on that pass `wanted` (None: all). Status COLD: run `job` in a thread.
 
@@ -139,6 +142,8 @@ class Puller:
                 too.
             in_pieces: more than `LONG_BYTES` comes as `ReadResult.long`. At least one record is returned if one
                 matches, whatever its size.
+            read_end: LogOffset. The queue ends before the first record that ends behind it; offsets from there to its real
+                end are answered OFFSET_OVERFLOW_ONE.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -148,9 +153,12 @@ class Puller:
         # RocketMQ's order of checks: its clients get code 19 or 21 by these names.
         if high == 0:
             return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        stored = high
+        if queue.tail.log_end > read_end:
+            high = queue.readable_end(read_end)
         if offset < low:
             return ReadResult(ReadStatus.OFFSET_TOO_SMALL, low, low, high)
-        if offset == high:
+        if high <= offset <= stored:  # the usual end; or what lies there is not to be read yet, or not any more
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)

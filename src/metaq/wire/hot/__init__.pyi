@@ -142,6 +142,9 @@ class LogTail:
     """LogOffset of the next record."""
     store_ms: int
     """Store time of the newest record; append never goes below it."""
+    read_end: int
+    """LogOffset up to which clients may read: a record that ends behind it is not there for them. 2^63 - 1, as it is at first:
+    all of the log."""
     def __init__(self, store_host: bytes, cluster: bytes, message_bytes_max: int) -> None:
         """`store_host`: 8 bytes (or 20, IPv6). `cluster`: value of the CLUSTER property added to plain sends."""
     def attach(self, buffer: Buffer, file_offset: int, file_bytes: int, end: int, descriptor: int = -1) -> None:
@@ -173,6 +176,10 @@ class QueueTail:
     def detach(self) -> None: ...
     def room(self) -> int:
         """Units that still fit behind next_offset."""
+    def end_below(self, log_end: int) -> int:
+        """QueueOffset behind the newest unit whose record ends at or below `log_end`; -1: that is not in the attached file."""
+    def record_end(self, offset: int) -> int:
+        """LogOffset where the record of a unit ends; -1: the unit is not in the attached file."""
     def put(self, log_offset: int, size: int, tags_code: int) -> bool:
         """Append one unit (used by dispatch while recovering). False: no room, nothing written. A record that ends at or
         below `log_end` is there already: True, nothing written."""
@@ -819,8 +826,9 @@ def answer_pulls(
 ) -> int:
     """Answer the plain pulls from `row` on, until `replies` holds `reply_bytes_max`. Returns the row behind the last one.
 
-    Plain: an answer is wanted; no limits of its own (`maxMsgBytes`); a gate; messages are there, one of them is taken, all lie in
-    the files that the tails have attached, and each is what its unit says. A commit is taken up before the messages are checked.
+    Plain: an answer is wanted; no limits of its own (`maxMsgBytes`); a gate; messages are there that end at or below
+    `LogTail.read_end`, behind which the queue has none here; one of them is taken, all lie in the files that the tails have
+    attached, and each is what its unit says. A commit is taken up before the messages are checked.
     """
 
 def answer_held(

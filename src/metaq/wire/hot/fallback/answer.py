@@ -108,7 +108,7 @@ def _answer_from(
     if not log.base <= log.end <= log.limit:
         return False
     tail, low = gate.queue.tail, gate.queue.min_offset
-    high = tail.next_offset
+    high = tail.end_below(log.read_end)
     if not low <= offset < high or offset < tail.first or high > tail.limit or high - offset > fast_path.behind_max:
         return False
     (first_log,) = struct.unpack_from(">q", tail.view, (offset - tail.first) * UNIT_BYTES)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ _CACHED_MAX: Final = 50_000
 _DELAY_MS_MAX: Final = 1 << 60
 _INDEX_HEADER = struct.Struct(">qqqqii")
 _INDEX_ENTRY = struct.Struct(">iqii")
+_FILL: Final = 0, 0x7FFFFFFF
+"""LogOffset and size of a unit for messages that were gone before its file was made."""
 
 
 class RunLost(OSError):
@@ -47,6 +50,7 @@ class LogTail:
         "id_prefix",
         "limit",
         "message_bytes_max",
+        "read_end",
         "store_host",
         "store_ms",
         "view",
@@ -57,6 +61,7 @@ class LogTail:
         self.cluster = b"CLUSTER\x01" + cluster if cluster else b""
         self.id_prefix = store_host.hex().upper().encode()
         self.end = self.store_ms = 0
+        self.read_end = (1 << 63) - 1
         self.view = memoryview(b"")
         self.base = self.limit = 0
 
@@ -124,6 +129,30 @@ class QueueTail:
 
     def room(self) -> int:
         return max(0, self.limit - self.next_offset) if self.next_offset >= self.first else 0
+
+    def end_below(self, log_end: int) -> int:
+        if self.log_end <= log_end:
+            return self.next_offset
+        if not self.first < self.next_offset <= self.limit:
+            return -1
+
+        def is_past(unit: int) -> bool:
+            offset, size, _ = UNIT.unpack_from(self.view, (unit - self.first) * UNIT_BYTES)
+            return offset > log_end - max(size, 0) and (offset, size) != _FILL
+
+        # Back from the end by steps that double: what replicas lack yet is mostly a few units.
+        high, step = self.next_offset, 1
+        while is_past(low := max(self.first, high - step)):
+            high, step = low, 2 * step
+            if high == self.first:
+                return -1
+        return bisect_left(range(high), True, lo=low + 1, key=is_past)
+
+    def record_end(self, offset: int) -> int:
+        if not self.first <= offset < min(self.next_offset, self.limit):
+            return -1
+        log_offset, size, _ = UNIT.unpack_from(self.view, (offset - self.first) * UNIT_BYTES)
+        return int(log_offset + size)
 
     def put(self, log_offset: int, size: int, tags_code: int) -> bool:
         if log_offset + size <= self.log_end:  # recovery puts records again whose units may be there already

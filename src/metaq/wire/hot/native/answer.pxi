@@ -145,6 +145,8 @@ cdef bint answer_from(
         return False
     tail, low = gate.tail, gate.queue.min_offset
     high = tail.next_offset
+    if tail.log_end > log.read_end:  # the newest ones are not for clients yet
+        high = tail.find_end(log.read_end)
     if not low <= offset < high or not tail.first <= offset or high > tail.limit or high - offset > path.behind_max:
         return False
     units = tail.units + (offset - tail.first) * UNIT_BYTES

@@ -43,6 +43,7 @@ cdef class LogTail:
     cdef readonly int64_t message_bytes_max
     cdef public int64_t end
     cdef public int64_t store_ms
+    cdef public int64_t read_end
     cdef bytes cluster  # the whole CLUSTER pair, b"" without a cluster
     cdef uint8_t host_hex[16]
     cdef Exported file
@@ -60,6 +61,7 @@ cdef class LogTail:
         self.cluster = b"CLUSTER\x01" + cluster if cluster else b""
         self.message_bytes_max = message_bytes_max
         self.end = self.store_ms = self.base = self.limit = self.out_base = 0
+        self.read_end = INT64_MAX
         self.file = Exported()
         self.descriptor = -1
         if len(store_host) == 8:
@@ -199,6 +201,43 @@ cdef class QueueTail:
 
     def room(self):
         return self.left()
+
+    cdef inline bint ends_by(self, int64_t unit, int64_t log_end) noexcept:
+        cdef const uint8_t *at = self.units + (unit - self.first) * UNIT_BYTES
+        cdef int64_t offset = get64(at)
+        cdef int32_t size = get32(at + 8)
+        return offset <= log_end - max(size, 0) or (offset == 0 and size == INT32_MAX)  # the latter: a fill unit
+
+    cdef int64_t find_end(self, int64_t log_end) noexcept:
+        cdef int64_t low = self.first, high = self.next_offset, step = 1, middle
+        if self.log_end <= log_end:
+            return high
+        if not low < high <= self.limit:
+            return -1
+        # Back from the end by steps that double: what replicas lack yet is mostly a few units.
+        while not self.ends_by(max(low, high - step), log_end):
+            high = max(low, high - step)
+            if high == low:
+                return -1
+            step *= 2
+        low = max(low, high - step) + 1
+        while low < high:
+            middle = (low + high) >> 1
+            if self.ends_by(middle, log_end):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def end_below(self, int64_t log_end):
+        return self.find_end(log_end)
+
+    def record_end(self, int64_t offset):
+        cdef const uint8_t *at
+        if not self.first <= offset < min(self.next_offset, self.limit):
+            return -1
+        at = self.units + (offset - self.first) * UNIT_BYTES
+        return get64(at) + get32(at + 8)
 
     cdef inline void write(self, int64_t log_offset, int32_t size, int64_t tags_code) noexcept:
         """The next unit; the caller looked at left()."""
