@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from metaq.broker.log.acks import AckPolicy
 from metaq.broker.replication.copying import Copying, Piece
 from metaq.broker.replication.deletions import FollowedDeletions
+from metaq.broker.replication.read_limit import ReadLimit
 from metaq.broker.replication.roles import Roles
 from metaq.broker.replication.tables import FollowedTables
 from metaq.errors import StoreError
@@ -85,6 +86,7 @@ SABOTAGE = {
     "a silent link is not left": (SlaveSession, "tick", lambda *_: None),
     "a slave says nothing while nothing comes": (MasterSession, "tick", lambda *_: None),
     "a slave without room says nothing": (Copying, "take", _take_what_fits),
+    "clients read what slaves lack": (ReadLimit, "look", lambda *_, **__: False),
     "a late answer does not say so": (AckPolicy, "shortfall", lambda *_: None),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -94,7 +95,7 @@ class Troubles:
         seconds = life.chance.choice(STALLED_SECONDS)
         life.tell(f"for {seconds} s nothing comes{' at the slave' * to_slave}{' at the master' * to_master}")
         link.stall(to_slave=to_slave, to_master=to_master)
-        answers, stops = _Answers(pair), life.clock.monotonic() + seconds
+        answers, reads, stops = _Answers(pair), _Reads(pair), life.clock.monotonic() + seconds
         while life.clock.monotonic() < stops and not link.closed:
             if life.chance.random() < 0.3:
                 self._send()
@@ -106,6 +107,7 @@ class Troubles:
             pair.tick_links()
             pair.note()
             answers.expire()
+            reads.look()
         answers.forget()
         if link.is_half_open and to_master:  # its word that it goes does not come either
             pair.leave_half_open()
@@ -161,6 +163,30 @@ class _Answers:
     def forget(self) -> None:
         """Their connections end."""
         self._since.clear()
+
+
+class _Reads:
+    """How far clients read the log of a SYNC_MASTER: as the follower has it, until that reports nothing new for `slaveTimeout`."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair, self._timeout = pair, pair.leader.there.options.slave_timeout / 1000
+        self._copied = pair.leader.there.replicas.copied
+        self._lacks_since = math.inf
+        """Not known before it has reported something."""
+
+    def look(self) -> None:
+        """Let time pass. Raises Broken: clients read what only the leader has."""
+        leader, replicas = self._pair.leader.log_store, self._pair.leader.there.replicas
+        replicas.tick()
+        now, end = self._pair.clock.monotonic(), self._pair.follower.log_store.log.end
+        if replicas.copied > self._copied:
+            self._copied, self._lacks_since = replicas.copied, now
+        elif replicas.copied >= leader.log.end:
+            self._lacks_since = now
+        read_end = min(leader.log.tail.read_end, leader.log.end)
+        is_waited_for = replicas.required and replicas.available and 0 <= now - self._lacks_since < self._timeout
+        if is_waited_for and read_end > end:
+            raise Broken(f"clients read up to {read_end}, and the log of {self._pair.follower.name} ends at {end}")
 
 
 def _late(frames: bytes, _lack: Lack) -> bytes:
