@@ -94,6 +94,7 @@ class Pair:
         leader = self.leader
         self.life.report.starts += 1
         self.life.outstanding.clear()
+        self.life.had_error = False
         power_was_cut = leader.power_was_cut
         leader.start()
         if not leader.log_store.recovered.in_order:
@@ -252,8 +253,8 @@ class Pair:
             self.life.tell(f"{follower.name} starts anew: {error}")
             self.start_anew()
             return
-        # What it had beyond that is no part of the leader's log: nobody relies on it.
-        follower.reported, follower.relied_on = min(follower.reported, log.end), min(follower.relied_on, log.end)
+        # What it had beyond that is no part of the leader's log: it is promised no more.
+        follower.reported = min(follower.reported, log.end)
         if log.end < end:
             self.life.tell(f"{follower.name} cuts its log at {log.end}, it ended at {end}")
             gone = [record for record in records if record.log_offset >= log.end]
@@ -285,7 +286,6 @@ class Pair:
             copied = min(self.leader.there.replicas.copied, log.end)
             if copied > log.min:  # who begins with nothing counts as having what retention has taken
                 self.acked = max(self.acked, copied)
-            self.leader.relied_on = max(self.leader.relied_on, min(self.acked, log.end))
         if self.link is not None and self.follower.is_up:
             copied = min(
                 self.link.of_slave.replica.copied, self.follower.log_store.log.end

@@ -41,8 +41,6 @@ class Side(Process):
         """The same up to which it may be there: a power cut may leave what was not durable."""
         self.reported = 0
         """LogOffset up to which it has promised its master the log."""
-        self.relied_on = 0
-        """LogOffset up to which it led with what the other one had as well."""
         self.lost_power = False
         """Whether a power cut may have taken of its log what it had promised, and it was not copied again."""
         self.power_was_cut = False
@@ -152,7 +150,7 @@ class Side(Process):
             self.forgotten |= set(self.broker.followed._marks.waiting)
         elif cut:
             self.held = min(self.held, self.durable)
-        self.lost_power |= cut and self.held < max(self.reported, self.relied_on)
+        self.lost_power |= cut and self.held < self.reported
         to = self._next_root()
         self._after = self.disk.cut(to) if cut else self.disk.kill(to)
 
@@ -197,7 +195,7 @@ class Side(Process):
         self.disk.close()
         shutil.rmtree(self.disk.root, ignore_errors=True)
         self.disk = PowerLossDisk(self._next_root(), f"disk {self._folder.name} {self.name} {self._roots}")
-        self.held = self.may_hold = self.durable = self.reported = self.relied_on = 0
+        self.held = self.may_hold = self.durable = self.reported = 0
 
     def let_go(self) -> None:
         """The end of the simulation."""

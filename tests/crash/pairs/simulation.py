@@ -97,7 +97,7 @@ class _Course:
         steps = (
             (self._lead_on, 60), (self._carry, 25), (self._chores, 5), (self._look, 4), (self._quiet, 2), (self._network, 3),
             (self._end_one, 4), (self._start_one, 8), (self._promote, 3), (self._send_aside, 3),
-            (self._troubles.stall, 2),
+            (self._troubles.stall, 2), (self._fill, 1),
         )  # fmt: skip
         (step,) = self._chance.choices([step for step, _ in steps], [weight for _, weight in steps])
         step()
@@ -113,6 +113,9 @@ class _Course:
         with leader.mortal(self._chance, 0.02, self.life.tell):
             before = dict(self.life.ledger.deleted_at)
             self._steps.step()
+            # A full disk lasts for some steps.
+            while self.life.disk_is_bad and leader.log_store.state.failed is None and self._chance.random() < 0.8:
+                self._steps.step()
             self._mend(leader)
             gone = {*self.life.ledger.deleted_at.items()} - {*before.items()}
             pair.fresh_deletions |= self.life.ledger.limbo.keys() | {name for name, _ in gone}
@@ -142,6 +145,14 @@ class _Course:
                 pair.carry(self._chance.choice((1, 3, 10, 40)))
         if not pair.follower.is_up:
             self._has_ended(pair.follower)
+
+    def _fill(self) -> None:
+        follower = self.pair.follower
+        if follower.is_up:
+            with follower.mortal(self._chance, 0.04, self.life.tell):
+                self._troubles.fill()
+            if not follower.is_up:
+                self._has_ended(follower)
 
     def _chores(self) -> None:
         """What a slave does by itself."""
