@@ -69,6 +69,23 @@ def test_files_with_delayed_messages_stay_until_their_copies_are_here(two, caplo
     assert retain(two.slave) == two.slave.store.log.end // FILE * FILE
 
 
+def test_what_the_master_has_delivered_and_forgotten_is_not_delivered_again(two):
+    """Its log file went, and with it the queue: its progress says nothing of that any more. The slave has the file still."""
+    later = structs.replace(message(SCHEDULE_TOPIC, 0, b"later"), properties=b"REAL_TOPIC\x01orders\x02REAL_QID\x010")
+    two.master.appender.put([later])
+    two.master.clock.advance(3600)
+    two.master.deliver()
+    two.master.store.keeper.retain(0)
+    two.copy()
+    two.master.feed._current_delays = dict
+    two.tell()
+    two.slave.lead()
+    two.slave.clock.advance(3600)
+    two.slave.tick()
+    two.slave.deliver()
+    assert two.bodies(two.slave) == two.bodies(two.master) == [[b"later"], []]
+
+
 def test_who_leads_goes_by_what_its_own_services_need(two):
     """They are opened first: nothing goes in between."""
     fill(two, 2)

@@ -26,7 +26,7 @@ from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
 from metaq.model import DelayProgress, GroupConfig, TopicConfig
 from metaq.model.table_changes import TableChanges
-from metaq.model.topics.system import TRANSACTION_GROUP
+from metaq.model.topics.system import SCHEDULE_TOPIC, TRANSACTION_GROUP
 from metaq.model.topics.topic import check_group, check_partition_topic
 from metaq.saved import Pending, Saving, over
 from metaq.saved_file import TextFile
@@ -120,6 +120,7 @@ class FollowedTables:
         self._store.keeper.follow_floors(None)
         self._delays, self._transactions = WithTheLog(), WithTheLog()
         self._progress.end(self._end_of)
+        self._pass_what_is_not_needed()
         if self._delivered is not None and self._delivered != self._saved_delays:
             self._save_delays(self._delivered)
         self._delivered = self._saved_delays = None
@@ -131,6 +132,24 @@ class FollowedTables:
         broker led. 0: the master has not said yet. None: all that it needs is here, as far as that is known."""
         told = self._needed.told
         return told if told is not None and told < self._store.log.min else None
+
+    def _pass_what_is_not_needed(self) -> None:
+        """Count as delivered what lies below where the master needs anything.
+
+        It may have let go of a log file, and of what it knew of the queues whose messages were all in it. Here they are still.
+        """
+        needed, found = self._needed.oldest(), self._delivered
+        if not needed:
+            return
+        with contextlib.suppress(ConfigError):  # said when the schedule reads it
+            found = found or self._delay.read()
+        offsets = dict(found.offsets) if found is not None else {}
+        for (topic, queue_id), queue in self._store.reader.queues().items():
+            if topic == SCHEDULE_TOPIC and (first := queue.first_at(needed)) > offsets.get(queue_id + 1, 0):
+                offsets[queue_id + 1] = first
+        # Copies in front of that place are of messages that lie in front of it as well.
+        place = found.log_offset if found is not None else 0
+        self._delivered = DelayProgress(offsets, max(place or 0, needed))
 
     def end(self) -> None:
         """This broker leads, and all its parts are open: they know what is needed of the log."""
