@@ -196,6 +196,7 @@ class Side(Process):
         shutil.rmtree(self.disk.root, ignore_errors=True)
         self.disk = PowerLossDisk(self._next_root(), f"disk {self._folder.name} {self.name} {self._roots}")
         self.held = self.may_hold = self.durable = self.reported = 0
+        self.lost_power = True  # as if: nothing is here of what it had promised
 
     def let_go(self) -> None:
         """The end of the simulation."""
