@@ -270,6 +270,7 @@ class Pair:
     def start_anew(self) -> None:
         """The follower cannot go on with its log: an administrator starts it with an empty folder."""
         self.follower.wipe()
+        self.fresh_deletions |= self.life.ledger.deleted_at.keys()  # it knows of none until it looks at the tables
         self.follower._more = {"broker_role": SLAVE, "broker_id": NUMBER}
         self.start_follower()
         self._agree()
