@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import yaml
-from msgspec import Struct, field
+from msgspec import Struct
 
 from metaq.errors import ConfigError
 
@@ -62,7 +62,7 @@ class _Open(Struct):
 
     node: Node
     key: Node | None = None
-    last: Node | None = field(default=None)
+    last: Node | None = None
 
 
 def parse(text: str, name: str) -> Node | None:

@@ -19,13 +19,13 @@ from metaq.errors import ConfigError
 from metaq.model.acl.accounts import Account, AclFile
 from metaq.model.acl.rights import Right
 from metaq.model.topics.topic import DataVersion
-from metaq.wire.acl.reading import ACCOUNTS, DATA_VERSION, WHITE_LIST, of_tree, read
+from metaq.wire.acl.reading import ACCOUNTS, DATA_VERSION, WHITE_LIST, read
 from metaq.wire.acl.tree import Node, parse
 
 Value: TypeAlias = str | list[str]
 """A scalar, or a list of them, in YAML."""
 
-_PLAIN: Final = re.compile(r"[A-Za-z0-9%][A-Za-z0-9_.%/|=*-]*")
+_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.%|=*-]*")
 _STRING_TAG: Final = "tag:yaml.org,2002:str"
 _resolve: Final[Callable[..., str]] = yaml.SafeLoader("").resolve
 
@@ -60,17 +60,18 @@ def rewrite(data: bytes, wanted: AclFile, name: str) -> Rewritten:
     text = data.decode("utf-8-sig") if data else ""
     old = read(data, name)
     root = parse(text, name)
-    if root is not None:
-        try:
-            changed = _Edit(text).changed(root, old, wanted).encode()
-            if read(changed, name) == wanted:
-                return Rewritten(changed, comments_kept=True)
-        except (ConfigError, _Unforeseen):
-            pass
+    try:
+        changed = (
+            _Edit(text).changed(root, old, wanted) if root else f"{text.rstrip()}\n{write(wanted).decode()}".lstrip()
+        )
+        if read(changed.encode(), name) == wanted:
+            return Rewritten(changed.encode(), comments_kept=True)
+    except (ConfigError, _Unforeseen):
+        pass
     return Rewritten(write(wanted), comments_kept="#" not in text)
 
 
-class _Unforeseen(Exception):  # noqa: N818
+class _Unforeseen(Exception):
     """The text is written in a way that is not changed in place."""
 
 
@@ -79,7 +80,8 @@ class _Edit:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._changes = list[tuple[int, int, str]]()
+        self._changes = list[tuple[int, int, int, str]]()
+        """Start, stop, number, and the new text."""
 
     def changed(self, root: Node, old: AclFile, wanted: AclFile) -> str:
         """Return the text with the values that are wanted."""
@@ -91,8 +93,8 @@ class _Edit:
         if old.version != wanted.version:
             self._set(root, DATA_VERSION, _version(wanted.version))
         text = self._text
-        # From the end on: the places of what comes before stay right. Of two at one place the first comes first.
-        for start, stop, new in sorted(reversed(self._changes), key=lambda change: change[:2], reverse=True):
+        # From the end on, so that the places of what comes before stay right.
+        for start, stop, _, new in sorted(self._changes, reverse=True):
             text = text[:start] + new + text[stop:]
         return text
 
@@ -136,7 +138,7 @@ class _Edit:
             in_place = isinstance(value, list) and bool(value) and old.items and not old.flow and not around.flow
             if in_place and isinstance(value, list):
                 items = [f"- {item}" for item in value]
-                self._changes.append((old.start, old.stop, f"\n{' ' * old.column}".join(items)))
+                self._change(old.start, old.stop, f"\n{' ' * old.column}".join(items))
             else:
                 self._replace(found, f" {_inline(value)}")
         elif around.flow:
@@ -145,16 +147,19 @@ class _Edit:
             lines = _entry(key, value).split("\n")
             self._add_lines(around.stop, [f"{' ' * around.column}{line}" for line in lines])
 
+    def _change(self, start: int, stop: int, new: str) -> None:
+        self._changes.append((start, stop, len(self._changes), new))
+
     def _replace(self, pair: tuple[Node, Node], value: str) -> None:
         """Replace the value of an entry, from the colon on."""
         key, old = pair
         colon = self._text.index(":", key.stop)
-        self._changes.append((colon + 1, max(colon + 1, old.stop), value))
+        self._change(colon + 1, max(colon + 1, old.stop), value)
 
     def _cut_item(self, node: Node) -> None:
         """Remove an item of a list, with the lines that it is on."""
         start = self._line_start(self._dash(node))
-        self._changes.append((start, self._line_end(node.stop), ""))
+        self._change(start, self._line_end(node.stop), "")
 
     def _add_lines(self, behind: int, lines: Sequence[str]) -> None:
         """Add lines behind the one that a place is in."""
@@ -162,7 +167,7 @@ class _Edit:
         text = "".join(f"{line}\n" for line in lines)
         if end and self._text[end - 1] != "\n":
             text = f"\n{text}"
-        self._changes.append((end, end, text))
+        self._change(end, end, text)
 
     def _dash(self, node: Node) -> int:
         """The place of the dash before an item of a list."""
