@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from metaq.model.acl.addresses import parse_pattern
 from metaq.model.acl.rights import BOTH, Right
 from metaq.model.acl.secret import Secret
 from metaq.model.topics.topic import DataVersion
+from metaq.wire.acl import tree
 from metaq.wire.acl.reading import read
 from metaq.wire.acl.writing import rewrite, write
 
@@ -196,7 +198,37 @@ def test_files_are_changed_however_they_are_written(text, kept):
     assert not kept or all(comment in rewritten.data for comment in text.split(b"#")[1:])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXT.replace(b"\n", b"\r\n"),
+        TEXT.replace(b"# who may what", "# wer darf was, naïve 😀😀".encode()),
+        b"\xef\xbb\xbf" + TEXT,
+        TEXT.rstrip(),
+        TEXT.replace(b"  - ", b"  -   ").replace(b"\n    ", b"\n      "),
+        TEXT.replace(b"\n  ", b"\n"),
+    ],
+    ids=["crlf", "characters", "mark", "no end", "wide", "narrow"],
+)
+@pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
+def test_places_in_the_text_are_right_whatever_it_is_made_of(text, loader, monkeypatch):
+    """Ends of lines of another system, characters of several bytes, other indents; by both parsers."""
+    if not hasattr(yaml, loader):
+        pytest.skip("PyYAML was built without libyaml")
+    monkeypatch.setattr(tree, "_Loader", getattr(yaml, loader))
+    old = read(text, NAME).accounts[0]
+    assert read(text, NAME) == FILE
+    wanted = FILE.with_account(replace(old, topics={}, groups={"g": Right.SUB}), 7)
+    wanted = wanted.with_account(Account("another", Secret("12345678")), 8).with_white([], 9)
+    rewritten = rewrite(text, wanted, NAME)
+    assert rewritten.comments_kept
+    assert read(rewritten.data, NAME) == wanted
+    assert rewritten.data.count(b"#") == text.count(b"#") - 1  # the one between the white list and its first entry
+
+
 def test_a_broken_file_is_not_written_over():
     """What its administrator meant is not known."""
     with pytest.raises(ConfigError, match="line 1"):
         rewrite(b"accounts: 3", FILE, NAME)
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        rewrite(b"# \xff", FILE, NAME)

@@ -57,8 +57,8 @@ def rewrite(data: bytes, wanted: AclFile, name: str) -> Rewritten:
 
     Raises ConfigError: the present text is broken. Nothing is to be written over it then.
     """
-    text = data.decode("utf-8-sig") if data else ""
     old = read(data, name)
+    text = data.decode("utf-8-sig")
     root = parse(text, name)
     try:
         changed = (
