@@ -49,7 +49,7 @@ def content(ext: Mapping[str, str], body: bytes | memoryview = b"", left_out: Co
         body: its body.
         left_out: further fields that do not count.
     """
-    names = sorted(ext) if all(map(str.isascii, ext)) else sorted(ext, key=_java_order)
+    names = sorted(ext) if "".join(ext).isascii() else sorted(ext, key=_java_order)
     text = "".join([ext[name] for name in names if name != SIGNATURE and name not in left_out])
     return b"".join((_utf8(text), body))
 

@@ -24,6 +24,8 @@ EVERYBODY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 """Each of these matches both families, as in RocketMQ."""
 PATTERN_CHARS_MAX: Final = 4096
 CHOICES_MAX: Final = 256
+FOUND_MAX: Final = 4096
+"""Addresses of which the answer is kept: connections come and go, a peer may send millions of requests."""
 
 _V4, _V6 = 4, 8
 _DECIMAL: Final = re.compile(r"0|[1-9][0-9]{0,2}")
@@ -51,14 +53,14 @@ class AddressPattern(Struct, frozen=True):
         """Return the same for an address of which the parts are known (`parts_of`)."""
         if self.everybody:
             return bool(parts)
-        return any(_inside(parts, box) for box in self.boxes)
+        return bool(self.boxes) and any(_inside(parts, box) for box in self.boxes)
 
 
 NOBODY: Final = AddressPattern("")
 
 
 class AddressList:
-    """A white list. The time of a look-up does not depend on the number of single addresses."""
+    """A white list. The time of a look-up does not depend on the number of single addresses; answers are kept."""
 
     def __init__(self, patterns: Iterable[AddressPattern]) -> None:
         self.patterns: Final = tuple(patterns)
@@ -71,8 +73,10 @@ class AddressList:
             else:
                 self._single.update((address, pattern) for address in singles if address is not None)
 
-    def find(self, address: str) -> AddressPattern | None:
+        self.find: Final = functools.lru_cache(FOUND_MAX)(self._find)
         """Return a pattern that matches the address, or None."""
+
+    def _find(self, address: str) -> AddressPattern | None:
         parts = parts_of(address)
         if not parts:
             return None
@@ -80,7 +84,7 @@ class AddressList:
         return found or next((pattern for pattern in self._ranges if pattern.covers(parts)), None)
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(FOUND_MAX)
 def parts_of(address: str) -> tuple[int, ...]:
     """Return the 4 or 8 numbers of an address; () if it is none.
 
