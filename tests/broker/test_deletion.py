@@ -27,7 +27,7 @@ from metaq.store.journalled_file import JournalledFile
 from metaq.store.message_store import MessageStore
 from metaq.testing import PowerLossDisk
 from metaq.wire.record import decode_record
-from tests.broker.support import BORN_HOST, JAVA, STORE_HOST, open_broker, small_store
+from tests.broker.support import BORN_HOST, JAVA, STORE_HOST, SlowFile, open_broker, small_store
 from tests.servers.support import send_header
 from tests.store.support import copy_running
 
@@ -214,6 +214,34 @@ def test_a_deletion_is_forgotten_when_the_log_begins_behind_it(tmp_path, monkeyp
             broker.tick()
             assert ('"orders"' not in file.load()) is forgotten
         assert broker.deletions.marks.table == {}
+
+
+def test_a_deletion_is_not_forgotten_with_the_one_before_it(tmp_path):
+    """The mark of the one before is dropped when its generation is saved, and the new mark is being saved then."""
+    clock, generations, marks = FakeClock(), SlowFile(), SlowFile()
+    generations.slow = marks.slow = False
+    files = {"metaqGenerations.json": generations, "metaqDeleted.json": marks}
+    with open_broker(tmp_path, clock, {"mapped_file_size_commit_log": 64 << 10}, files=files) as broker:
+        send(broker, "orders", b"old")
+        made_anew(broker, 1)
+        for _ in range(3):
+            send(broker, "other", bytes(40_000))
+        clock.advance(100 * 3600)
+        assert broker.store.keeper.retain(clock.now_ms(), at_once=True)
+        send(broker, "orders", b"old")
+        generations.slow = marks.slow = True
+        broker.tick()
+        broker.store.flusher.flush()
+        pending = broker.delete_topic("orders")
+        generations.end()
+        while not pending.done:
+            marks.end()
+        generations.slow = marks.slow = False
+        while marks.under_way:
+            marks.end()
+        assert broker.deletions.marks.table == {"orders": broker.store.log.end}
+        while generations.under_way:
+            generations.end()
 
 
 def test_a_memory_that_points_behind_the_log_covers_nothing_that_comes_there(tmp_path):

@@ -355,7 +355,7 @@ class Watched:
 
 
 def test_no_constructor_reads_the_log(led, tmp_path):
-    """Nor asks retention to keep anything: what a broker does by itself begins when it leads."""
+    """Nor asks retention to keep anything: what a broker does by itself begins when it leads, what its master needs counts when it follows."""
     shutil.copytree(led.root, tmp_path / "copy")
     root, options = tmp_path / "copy", BrokerOptions(broker_name="broker-a")
     with MessageStore(small_store(root, **STORE), FakeClock(led.now_ms), STORE_HOST, "DefaultCluster") as store:
@@ -363,8 +363,9 @@ def test_no_constructor_reads_the_log(led, tmp_path):
         environment = Environment(options, store.options, store.clock, watched, "broker-a", STORE_HOST)
         files = broker_files(lambda name: ConfigFile(root / "config" / name))
         broker = Broker(environment, files, metaq1=settings(test=2, stock=1))
-        broker.follow()
         assert watched.asked == set()
+        broker.follow()
+        assert watched.asked == {"owes"}
         broker.lead()
         assert {"heads", "queues", "existing_queue", "record_at", "owes"} <= watched.asked
         broker.close()

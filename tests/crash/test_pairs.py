@@ -5,16 +5,23 @@ A failing seed is told with the command that repeats it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from msgspec.structs import replace
 
+from metaq.broker.log.acks import AckPolicy
+from metaq.broker.replication.copying import Copying, Piece
 from metaq.broker.replication.deletions import FollowedDeletions
+from metaq.broker.replication.read_limit import ReadLimit
 from metaq.broker.replication.roles import Roles
 from metaq.broker.replication.tables import FollowedTables
+from metaq.errors import StoreError
+from metaq.servers.ha.session import SlaveSession
+from metaq.servers.ha.slave import MasterSession
 from metaq.store import message_writer
 from tests.crash.pairs import simulate
 from tests.crash.simulation.seeds import failures, quiet_folder
@@ -62,12 +69,25 @@ def _no_changes(*_args: object) -> Iterator[None]:
     return iter(())
 
 
+_take = Copying.take
+
+
+def _take_what_fits(copying: Copying, pieces: Sequence[Piece]) -> None:
+    with contextlib.suppress(StoreError, OSError):
+        _take(copying, pieces)
+
+
 SABOTAGE = {
     "what is cut off is not kept": (message_writer, "keep_aside", lambda *_: None),
     "a crash begins no epoch": (Roles, "in_epoch", lambda roles, _epoch: roles.kept),
     "a promotion begins where nobody was": (Roles, "leading", lambda roles, role, _: replace(roles.kept, role=role)),
     "deletions do not follow": (FollowedDeletions, "take", _no_changes),
     "progress of delayed messages does not follow": (FollowedTables, "take_delays", lambda *_: None),
+    "a silent link is not left": (SlaveSession, "tick", lambda *_: None),
+    "a slave says nothing while nothing comes": (MasterSession, "tick", lambda *_: None),
+    "a slave without room says nothing": (Copying, "take", _take_what_fits),
+    "clients read what slaves lack": (ReadLimit, "look", lambda *_, **__: False),
+    "a late answer does not say so": (AckPolicy, "shortfall", lambda *_: None),
 }
 
 

@@ -207,7 +207,7 @@ class Deletions(BrokerPart):
                 kept.when_done(functools.partial(self._forget, topic, self.marks.table[topic]))
 
     def _forget(self, topic: str, place: int, error: Refused | None) -> None:
-        if error is not None or self.marks.table.get(topic) != place:
+        if error is not None or self.marks.coming(topic) != place:  # another deletion is being saved
             return
         self.marks.change(topic, None)
         table = self.generations.table

@@ -521,6 +521,29 @@ def test_after_a_restart_a_mark_that_the_log_has_lost_is_taken_again(tmp_path):
             assert slave.store.deleted["orders"] == mark
 
 
+def test_what_was_told_before_a_cut_holds_for_the_log_that_comes_behind_it(two):
+    """The slave's log was longer than that of its master, which has crashed: marks and progress were held against what is cut off."""
+    two.master.topics.update(TopicConfig("others", 1, 1))
+    two.put("orders", 0, b"a")
+    two.put("others", 0, b"a")
+    first = two.master.store.log.end
+    two.put("orders", 0, b"b")
+    two.put("others", 0, b"b")
+    two.commit(2, "others")
+    mark = two.delete()
+    two.put("others", 0, b"c")
+    two.copy()
+    two.tell()
+    two.slave.store.writer.truncate(first)
+    for saved in two.slave.log_was_cut():
+        saved.settle()
+    assert (offset(two.slave, "others"), two.slave.deletions.marks.table) == (1, {"orders": first})
+    two.tell()
+    two.copy()
+    assert two.bodies(two.slave) == two.bodies(two.master) == [[], []]
+    assert (offset(two.slave, "others"), two.slave.deletions.marks.table) == (2, {"orders": mark})
+
+
 def test_progress_that_waits_for_a_log_that_its_master_has_lost_is_forgotten(two):
     """A power cut took the end of the master's log: what counted records there says nothing of those that come in their place."""
     finish(two.slave.followed.take(TableChanges(7, 0, 1, complete=True, log_end=1000, delays={1: 5})))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 import metaq
 from metaq import Producer, SendStatus, aio
 from metaq.client.shared.messages import queue_for_key
-from metaq.client.shared.sending import QueueRotation
-from metaq.errors import ConfigError
+from metaq.client.shared.sending import FirstTry, QueueRotation, Sender, SendRules
+from metaq.clock import FakeClock
+from metaq.errors import ConfigError, ConnectionFailed, NoRoute
 from metaq.model import MessageQueue
 from metaq.model.topics.route import ORDER_NAMESPACE
 from metaq.wire import headers
@@ -291,3 +293,24 @@ def test_many_threads_keep_each_keys_order_in_strict_sends(cluster):
         for thread in threads:
             thread.join(PATIENCE)
     assert len(done) == 8
+
+
+def test_a_first_try_without_an_answer_is_told_though_no_route_is_known_then():
+    """It was made on a direct link, and the broker went from the route meanwhile: the message may be stored."""
+
+    class NoRoutes:
+        def publish_queues_now(self, _topic):
+            return None
+
+        async def publish_queues(self, topic, **_more):
+            raise NoRoute(f"no queue of topic {topic} can be written")
+
+    core = SimpleNamespace(routes=NoRoutes(), clock=FakeClock())
+    sender = Sender(core, "g", SendRules(retries=1))
+    lost = ConnectionFailed("the connection broke")
+    first = FirstTry(FIXED[0], lost, 0.01)
+    outgoing = SimpleNamespace(topic="orders")
+    with pytest.raises(metaq.SendFailed, match="Whether a try without an answer was stored is unknown"):
+        asyncio.run(sender.send(outgoing, PATIENCE, first=first))
+    with pytest.raises(NoRoute):  # nothing was sent at all
+        asyncio.run(sender.send(outgoing, PATIENCE))

@@ -126,7 +126,7 @@ class Side(ServerProcess):
         before, after = self.data.with_name(f"{self.name}.lost-{self._boots}"), self.data.with_name(self.name + CUT)
         self.data.rename(before)
         after.rename(self.data)
-        self.lost_by_power |= set(messages_in(before)) - set(messages_in(self.data))
+        self.lost_by_power |= set(messages_in(before)) - set(messages_in(self.data, to_damage=True))
 
     def set_room(self, room: str) -> None:
         """Leave so much room on its disk, `<bytes> [no-files]`; empty: no limit."""
@@ -249,13 +249,15 @@ def _told(state: ReplicaState | None) -> str:
     return f"{'leads' if state.leads else 'follows'} as {state.broker_id}, log end {state.log_end}, epochs {epochs or 'none'}"
 
 
-def messages_in(folder: Path) -> Iterator[tuple[Place, Key]]:
-    """Yield the messages of a store's log, or of a folder of log files."""
+def messages_in(folder: Path, *, to_damage: bool = False) -> Iterator[tuple[Place, Key]]:
+    """Yield the messages of a store's log, or of a folder of log files. `to_damage`: up to a broken record, where a start cuts it."""
     try:
         reader = StoreReader(folder)
     except StoreForeign:
         return
     for message in reader.records():
+        if to_damage and reader.damage:
+            return
         if message.topic == TOPIC:
             yield placed(message)
 

@@ -56,6 +56,8 @@ class Pair:
         self._loop = asyncio.new_event_loop()
         self._leads = 0
         self.link: Link | None = None
+        self.half_open: list[Link] = []
+        """Links that the follower has left, and of which the leader does not know that."""
         self.is_cut = False
         """Whether the network between the two is cut."""
         self.agrees = False
@@ -92,6 +94,7 @@ class Pair:
         leader = self.leader
         self.life.report.starts += 1
         self.life.outstanding.clear()
+        self.life.had_error = False
         power_was_cut = leader.power_was_cut
         leader.start()
         if not leader.log_store.recovered.in_order:
@@ -207,6 +210,27 @@ class Pair:
             self.life.tell(f"the link ends: {self.link.why}")
             self.link = None
 
+    def leave_half_open(self) -> None:
+        """The follower has left the link, and its leader cannot hear of it."""
+        assert self.link is not None
+        self.link.leave()
+        self.life.tell(f"the link is half-open: {self.link.why}")
+        self.half_open.append(self.link)
+        self.link = None
+
+    def tick_links(self) -> None:
+        """Let time pass at all links: the leader leaves those that are half-open by itself."""
+        if self.link is not None:
+            self.link.tick()
+        for link in self.half_open:
+            if link.master is self.leader.broker:
+                link.tick_master()
+        open_still = [link for link in self.half_open if link.master is self.leader.broker and link.is_half_open]
+        for link in self.half_open:
+            if link not in open_still:  # or that process has ended
+                link.end()
+        self.half_open = open_still
+
     def _agree(self) -> None:
         """Have the follower's log be a begin of the leader's."""
         follower, state = self.follower, self.leader.there.roles.state()
@@ -229,6 +253,8 @@ class Pair:
             self.life.tell(f"{follower.name} starts anew: {error}")
             self.start_anew()
             return
+        # What it had beyond that is no part of the leader's log: it is promised no more.
+        follower.reported = min(follower.reported, log.end)
         if log.end < end:
             self.life.tell(f"{follower.name} cuts its log at {log.end}, it ended at {end}")
             gone = [record for record in records if record.log_offset >= log.end]
@@ -256,7 +282,10 @@ class Pair:
     def note(self) -> None:
         """Note what the follower has promised."""
         if self.leader.is_up:
-            self.acked = max(self.acked, min(self.leader.there.replicas.copied, self.leader.log_store.log.end))
+            log = self.leader.log_store.log
+            copied = min(self.leader.there.replicas.copied, log.end)
+            if copied > log.min:  # who begins with nothing counts as having what retention has taken
+                self.acked = max(self.acked, copied)
         if self.link is not None and self.follower.is_up:
             copied = min(
                 self.link.of_slave.replica.copied, self.follower.log_store.log.end

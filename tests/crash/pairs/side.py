@@ -145,6 +145,8 @@ class Side(Process):
         if self.store is not None and self.broker is not None:
             log = self.store.log
             self.held, self.may_hold = min(self.store.state.flushed, log.end) if cut else log.end, log.end
+            if log.min == log.end:  # cut where its first file began: without any file, nothing says where it ended
+                self.held = self.reported = 0
             self.forgotten |= set(self.broker.followed._marks.waiting)
         elif cut:
             self.held = min(self.held, self.durable)

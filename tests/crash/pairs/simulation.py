@@ -12,6 +12,7 @@ from metaq.saved import Saving
 from metaq.testing.power import PowerLossDisk
 from tests.crash.pairs.pair import Pair
 from tests.crash.pairs.side import Side
+from tests.crash.pairs.troubles import Troubles
 from tests.crash.simulation.bare import Unreadable
 from tests.crash.simulation.checks import Checks
 from tests.crash.simulation.ledger import Broken
@@ -43,6 +44,11 @@ def simulate(seed: int, folder: Path, trace: Callable[[str], None] | None = None
 class _Steps(Steps):
     """The steps of the broker that leads."""
 
+    def send(self) -> None:
+        """A message, with nothing else that a step may do."""
+        self._send()
+        self.answer()
+
     def _commit(self) -> None:
         """A consumer's progress: it never lies beyond the end of a queue, to which a change of leaders would take it back."""
         group, topic = self._life.chance.choice(GROUPS), self._life.chance.choice(TOPICS)
@@ -64,6 +70,7 @@ class _Course:
         self.pair = Pair(self.life, folder / f"{seed}")
         self._checks = Checks(self.life)
         self._steps = _Steps(self.life, self._checks)
+        self._troubles = Troubles(self.pair, self._steps.send)
 
     @property
     def _chance(self):
@@ -90,6 +97,7 @@ class _Course:
         steps = (
             (self._lead_on, 60), (self._carry, 25), (self._chores, 5), (self._look, 4), (self._quiet, 2), (self._network, 3),
             (self._end_one, 4), (self._start_one, 8), (self._promote, 3), (self._send_aside, 3),
+            (self._troubles.stall, 2), (self._fill, 1),
         )  # fmt: skip
         (step,) = self._chance.choices([step for step, _ in steps], [weight for _, weight in steps])
         step()
@@ -105,6 +113,9 @@ class _Course:
         with leader.mortal(self._chance, 0.02, self.life.tell):
             before = dict(self.life.ledger.deleted_at)
             self._steps.step()
+            # A full disk lasts for some steps.
+            while self.life.disk_is_bad and leader.log_store.state.failed is None and self._chance.random() < 0.8:
+                self._steps.step()
             self._mend(leader)
             gone = {*self.life.ledger.deleted_at.items()} - {*before.items()}
             pair.fresh_deletions |= self.life.ledger.limbo.keys() | {name for name, _ in gone}
@@ -135,6 +146,14 @@ class _Course:
         if not pair.follower.is_up:
             self._has_ended(pair.follower)
 
+    def _fill(self) -> None:
+        follower = self.pair.follower
+        if follower.is_up:
+            with follower.mortal(self._chance, 0.04, self.life.tell):
+                self._troubles.fill()
+            if not follower.is_up:
+                self._has_ended(follower)
+
     def _chores(self) -> None:
         """What a slave does by itself."""
         follower = self.pair.follower
@@ -156,8 +175,7 @@ class _Course:
             else:
                 follower.there.tick()
                 follower.there.deliver()
-                if self.pair.link is not None:
-                    self.pair.link.tick()
+                self.pair.tick_links()
         follower.note()
         if not follower.is_up:
             self._has_ended(follower)

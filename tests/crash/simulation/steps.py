@@ -48,6 +48,10 @@ class Steps:
         step()
         if self._life.chance.random() < 0.3:
             self._life.save()
+        self.answer()
+
+    def answer(self) -> None:
+        """What was promised by now counts."""
         self._life.answer()
         self._life.ledger.durable_end = max(
             self._life.ledger.durable_end, min(self._life.store.state.flushed, self._life.ledger.log_end)

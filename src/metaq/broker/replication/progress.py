@@ -61,6 +61,7 @@ class FollowedProgress:
                 if offset > (end := end_of(topic, queue_id)):
                     self._own.take(group, topic, queue_id, end)
                     self._here.discard((topic, group, queue_id))
+                    self._forget_what_was_told(topic, group, queue_id)  # the same told again is news
         # What was cut off may have ended some that are open again.
         saved_at = self._transactions_saved_at()
         if was_cut if saved_at is None else saved_at > log_end:
@@ -102,8 +103,11 @@ class FollowedProgress:
     def _forget(self, place: tuple[str, str, int]) -> None:
         topic, group, queue_id = place
         self._own.take(group, topic, queue_id, None)
-        self._agreed.pop(place, None)
         self._here.discard(place)
+        self._forget_what_was_told(topic, group, queue_id)
+
+    def _forget_what_was_told(self, topic: str, group: str, queue_id: int) -> None:
+        self._agreed.pop((topic, group, queue_id), None)
         for table in (self._told, self._before):
             queues = table.get((topic, group), {})
             queues.pop(queue_id, None)

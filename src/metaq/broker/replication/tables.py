@@ -78,7 +78,8 @@ class FollowedTables:
         self._saved_delays: DelayProgress | None = None
         self._transactions = WithTheLog[dict[str, dict[int, int]]]()
         self._needed = NeededThere()
-        environment.store.keeper.owes(self._needed)
+        self._is_asked = False
+        """Whether retention asks what the master needs."""
         self._faults = RateLimitedLog(log, environment.clock)
 
     # -- the role
@@ -89,6 +90,9 @@ class FollowedTables:
         """
         self._follows, self._place, self._told, self._again_at = True, (0, 0), None, None
         self._needed.begin()
+        if not self._is_asked:
+            self._store.keeper.owes(self._needed)
+            self._is_asked = True
         self._progress.begin()
         if not for_now:  # the process may have been killed just behind a cut
             self._take_back(was_cut=False)
@@ -394,8 +398,9 @@ class FollowedTables:
     def log_was_cut(self) -> list[Pending]:
         """Take progress back to where queues end now: what groups have consumed behind it is gone, and what was delivered there.
 
-        Returns the saves of that.
+        Returns the saves of that. The master is asked for everything again: what it told last was held against what is gone.
         """
+        self._again_at = self._clock.monotonic()
         delays, positions, offsets = self._take_back(was_cut=True), Pending(), self._tables.offsets
 
         def saved() -> None:

@@ -114,20 +114,21 @@ class Sender:
         before = first.seconds if first is not None else 0.0
         tries = _Tries(outgoing, self.rules.retries, loop.time() - before, timeout, strict=insist)
         while True:
-            queue, queues = None, []
+            queue, queues, began = None, [], loop.time()
             try:
                 # The first try uses the cached route. After a failure a fresh one is needed: the broker may be gone.
                 known = self._core.routes.publish_queues_now(outgoing.topic) if not tries.count else None
-                queues = known or await self._queues(outgoing.topic, tries.deadline, fresh=tries.count > 0)
-                began = loop.time()
                 if first is not None:
+                    # Before the route is asked for, which may fail: what has become of this try must be told all the same.
                     made, first = first, None
-                    queue, began = made.queue, began - made.seconds
+                    queue, queues, began = made.queue, known or [], loop.time() - made.seconds
                     # Judged below like the failure of a try that was made here.
                     if isinstance(made.outcome, MetaqError):
                         raise made.outcome
                     stored = made.outcome
                 else:
+                    queues = known or await self._queues(outgoing.topic, tries.deadline, fresh=tries.count > 0)
+                    began = loop.time()
                     queue = choose(queues) if choose is not None else self._next(queues, tries.failed, began)
                     stored = await self._try(outgoing, queue, tries.deadline - began)
             except FAULTS as error:
