@@ -73,7 +73,7 @@ def test_who_is_not_proven_is_refused_in_rocketmqs_words(key, signed, sentence, 
     assert verdict.remark.endswith(verdict.why)
     with pytest.raises(Denied) as caught:
         admit(RULES, FAR, key, signed)
-    assert caught.value.reason is Reason.NO_PERMISSION
+    assert caught.value.reason is Reason.DENIED
 
 
 def test_an_accounts_white_list_spares_the_signature_and_allows_everything():
@@ -169,12 +169,14 @@ def test_an_identity_leads_back_to_the_same_admission_while_it_is_there():
     assert [admission.identity for admission in admissions] == [
         "*", "*", "*account-near", "account-user", "account-near",
     ]  # fmt: skip
-    for admission in admissions:
-        again = admitted(RULES, admission.identity)
+    for (address, _), admission in zip(cases, admissions, strict=True):
+        again = admitted(RULES, address, admission.identity)
         assert (again.account, again.trusted) == (admission.account, admission.trusted)
-        assert admitted(AclRules(), admission.identity) is None
-    assert admitted(RULES, "*account-user") is None
-    assert admitted(RULES, "") is None
+        assert admitted(AclRules(), address, admission.identity) is None
+    assert admitted(RULES, NEAR, "*account-user") is None
+    assert admitted(RULES, NEAR, "") is None
+    assert admitted(RULES, FAR, "*") is None
+    assert admitted(RULES, FAR, "*account-near") is None
 
 
 def test_what_a_peer_sends_is_shortened_and_printable_in_texts():

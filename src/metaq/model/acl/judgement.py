@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct
 
 from metaq.errors import Reason, Refused
-from metaq.model.access import Action
+from metaq.model.access import WHITE, Action
 from metaq.model.acl.accounts import Account, AclRules
 from metaq.model.acl.addresses import AddressPattern
 from metaq.model.acl.rights import Right
@@ -29,9 +29,6 @@ from metaq.model.topics.topic import RETRY_PREFIX
 
 ACL_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 """RocketMQ's remark begins with it; clients, tools and their users' alarms look for the last word."""
-
-WHITE: Final = "*"
-"""Begins identities of callers that were let in by a white list. No access key does."""
 
 
 class Denied(Refused):
@@ -43,7 +40,7 @@ class Denied(Refused):
     """
 
     def __init__(self, sentence: str, why: str) -> None:
-        super().__init__(Reason.NO_PERMISSION, f"{ACL_EXCEPTION}: {sentence}, {why}")
+        super().__init__(Reason.DENIED, f"{ACL_EXCEPTION}: {sentence}, {why}")
         self.sentence, self.why = sentence, why
 
 
@@ -125,19 +122,23 @@ def admit(rules: AclRules, address: str, access_key: str, signed: Callable[[Secr
     return Admission(account)
 
 
-def admitted(rules: AclRules, identity: str) -> Admission | None:
+def admitted(rules: AclRules, address: str, identity: str) -> Admission | None:
     """Return the admission of an `Admission.identity`, by rules that may be newer; None: it is gone.
 
-    A white list is not asked again: an identity is of one request, and the next one is admitted anew.
+    Args:
+        rules: the server's.
+        address: of the peer that the identity was found for, without a port. White lists are asked again.
+        identity: the one that was found.
     """
-    account = rules.accounts.get(identity.removeprefix(WHITE))
     if identity == WHITE:
-        return Admission(None, rules.white.patterns[0]) if rules.white.patterns else None
+        pattern = rules.white.find(address)
+        return None if pattern is None else Admission(None, pattern)
+    account = rules.accounts.get(identity.removeprefix(WHITE))
     if account is None:
         return None
     if not identity.startswith(WHITE):
         return Admission(account)
-    return Admission(account, account.white) if account.white.text.strip() else None
+    return Admission(account, account.white) if account.white.matches(address) else None
 
 
 def authorise(admission: Admission, needs: Iterable[Need | None], request: str = "") -> str:

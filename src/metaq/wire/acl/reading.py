@@ -14,9 +14,9 @@ from typing import Final
 import yaml
 
 from metaq.errors import ConfigError
+from metaq.model.access import WHITE
 from metaq.model.acl.accounts import KEY_CHARS_MIN, Account, AclFile
 from metaq.model.acl.addresses import NOBODY, AddressPattern, BadPattern, parse_pattern
-from metaq.model.acl.judgement import WHITE
 from metaq.model.acl.rights import BadRight, Right, parse_right
 from metaq.model.acl.secret import Secret
 from metaq.model.topics.topic import DataVersion
