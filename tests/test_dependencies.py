@@ -38,7 +38,7 @@ EXTRA_OF = {
 FREELY = {"uvloop": "uvloop", "pytest": "dev"}
 """Imported only where it is installed."""
 
-DISTRIBUTION_OF = {"google": "protobuf"}
+DISTRIBUTION_OF = {"google": "protobuf", "yaml": "pyyaml"}
 """Top-level package → the distribution that brings it, where the two are called differently."""
 
 

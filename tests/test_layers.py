@@ -186,6 +186,7 @@ ONLY_IN: dict[str, set[str]] = {
         "testing",
     },
     "multiprocessing": {"client.consumer.handling.processes"},
+    "yaml": {"wire.acl"},
     "typer": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"pipelines.audit.plots", "pipelines.metrics.plots"},

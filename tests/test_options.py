@@ -28,6 +28,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
     BrokerOptions: (
         "broker/",
         "servers/",
+        "app/acl_files.py",
         "app/broker.py",
         "app/registration.py",
         "app/role/",

@@ -124,6 +124,7 @@ class Reason(enum.Enum):
 
     INVALID = "a value in the request is impossible"
     NO_PERMISSION = "this is forbidden, here or to this client"
+    DENIED = "the rules of access control do not allow this to the caller"
     NO_TOPIC = "there is no such topic, and it is not made"
     NO_GROUP = "there is no such consumer group, and it is not made"
     NOT_SUBSCRIBED = "the group is not online, or has not subscribed to the topic"

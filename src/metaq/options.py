@@ -197,6 +197,14 @@ class BrokerOptions(OptionTable):
         hot=True,
     )
     broker_permission: int = option(6, "4 readable, 2 writable, 6 both.", low=0, high=7, hot=True)
+    acl_enable: bool = option(
+        False, "Do only what accounts are allowed to whose clients sign their requests (docs/security.md)."
+    )
+    acl_path: str | None = option(
+        None,
+        "The file of accounts; those in the folder `acl` beside it are read, too. By default `plain_acl.yml` beside the file of "
+        "`-c`, or in `conf` of ROCKETMQ_HOME.",
+    )
     region_id: str = option("DefaultRegion", "Region named in send answers and message traces.")
     trace_on: bool = option(True, "What send answers say about message tracing.", hot=True)
     filter_server_nums: int = option(
@@ -281,7 +289,7 @@ class BrokerOptions(OptionTable):
     )
     remote_administration_enable: bool = option(
         False,
-        "Let other machines have the configuration file read again, too; on with --insecure. There is no access control.",
+        "Let other machines have the configuration file read again, too; on with --insecure. With aclEnable, accounts with `admin` may.",
     )
     slave_read_enable: bool = option(False, "Suggest a slave to consumers that are far behind.", hot=True)
     flush_consumer_offset_interval: int = option(5000, "Milliseconds between saves of consumer offsets.", low=10)
@@ -455,7 +463,7 @@ class NamesrvOptions(OptionTable):
     remote_administration_enable: bool = option(
         False,
         "Let other machines change routes, write permissions and the KV configuration, too (`metaq topic delete`, mqadmin); "
-        "on with --insecure. There is no access control.",
+        "on with --insecure. A name server has no accounts.",
     )
     broker_lease_ms: int = option(120_000, "A broker that was not heard of for this long is dropped.", low=1000)
     log_level: str = option(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from metaq.app.files import broker_files
+from metaq.broker.acl import AccessControl
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Notice
 from metaq.broker.environment import Environment, ReadCold, read_at_once
@@ -77,6 +78,7 @@ def open_broker(
     metaq1: Metaq1Settings | None = None,
     make_filter_helper: MakeFilterHelper | None = None,
     leading: bool = True,
+    access: AccessControl | None = None,
     **options: object,
 ) -> Iterator[Broker]:
     """A broker over the folder `root`; closed in order at the end. `files`: what stands for files of the folder."""
@@ -94,7 +96,7 @@ def open_broker(
         environment = Environment(table, store_options, clock, opened, "broker-a", STORE_HOST)
         broker = Broker(
             environment, broker_files(open_file, open_table), call_soon, read_cold=read_cold,
-            gatekeeper=Gatekeeper(authorise, trusted), peers=peers,
+            gatekeeper=access.gatekeeper if access is not None else Gatekeeper(authorise, trusted), peers=peers,
             metaq1=metaq1, make_filter_helper=make_filter_helper,
         )  # fmt: skip
         broker.lead() if leading else broker.follow()

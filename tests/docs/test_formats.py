@@ -9,9 +9,14 @@ import pytest
 from metaq.broker.staged import records as staging_records
 from metaq.broker.transactions import records as transactions_records
 from metaq.model import properties as props
+from metaq.model.access import Action
+from metaq.model.acl.accounts import AclRules
+from metaq.model.acl.judgement import judge, needed
+from metaq.model.acl.secret import Secret
 from metaq.model.topics.system import HALF_TOPIC
 from metaq.model.transactions.staging import Decision, Lifetime, ManifestPart, Outcome, Seal, chunk_crc, part_crc
-from metaq.wire import command, record, staging
+from metaq.wire import command, record, signing, staging
+from metaq.wire.acl.reading import read
 from tests.support import ROOT
 
 FORMATS = ROOT / "docs" / "formats"
@@ -126,3 +131,17 @@ def test_links_inside_the_documentation_lead_somewhere(page):
     """Every relative link of a page names a file that exists."""
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
         assert (ROOT / page.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_acl_file_of_the_page_means_what_the_page_says():
+    """docs/formats/acl.md: the file is read, its text of a refusal is ours, and so is its signature."""
+    page = (FORMATS / "acl.md").read_text()
+    file = read(re.search(r"```yaml acl\n(.*?)```", page, re.DOTALL)[1].encode(), "plain_acl.yml")
+    assert (len(file.white), file.version.counter) == (2, 3)
+    needs = [needed(Action.PUBLISH, "topicA")]
+    verdict = judge(AclRules({"plain_acl.yml": file}), "192.0.2.1", "RocketMQ", lambda _secret: True, needs)
+    assert f"`{verdict.remark}`" in page
+    assert judge(AclRules({"plain_acl.yml": file}), "10.1.0.2", "RocketMQ", lambda _secret: False, needs).allowed
+    content = signing.content({"AccessKey": "rocketmq2", "brokerName": "broker-a"})
+    assert f"`{content.decode()}`" in page
+    assert f"`{signing.signature(content, Secret('12345678'))}`" in page

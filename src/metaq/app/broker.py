@@ -8,7 +8,7 @@ import platform
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import metaq
 from metaq.app.configuration import EVERYWHERE, METAQ1, listen_limits
@@ -38,6 +38,9 @@ from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable
 from metaq.store.message_store import MessageStore
 from metaq.store.reads.pull import ReadResult
+
+if TYPE_CHECKING:
+    from metaq.app.acl_files import AclWatch
 
 log = logging.getLogger(__name__)
 
@@ -97,12 +100,14 @@ class Delivery:
 
 
 class Tasks(NamedTuple):
-    """A broker's work in the event loop beside its protocol servers."""
+    """A broker's work beside its protocol servers."""
 
     delivery: Delivery
     registrations: Sequence[Registration]
     peers: BrokerPeers
     role: RunningRole
+    acl: AclWatch | None
+    """Watches the files of accounts."""
 
 
 class Front(NamedTuple):
@@ -185,6 +190,8 @@ class RunningBroker:
         Raises ConfigError: it cannot have its role, another process took a port, or a registry can never be used.
         """
         await self._tasks.role.take()
+        if self._tasks.acl is not None:
+            self._tasks.acl.start()
         self._tasks.delivery.start(self._broker.deliver)
         await self._serving.start(self._services)
         for registration in self._tasks.registrations:
@@ -194,6 +201,8 @@ class RunningBroker:
     async def close(self) -> None:
         """Unregister, close connections, save, flush, and mark the store as closed."""
         self._timer.cancel()
+        if self._tasks.acl is not None:
+            self._tasks.acl.stop()
         self._tasks.delivery.stop()
         try:
             await self._tasks.role.stop()
@@ -226,18 +235,19 @@ async def start_broker(
         metaq1: settings of MetaQ 1.x; None: it is not served.
         servers: servers of further protocols, not bound yet.
     Raises:
-        ConfigError: a port is taken, a configuration file is broken, or a name server's address is no address.
+        ConfigError: a port is taken, a configuration file or one of accounts is broken, or a name server's address is no address.
         StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
     """
     options, store_options = options.replace(), store_options.replace()
     check_role(options, metaq1)
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
+    acl = _access_control(options)
     front = _front(options, metaq1, name_servers, servers)
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
     await front.serving.bind()
     try:
-        running = _compose((options, store_options, metaq1), clock, disk, front, BrokerPeers(name_servers))
+        running = _compose((options, store_options, metaq1), clock, disk, front, BrokerPeers(name_servers), acl)
     except BaseException:
         # The ports are taken already: they must be free for the next try.
         await front.serving.close()
@@ -273,6 +283,20 @@ def _front(
     return Front(Serving([*servers, *more]), remoting, announced, registrations)
 
 
+def _access_control(options: BrokerOptions) -> AclWatch | None:
+    """Return the accounts that the options ask for; None: everybody may everything. Raises ConfigError."""
+    if not options.acl_enable:
+        return None
+    from metaq.app.acl_files import acl_watch  # only where it is on: it loads a reader of YAML
+
+    loop = asyncio.get_running_loop()
+
+    def call_soon(work: Callable[[], None]) -> None:
+        loop.call_soon_threadsafe(work)
+
+    return acl_watch(options, call_soon)
+
+
 def _name(options: BrokerOptions) -> str:
     return options.broker_name or platform.node() or "DEFAULT_BROKER"
 
@@ -283,6 +307,7 @@ def _compose(
     disk: Disk | None,
     front: Front,
     peers: BrokerPeers,
+    acl: AclWatch | None,
 ) -> RunningBroker:
     options, store_options, metaq1 = settings
     listen_host, port = front.remoting.host, front.remoting.port
@@ -308,20 +333,22 @@ def _compose(
             return BackgroundTable(store.folder.config / file, store.disk)
 
         delivery = Delivery()
+        access = acl.access if acl is not None else None
         environment = Environment(options, store_options, clock, store, _name(options), store_host)
         broker = Broker(
             environment,
             broker_files(open_file, open_table),
             call_soon,
             read_cold=delivery.read,
+            gatekeeper=access.gatekeeper if access is not None else None,
             peers=peers,
             make_helper=predicate_helpers(options, call_soon),
             make_filter_helper=filter_helpers(options, metaq1.options, call_soon) if metaq1 is not None else None,
             metaq1=metaq1,
         )
         role = RunningRole(broker, call_soon, join_address(host, port), front.name_servers, metaq1)
-        services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host)
-        tasks = Tasks(delivery, front.registrations, peers, role)
+        services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host, access)
+        tasks = Tasks(delivery, front.registrations, peers, role, acl)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()

@@ -47,6 +47,8 @@ GROUP_COMMIT: Final = "groupCommitEnable"
 
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104  compared and named in texts; binding it needs the user's consent
+ACL_FILE: Final = "plain_acl.yml"
+"""RocketMQ's name for the file of accounts."""
 
 
 class Configuration(Struct, frozen=True):
@@ -239,15 +241,25 @@ def load(
     for section, given in (flags or {}).items():
         values[section] |= {key: value for key, value in given.items() if value is not None}
     everywhere = rocketmq or server_ini is not None
+    guarded = "broker" in serving and BrokerOptions.read(values["broker"], file or "")[0].acl_enable
+    if guarded:
+        values["broker"].setdefault("acl_path", acl_path(file, environment if environment is not None else os.environ))
     for section in serving:
         if "bind_address" in SECTIONS[section].spellings():
-            warnings += _check_address(section, values[section], everywhere=everywhere, insecure=insecure)
+            if guarded and section == "broker":
+                warnings += _check_guarded(values[section], everywhere=everywhere)
+            else:
+                warnings += _check_address(section, values[section], everywhere=everywhere, insecure=insecure)
             if insecure:  # whoever lets everybody delete topics at the broker wants the routes deleted, too
                 values[section].setdefault("remote_administration_enable", True)
     metaq1 = Metaq1Options.read(values[METAQ1], file or "")[0]
     if metaq1.enable:
         from metaq.app import identity, partition_sections  # here and not above: a broker without 1.x goes without
 
+        if guarded:
+            warnings.append(
+                "clients of MetaQ 1.x cannot sign what they ask for: with aclEnable=true they are answered 403"
+            )
         for name in values[METAQ1]:
             partition_sections.check_value(name, getattr(metaq1, name))
         named = set(values[METAQ1])
@@ -349,6 +361,30 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
     return warnings
 
 
+def acl_path(file: str | None, environment: Mapping[str, str]) -> str:
+    """Return where the main file is looked for if `aclPath` does not say it.
+
+    It is the first place that has one, or the first place: beside the configuration file, `conf` in ROCKETMQ_HOME, or here.
+
+    Args:
+        file: the configuration file; None without one.
+        environment: of the process.
+    """
+    places = [pathlib.Path(file).resolve().parent] if file is not None else []
+    if home := environment.get("ROCKETMQ_HOME"):
+        places.append(pathlib.Path(home) / "conf")
+    found = [place / ACL_FILE for place in places or [pathlib.Path.cwd()]]
+    return str(next((path for path in found if path.is_file()), found[0]))
+
+
+def _check_guarded(values: dict[str, Any], *, everywhere: bool) -> list[str]:
+    address = str(values.setdefault("bind_address", EVERYWHERE if everywhere else LOOPBACK))
+    if address == "localhost" or is_loopback(address):
+        return []
+    text = f"the broker listens on {address}: accounts guard its port for clients, not haListenPort, where whoever connects gets "
+    return [f"{text}a copy of the log: guard that one by a firewall"]
+
+
 def _check_address(section: str, values: dict[str, Any], *, everywhere: bool, insecure: bool) -> list[str]:
     # RocketMQ and MetaQ 1.x listen on all addresses when a file names none, and its author relies on that.
     address = str(values.setdefault("bind_address", EVERYWHERE if everywhere else LOOPBACK))
@@ -357,7 +393,7 @@ def _check_address(section: str, values: dict[str, Any], *, everywhere: bool, in
     if not (everywhere or insecure):
         raise ConfigError(
             f"listening on {address} lets everybody who can reach this machine read, write and delete, for there is no"
-            " access control: add --insecure if that is meant, or listen on 127.0.0.1"
+            " access control: add --insecure if that is meant, or listen on 127.0.0.1; a broker has accounts with aclEnable=true"
         )
     what = {"broker": "broker", "namesrv": "name server"}[section]
     return [f"the {what} listens on {address} without access control: guard its port by a firewall"]

@@ -22,7 +22,7 @@ A broker is configured by flags, by `-o key=value` for any option, by a file (`-
 
 - a RocketMQ `broker.conf` or `namesrv.properties`, as it stands: a key that means nothing here is named in a warning
   (with the nearest one that does), and a key whose neglect would break a promise ([below](#keys-that-stop-the-start):
-  `enableControllerMode=true`, `aclEnable=true`, `tls.*`) stops the start;
+  `enableControllerMode=true`, `tls.*`) stops the start;
 - a `server.ini` of MetaQ 1.x, as it stands ([metaq1-configuration.md](metaq1-configuration.md)), where a wrong key
   stops the start; or
 - a `metaq.toml` with the sections `[broker]`, `[store]`, `[metaq1]` and `[namesrv]`, where a wrong key stops the start,
@@ -40,8 +40,8 @@ not hot stays as it was until a restart, and the log says so. A file that is wro
 terminal is closed.
 
 **Which address.** Without a file, and from a `metaq.toml`, only this machine can connect (127.0.0.1). Another address
-needs `--insecure`, for there is no access control in this version. A file of RocketMQ or of MetaQ 1.x binds all
-addresses, as those do, with a warning. Who can reach a broker may then send, read, and create and delete topics and
+needs `--insecure`, or at a broker accounts (`aclEnable`, [security.md](security.md)). A file of RocketMQ or of MetaQ 1.x binds all
+addresses, as those do, with a warning if there are none. Who can reach a broker may then send, read, and create and delete topics and
 groups. A name server takes changes (a deleted topic's route, write permissions, KV values) from this machine only, as a
 broker the request to read its file again: `--insecure` or `remoteAdministrationEnable=true` lets other machines, too.
 

@@ -26,8 +26,8 @@ _NO_TLS: Final = "TLS is not in this version; clients would be served in plain t
 _TLS_REMEDY: Final = "remove all keys of TLS, and guard the port by a firewall or a tunnel"
 _NO_FAILOVER: Final = "a change of masters by itself is not in this version"
 _NO_METAQ1_SLAVE: Final = "replication by MetaQ 1.x's own protocol is not in this version"
-_NO_USERS: Final = "access control is not in this version, and starting without it would open what was closed"
-_LOCAL: Final = "only if all who can reach the port may do everything, set it to false"
+_NO_USERS: Final = "users of RocketMQ 5.3 are not in this version, and starting without them would open what was closed"
+_LOCAL: Final = "write their accounts into a plain_acl.yml (aclEnable); only if all who can reach the port may do everything, set it to false"
 
 
 def _off(why: str, remedy: str = "set it to false") -> Promise:
@@ -40,7 +40,6 @@ def _unset(why: str, remedy: str = "remove the key") -> Promise:
 
 PROMISES: Final[Mapping[str, Promise]] = {
     # who may do what
-    "aclEnable": _off(_NO_USERS, _LOCAL),
     "authenticationEnabled": _off(_NO_USERS, _LOCAL),  # RocketMQ 5.3
     "authorizationEnabled": _off(_NO_USERS, _LOCAL),  # RocketMQ 5.3
     # encryption

@@ -197,7 +197,7 @@ class Broker:
         else:
             self._bases = UnservedBases(environment, self.appender, self.topics.closed, call_soon)
         self.locks = Locks(environment, tables, gatekeeper)
-        membership = Membership(environment, tables, self.filters, self.locks, self.deletions)
+        membership = Membership(environment, tables, self.filters, self.locks, self.deletions, gatekeeper)
         self.beat, self.beat_in_pieces = membership.beat, membership.beat_in_pieces
         self.unregister, self._notify = membership.unregister, membership.notify
         self.lookup = Lookup(environment, tables, self.deletions)

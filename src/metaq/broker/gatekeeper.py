@@ -7,11 +7,12 @@ the next request on any path is judged by the new rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from metaq.errors import Refused
 from metaq.model.access import Action, Authorise, Caller, CallerKind, administered_locally, everybody
+from metaq.model.topics.topic import RETRY_PREFIX
 
 JUDGEMENTS_MAX: Final = 100_000
 """Cached verdicts at most: a client may ask for any number of invented topics."""
@@ -47,7 +48,7 @@ class Gatekeeper:
         self._watchers: list[Callable[[], None]] = []
 
     def check(self, caller: Caller, action: Action, resource: str) -> None:
-        """Return if the caller may. Raises Refused NO_PERMISSION, with the rules' reason."""
+        """Return if the caller may. Raises Refused NO_PERMISSION or DENIED, with the rules' reason."""
         if self.unguarded:
             return
         judged = caller.kind, action, resource
@@ -66,6 +67,14 @@ class Gatekeeper:
         except Refused:
             return False
         return True
+
+    def check_consumer(self, caller: Caller, group: str, topics: Iterable[str] = ()) -> None:
+        """Check that the caller may consume in a group, and from topics. Raises Refused."""
+        if self.unguarded:
+            return
+        for topic in topics:
+            self.check(caller, Action.SUBSCRIBE, topic)
+        self.check(caller, Action.SUBSCRIBE, RETRY_PREFIX + group)
 
     def trusts(self, caller: Caller) -> bool:
         """Return whether nothing is refused to the caller, so that it may use paths that do not name the resource."""

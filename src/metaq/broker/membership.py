@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from metaq.broker.channel import Channel, Effect, Notice, carry_out
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.part import BrokerPart
 from metaq.broker.pulls.filters import Filters
 from metaq.broker.pulls.locks import Locks
@@ -29,8 +30,15 @@ class Membership(BrokerPart):
     leads = False
 
     def __init__(
-        self, environment: Environment, tables: Tables, filters: Filters, locks: Locks, deletions: Deletions
+        self,
+        environment: Environment,
+        tables: Tables,
+        filters: Filters,
+        locks: Locks,
+        deletions: Deletions,
+        gatekeeper: Gatekeeper,
     ) -> None:
+        self._gatekeeper = gatekeeper
         self._options, self._clock = environment.options, environment.clock
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
         self._filters, self._locks, self._deletions = filters, locks, deletions
@@ -64,6 +72,7 @@ class Membership(BrokerPart):
         self.notify(self._members.beat(channel, language, version, Heartbeat(beat.client_id, (), producers), caller))
         for view in beat.consumers:
             try:
+                self._gatekeeper.check_consumer(caller or channel.caller, view.group, view.subscriptions)
                 self._filters.check_amount(view.group, view.subscriptions)
                 config = self._groups.require(check_consumer_group(view.group), client)
                 unit = UNIT_SUBSCRIBED if view.unit_mode else 0

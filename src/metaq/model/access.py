@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -12,6 +12,9 @@ from msgspec.structs import force_setattr
 from metaq.errors import Reason, Refused
 
 CallerKind: TypeAlias = tuple[str, bool, bool]
+
+WHITE: Final = "*"
+"""Begins identities of callers that were let in by a white list, for their address. No access key does."""
 
 
 class Caller(Struct, frozen=True):
@@ -35,12 +38,15 @@ class Caller(Struct, frozen=True):
     def client(self) -> str:
         """Name of the client that limits per client count for: its proven identity, else its host.
 
-        Never its connection, of which it can open thousands, nor the client id that it says of itself.
+        Never its connection, of which it can open thousands, nor the client id that it says of itself. Callers of a white list
+        are known by their address alone: each host is a client.
         """
-        return self.identity or self.address
+        return self.address if self.identity.startswith(WHITE) else self.identity or self.address
 
     def __post_init__(self) -> None:
-        force_setattr(self, "kind", (self.identity, self.loopback, self.encrypted))
+        # Where the address was the proof, the judgement of one does not hold for another.
+        proven = f"{self.identity} {self.address}" if self.identity.startswith(WHITE) else self.identity
+        force_setattr(self, "kind", (proven, self.loopback, self.encrypted))
 
 
 class Action(enum.Enum):
@@ -57,10 +63,10 @@ class Action(enum.Enum):
 
 
 Authorise: TypeAlias = Callable[[Caller, Action, str], None]
-"""(caller, action, topic or group; without one the request's name): returns if it is allowed, raises Refused
-NO_PERMISSION if not.
+"""(caller, action, resource): returns if it is allowed, raises Refused NO_PERMISSION or DENIED if not.
 
-The answer is kept for all callers of the same `kind` until the rules change. The address is for the text only.
+The resource is a topic, or a group as its retry topic (`%RETRY%group`); "" for what has neither. What changes settings is named
+by its request instead. The answer is kept for all callers of the same `kind` until the rules change.
 """
 
 

@@ -15,6 +15,7 @@ from metaq.net.listener import Listener, SecondPort
 from metaq.net.peer import Peer, Session
 
 if TYPE_CHECKING:
+    from metaq.broker.acl import AccessControl
     from metaq.broker.broker import Broker  # a name server has none, and should not load one
 
 Services = TypeVar("Services")
@@ -34,6 +35,8 @@ class BrokerServices(Struct, frozen=True):
     when_announced: WhenAnnounced
     host: str
     """Host under which clients reach this process, as it tells them."""
+    access: AccessControl | None = None
+    """Accounts, and who is proven to be one; None: everybody may everything."""
 
 
 class Server(Protocol[Services_contra]):

@@ -214,7 +214,7 @@ def test_who_may_not_subscribe_may_not_lock(tmp_path):
     """Neither for another's group nor on a topic that is closed to it."""
 
     def authorise(_who: Caller, what: Action, resource: str) -> None:
-        if resource in ("secret", "theirs"):
+        if resource in ("secret", "%RETRY%theirs"):
             raise Refused(Reason.NO_PERMISSION, f"{resource} is not yours ({what.name})")
 
     secret = MessageQueue("secret", "broker-a", 0)

@@ -188,7 +188,7 @@ def test_pushes_have_numbers_of_their_own(session, peer) -> None:
 
 
 def test_whether_a_peer_may_is_asked_before_a_handler_runs(peer) -> None:
-    """With who it is, what the request does, and the topic that it names, or its name where it names none."""
+    """With who it is, what the request does, and the topic that it names; settings are asked about by the request's name."""
     asked = []
 
     def authorise(who: Caller, action: Action, resource: str) -> None:
@@ -199,10 +199,10 @@ def test_whether_a_peer_may_is_asked_before_a_handler_runs(peer) -> None:
     session = RemotingSession(peer, handling(authorise=authorise))
     feed(session, Command(CHANGE, 1, ext={"topic": "orders"}), Command(ECHO, 2))
     refused, echoed = peer.received()
-    assert (refused.code, refused.remark) == (16, f"{CHANGE}: orders is not yours")
+    assert (refused.code, refused.remark) == (16, f"{CHANGE}: {CHANGE} is not yours")
     assert echoed.code == 0
     here = Caller("127.0.0.1", loopback=True)
-    assert asked == [(here, Action.ADMINISTER, "orders"), (here, Action.OBSERVE, "1")]
+    assert asked == [(here, Action.ADMINISTER, str(CHANGE)), (here, Action.OBSERVE, "")]
 
 
 def test_a_header_that_a_handler_cannot_have_is_refused_before_it(session, peer) -> None:

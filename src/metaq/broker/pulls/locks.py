@@ -148,7 +148,7 @@ class Locks:
             )
         if len(asked.queues) > QUEUES_MAX:
             raise Refused(Reason.INVALID, f"{len(asked.queues)} queues in one request, the limit is {QUEUES_MAX}")
-        self._gatekeeper.check(caller, Action.SUBSCRIBE, asked.group)
+        self._gatekeeper.check_consumer(caller, asked.group)
 
     def _queues_of(self, caller: Caller, topic: str) -> int | str:
         """Return the number of the topic's queues, or the reason why this client may lock none of them."""

@@ -33,7 +33,7 @@ from metaq.broker.stats import Stats
 from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.model import MessageModel, Perm
-from metaq.model.access import Action, Caller, CallerKind
+from metaq.model.access import Caller, CallerKind
 from metaq.model.filters.predicates import PREDICATE
 from metaq.model.filters.subscription import SubscriptionData, subscribe
 from metaq.model.topics.system import TRANSACTION_GROUP
@@ -221,7 +221,7 @@ class PullService(BrokerPart):
                     Reason.BAD_FILTER,
                     f"a subscription of {len(subscription)} bytes, the limit is {SUBSCRIPTION_BYTES_MAX}",
                 )
-            self._gatekeeper.check(caller, Action.SUBSCRIBE, _text(topic))
+            self._gatekeeper.check_consumer(caller, _text(group), (_text(topic),))
             known = self._judge(
                 _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), caller.client,
                 brought=brought,
@@ -360,7 +360,7 @@ class PullService(BrokerPart):
         request = pull.request
         if self._changes() == pull.seen_changes:
             return
-        self._gatekeeper.check(pull.caller, Action.SUBSCRIBE, pull.admission.topic)
+        self._gatekeeper.check_consumer(pull.caller, pull.admission.group.name, (pull.admission.topic,))
         # Its filter came with it, so no heartbeat can change it.
         if request.flags & FILTER:
             return

@@ -81,6 +81,7 @@ CODE_OF: Final[Mapping[Reason, Code]] = {
     Reason.INVALID: Code.ERROR,
     # 403 is the original's code for closed partitions.
     Reason.NO_PERMISSION: Code.FORBIDDEN,
+    Reason.DENIED: Code.FORBIDDEN,
     Reason.NO_TOPIC: Code.ERROR,
     Reason.NO_GROUP: Code.ERROR,
     Reason.NOT_SUBSCRIBED: Code.ERROR,

@@ -162,13 +162,13 @@ class AdminHandlers:
         return _answer_when_done(call, change, extensions.replica_state)
 
     # -- pieces of the log, for those who compare it with another replica's
-    @handles(RequestCode.LOG_CHECKSUMS, headers.LogChecksumsHeader, Action.OBSERVE)
+    # Of all topics' messages, as the bytes below: with access control, only for accounts that administer.
+    @handles(RequestCode.LOG_CHECKSUMS, headers.LogChecksumsHeader, Action.ADMINISTER)
     def _log_checksums(self, call: Call[headers.LogChecksumsHeader]) -> Later:
         reading = self._broker.log_ranges.checksums(call.header.offset, call.header.stop)
         return _answer_when_done(call, reading, extensions.log_checksums)
 
-    # The bytes of all topics' messages: judged as pulls are.
-    @handles(RequestCode.LOG_BYTES, headers.LogBytesHeader, Action.SUBSCRIBE)
+    @handles(RequestCode.LOG_BYTES, headers.LogBytesHeader, Action.ADMINISTER)
     def _log_bytes(self, call: Call[headers.LogBytesHeader]) -> Later:
         reading = self._broker.log_ranges.piece(call.header.offset, call.header.size)
         return _answer_when_done(call, reading, bytes)

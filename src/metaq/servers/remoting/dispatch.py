@@ -48,6 +48,7 @@ CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
     # RocketMQ has no code for bad requests: it answers 1, with the reason as the remark.
     Reason.INVALID: ResponseCode.SYSTEM_ERROR,
     Reason.NO_PERMISSION: ResponseCode.NO_PERMISSION,
+    Reason.DENIED: ResponseCode.SYSTEM_ERROR,  # as RocketMQ's ACL, whose exception is an error like others there
     Reason.NO_TOPIC: ResponseCode.TOPIC_NOT_EXIST,
     Reason.NO_GROUP: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     Reason.NOT_SUBSCRIBED: ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -98,7 +99,7 @@ def when_saved(pending: Pending, then: Callable[[], Command | None]) -> Command 
 
 Identify: TypeAlias = Callable[[Caller, Command], Caller]
 """(the connection's caller, a request) → the request's caller: the connection's unless it is signed. Raises Refused: a
-wrong signature."""
+wrong signature, or none where one is needed."""
 
 
 class Handling(Struct, frozen=True):
@@ -245,10 +246,17 @@ class RemotingSession:
         try:
             if handling.identify is not None:
                 caller = handling.identify(caller, command)
-            handling.gatekeeper.check(caller, handler.action, handler.resource_of(header))
+            for action, resource in handler.needs_of(header):
+                handling.gatekeeper.check(caller, action, resource)
         except Refused as refused:
-            # The request's name: a client that does several things at once must know which of them was refused.
-            raise Refused(refused.reason, f"{handler.name}: {refused.text}") from None
+            # The request's name: a client that does several things at once must know which of them was refused. In front,
+            # but for access control, whose remarks begin with the name of RocketMQ's exception.
+            named = (
+                f"{refused.text}; asked: {handler.name}"
+                if refused.reason is Reason.DENIED
+                else f"{handler.name}: {refused.text}"
+            )
+            raise Refused(refused.reason, named) from None
         return self._made(command, handler.run(Call(self, caller, header, command)))
 
     def _made(self, command: Command, answer: Answer) -> Command | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from msgspec.structs import fields
 
 from metaq.in_pieces import InPieces
 from metaq.model.access import Action, Caller
+from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.net.peer import Peer
 from metaq.saved import Pending
 from metaq.servers.waiting import Parked
@@ -33,8 +34,9 @@ T = TypeVar("T")
 NoHeader = Header
 """Header class of requests that have none."""
 _MARK = "_metaq_handles"
-_RESOURCES = ("topic", "group", "consumer_group", "producer_group")
-"""Header fields with the topic or group that access is judged by; the first that a header has counts."""
+_SETTINGS = (Action.ADMINISTER, Action.REGISTER)
+_GROUPS = ("group", "consumer_group")
+"""Header fields with the group that access is judged by. Producers' groups are not: anybody may be of one, as with RocketMQ."""
 
 
 class Reply(NamedTuple):
@@ -124,16 +126,29 @@ class Handler(Struct, frozen=True):
     """One entry of a server's table."""
 
     name: str
-    """Name of the request: the resource where it names no topic or group."""
+    """Name of the request: what access is judged by where it changes settings."""
     header: type[Header]
     action: Action
-    resource: str
-    """Header field with the topic or group; empty if there is none."""
+    topic: str
+    """Header field with the topic; empty if there is none."""
+    group: str
+    """Header field with the group of consumers; empty if there is none."""
     run: Callable[[Call[Any]], Answer]
 
-    def resource_of(self, header: Header) -> str:
-        """Return the topic or group that the request is about, or its name."""
-        return (getattr(header, self.resource) or self.name) if self.resource else self.name
+    def needs_of(self, header: Header) -> Sequence[tuple[Action, str]]:
+        """Return what the caller must be allowed, all of it: actions and their resources (`metaq.model.access.Authorise`).
+
+        A topic is judged by the request's action; a group always by that of a consumer. What the header does not name is judged
+        by the handler, or by the service behind it.
+        """
+        if self.action in _SETTINGS:
+            return ((self.action, self.name),)
+        topic = getattr(header, self.topic) if self.topic else ""
+        group = getattr(header, self.group) if self.group else ""
+        if not group:
+            return ((self.action, topic or ""),)
+        of_group = Action.SUBSCRIBE, RETRY_PREFIX + group
+        return ((self.action, topic), of_group) if topic else (of_group,)
 
 
 class _Mark(NamedTuple):
@@ -165,12 +180,13 @@ def table_of(*owners: object) -> dict[int, Handler]:
             if mark is None:
                 continue
             known = {field.name for field in fields(mark.header)}
-            # The resource is found once, at the start: the check of access runs for each request.
-            resource = next((name for name in _RESOURCES if name in known), "")
+            # The fields are found once, at the start: the check of access runs for each request.
+            topic = "topic" if "topic" in known else ""
+            group = next((name for name in _GROUPS if name in known), "")
             for code in mark.codes:
                 if code in table:
                     raise ValueError(f"request {request_name(code)} has two handlers")
-                table[code] = Handler(_name(code), mark.header, mark.action, resource, method)
+                table[code] = Handler(_name(code), mark.header, mark.action, topic, group, method)
     return table
 
 

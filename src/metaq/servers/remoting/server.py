@@ -30,6 +30,7 @@ from metaq.servers.remoting.leading import by_leaders
 from metaq.servers.remoting.messages import MessageHandlers
 from metaq.servers.remoting.replies import ASKING, ReplyHandlers
 from metaq.servers.remoting.session import BrokerSession, Workspace
+from metaq.servers.remoting.signed import by_signature
 from metaq.servers.remoting.staging import StagingHandlers
 from metaq.servers.remoting.sweeping import SweptSends
 from metaq.servers.remoting.transactions import BranchHandlers, TransactionHandlers
@@ -58,7 +59,7 @@ class RemotingServer:
         call_soon: brings a call from another thread to the event loop.
         when_announced: calls its argument once the name servers know the topics as they are.
         asking: requests that the server itself can send; by default pushed replies.
-        identify: finds the caller of a signed request.
+        identify: finds the caller of a request that is signed, or should be.
     """
 
     def __init__(
@@ -126,7 +127,8 @@ def remoting_server(
     """Make the server of a broker's `listenPort`, not bound yet. `budget`: of all servers of the process."""
 
     def open_sessions(services: BrokerServices, _: PeerServer[BrokerServices]) -> RemotingServer:
-        return RemotingServer(services.broker, services.call_soon, services.when_announced)
+        identify = None if services.access is None else by_signature(services.access)
+        return RemotingServer(services.broker, services.call_soon, services.when_announced, identify=identify)
 
     return PeerServer(
         "remoting",

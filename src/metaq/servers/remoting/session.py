@@ -24,6 +24,7 @@ from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.kept import Kept
 from metaq.model.access import Action
 from metaq.model.message import host_bytes
+from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.net.peer import Peer
 from metaq.net.sweep import Sweep
 from metaq.net.turns import TURN_BYTES, Source
@@ -71,7 +72,6 @@ SINGLES_BEFORE_JOINING = 8
 """Single requests in a row after which a connection joins the sweep."""
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 _new_tuple = tuple.__new__  # calling the NamedTuple itself costs another Python frame
-
 
 OLD_AT_ONCE: Final = 2
 """Pulls of old messages, 20 to 30 µs each, that one connection has answered before others have a turn."""
@@ -335,17 +335,23 @@ class BrokerSession(RemotingSession):
             if busy is not None:
                 self.send(busy)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
-            self._answer_failure(table.code(row), reply_to, error)
+            if self.handling.identify is not None and isinstance(error, Refused) and error.reason is Reason.DENIED:
+                self._one(
+                    row
+                )  # not the connection's caller, but perhaps this request's: a white list knows its address
+            else:
+                self._answer_failure(table.code(row), reply_to, error)
 
     def _back(self, row: int) -> None:
         """Handle CONSUMER_SEND_MSG_BACK (36) without a Command; a caller that may not is refused by the slow path."""
-        space, gatekeeper = self._workspace, self.handling.gatekeeper
-        table = space.table
+        space, table, gatekeeper = self._workspace, self._workspace.table, self.handling.gatekeeper
         oneway = table.flag(row) & ONEWAY_FLAG
         opaque, binary = reply_to = table.opaque(row), table.binary(row)
         try:
             group, log_offset, level, retries_max, repeated, version = table.back(row)
-            if not (gatekeeper.unguarded or gatekeeper.allows(self.caller, Action.SUBSCRIBE, group.decode())):
+            if not (
+                gatekeeper.unguarded or gatekeeper.allows(self.caller, Action.SUBSCRIBE, RETRY_PREFIX + group.decode())
+            ):
                 self._one(row)
                 return
             if version < RETRY_LIMIT_VERSION:

@@ -1,0 +1,63 @@
+"""Access control by accounts: the gatekeeper of a server that has ACL rules, which may change while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from metaq.broker.gatekeeper import Gatekeeper
+from metaq.model.access import Action, Caller
+from metaq.model.acl.accounts import AclRules
+from metaq.model.acl.judgement import admit, admitted, authorise, needed
+from metaq.model.acl.secret import Secret
+
+
+class AccessControl:
+    """The rules in force, and who asks them.
+
+    Args:
+        rules: those at the start.
+    """
+
+    def __init__(self, rules: AclRules) -> None:
+        self._rules = rules
+        self.gatekeeper: Final = Gatekeeper(self._authorise, self._trusts)
+
+    @property
+    def rules(self) -> AclRules:
+        return self._rules
+
+    def take(self, rules: AclRules) -> None:
+        """Put other rules in force, for the next request on any path."""
+        self._rules = rules
+        self.gatekeeper.changed()
+
+    def identify(self, caller: Caller, access_key: str, signed: Callable[[Secret], bool]) -> Caller:
+        """Return the caller of one request. Raises Denied: nobody is proven, or no such account.
+
+        Args:
+            caller: the connection's.
+            access_key: of the request; "" if it has none.
+            signed: whether the request's signature is right by the given secret. Asked once at most.
+        """
+        admission = admit(self._rules, caller.address, access_key, signed)
+        return replace(caller, identity=admission.identity)
+
+    def _authorise(self, caller: Caller, action: Action, resource: str) -> None:
+        admission = admitted(self._rules, caller.address, caller.identity)
+        if admission is None:
+            # Of no account, or of one that is gone: what `admit` raises says which. A white list that has come since a
+            # connection's only judgement counts for its next signed or unsigned request, not for this one.
+            admission = admit(self._rules, caller.address, caller.identity, _unsigned)
+        # Requests that change settings name themselves: their resource is what RocketMQ calls the request code.
+        authorise(admission, [needed(action, resource)], resource)
+
+    def _trusts(self, caller: Caller) -> bool:
+        admission = admitted(self._rules, caller.address, caller.identity)
+        return admission is not None and admission.trusted
+
+
+def _unsigned(_secret: Secret) -> bool:
+    return False
