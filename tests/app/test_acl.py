@@ -130,6 +130,20 @@ def test_a_slave_that_signs_follows_the_tables_of_its_master(tmp_path) -> None:
     asyncio.run(asyncio.wait_for(act(), PATIENCE))
 
 
+def test_a_slave_that_does_not_sign_is_refused_and_says_so(tmp_path, caplog) -> None:
+    """Its log follows, since the replication port asks for no account; its tables do not."""
+
+    async def act() -> None:
+        unsigned = {**guarded(tmp_path), "acl_credentials": None}
+        async with opened(tmp_path, slave_options=unsigned, **unsigned) as pair:
+            assert await asyncio.to_thread(outcomes, pair.master.address) == ["0", "refused", "refused", "refused"]
+            await until(lambda: "No accessKey is configured" in caplog.text)
+            await pair.same()
+            assert "orders" not in pair.follower.topics.table
+
+    asyncio.run(asyncio.wait_for(act(), PATIENCE))
+
+
 def test_a_brokers_questions_to_others_are_signed(tmp_path) -> None:
     """About staged transactions: a broker that signs is answered, one that does not hears why it is not."""
 
