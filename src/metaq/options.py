@@ -205,6 +205,10 @@ class BrokerOptions(OptionTable):
         "The file of accounts; those in the folder `acl` beside it are read, too. By default `plain_acl.yml` beside the file of "
         "`-c`, or in `conf` of ROCKETMQ_HOME.",
     )
+    acl_credentials: str | None = option(
+        None,
+        "File with the `accessKey` and `secretKey` by which this broker signs what it asks others, as RocketMQ's tools.yml.",
+    )
     region_id: str = option("DefaultRegion", "Region named in send answers and message traces.")
     trace_on: bool = option(True, "What send answers say about message tracing.", hot=True)
     filter_server_nums: int = option(

@@ -8,12 +8,17 @@ import pathlib
 import pytest
 
 from metaq.app.broker import start_broker
+from metaq.app.namesrv import start_namesrv
+from metaq.app.peers import BrokerPeers
+from metaq.broker.staged.peers import NoAnswer, StateOf
+from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
 from metaq.model.acl.secret import Credentials, Secret
-from metaq.options import BrokerOptions, StoreOptions
+from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request
 from metaq.wire.signing import sign
+from tests.app.test_pair import opened, until
 from tests.servers.support import pull_header, send_header
 from tests.support import PATIENCE, eventually, exchange, metaq_command, process, read_line
 
@@ -94,3 +99,102 @@ def test_metaq_broker_starts_with_a_rocketmq_configuration_as_it_stands(tmp_path
     assert "access control is on: 1 accounts" in errors
     assert "without access control" not in errors
     assert SECRET not in errors
+
+
+# ---------------------------------------------------------------- brokers among themselves
+
+OF_BROKERS = f"accounts:\n- accessKey: account-broker\n  secretKey: {SECRET}\n  admin: true\n{ACCOUNT}  topicPerms: [orders=PUB]\n"
+TOOLS = f"accessKey: account-broker\nsecretKey: {SECRET}\n"
+
+
+def guarded(tmp_path: pathlib.Path) -> dict[str, object]:
+    """Options of a broker with accounts, one of which is the brokers'."""
+    main, tools = tmp_path / "plain_acl.yml", tmp_path / "tools.yml"
+    main.write_text(OF_BROKERS)
+    tools.write_text(TOOLS)
+    return {"acl_enable": True, "acl_path": str(main), "acl_credentials": str(tools)}
+
+
+def test_a_slave_that_signs_follows_the_tables_of_its_master(tmp_path) -> None:
+    """As without access control: the log, topics, and the positions of groups; nobody is in a white list."""
+
+    async def act() -> None:
+        both = guarded(tmp_path)
+        async with opened(tmp_path, slave_options=both, **both) as pair:
+            assert await asyncio.to_thread(outcomes, pair.master.address) == ["0", "refused", "refused", "refused"]
+            await pair.same()
+            await until(lambda: "orders" in pair.follower.topics.table)
+            pair.leader.offsets.put("G", "orders", 0, 1)
+            await until(lambda: pair.follower.offsets.get("G", "orders", 0) == 1)
+
+    asyncio.run(asyncio.wait_for(act(), PATIENCE))
+
+
+def test_a_slave_that_does_not_sign_is_refused_and_says_so(tmp_path, caplog) -> None:
+    """Its log follows, since the replication port asks for no account; its tables do not."""
+
+    async def act() -> None:
+        unsigned = {**guarded(tmp_path), "acl_credentials": None}
+        async with opened(tmp_path, slave_options=unsigned, **unsigned) as pair:
+            assert await asyncio.to_thread(outcomes, pair.master.address) == ["0", "refused", "refused", "refused"]
+            await until(lambda: "No accessKey is configured" in caplog.text)
+            await pair.same()
+            assert "orders" not in pair.follower.topics.table
+
+    asyncio.run(asyncio.wait_for(act(), PATIENCE))
+
+
+def test_a_brokers_questions_to_others_are_signed(tmp_path) -> None:
+    """About staged transactions: a broker that signs is answered, one that does not hears why it is not."""
+
+    async def act() -> None:
+        namesrv = await start_namesrv(NamesrvOptions(listen_port=0, kv_config_path=str(tmp_path / "kv.json")))
+        table = BrokerOptions(broker_name="b", listen_port=0, namesrv_addr=namesrv.address, **guarded(tmp_path))
+        broker = await start_broker(table, options(tmp_path, tmp_path)[1])
+        found = []
+        for credentials in (Credentials("account-broker", Secret(SECRET)), None):
+            peers = BrokerPeers([namesrv.address], credentials=credentials)
+            answer = asyncio.get_running_loop().create_future()
+            peers.ask("b", StateOf("t1@b"), answer.set_result)
+            found.append(await asyncio.wait_for(answer, PATIENCE))
+            await peers.close()
+        await broker.close()
+        await namesrv.close()
+        assert not isinstance(found[0], NoAnswer) or "AclException" not in found[0].why
+        assert "No accessKey is configured" in str(found[1])
+
+    asyncio.run(asyncio.wait_for(act(), PATIENCE))
+
+
+def test_credentials_that_cannot_be_read_stop_the_start(tmp_path) -> None:
+    """With the file's name, and without what is in it."""
+    table = guarded(tmp_path)
+    (tmp_path / "tools.yml").write_text(f"secretKey: {SECRET}\n")
+    with pytest.raises(ConfigError, match=r"tools\.yml.*accessKey of the file is missing") as caught:
+        asyncio.run(start_broker(BrokerOptions(listen_port=0, **table), options(tmp_path, tmp_path)[1]))
+    assert SECRET not in str(caught.value)
+
+
+def test_a_transport_signs_each_request_anew_and_leaves_the_callers_fields_alone(tmp_path) -> None:
+    """Also those without an answer."""
+
+    async def act() -> None:
+        broker = await start_broker(
+            BrokerOptions(listen_port=0, broker_name="b", **guarded(tmp_path)), options(tmp_path, tmp_path)[1]
+        )
+        nothing: dict[str, str] = {}
+        transport = Transport(
+            lambda _address, _asked: None, lambda _address: None, lambda _address: None,
+            Credentials("account-broker", Secret(SECRET)),
+        )  # fmt: skip
+        for _ in range(2):
+            asked = Command(RequestCode.GET_BROKER_CONFIG, ext=nothing)
+            assert (await transport.call(broker.address, asked, PATIENCE)).code == 0
+        sent = send()
+        await transport.send_oneway(broker.address, sent)
+        await until(lambda: broker._broker.topics.get("orders") and broker._broker.lookup.max_offset("orders", 0) == 1)
+        assert nothing == {}
+        await transport.close()
+        await broker.close()
+
+    asyncio.run(asyncio.wait_for(act(), PATIENCE))

@@ -12,6 +12,7 @@ from metaq.app.configuration import ACL_FILE
 from metaq.broker.acl import AccessControl
 from metaq.errors import ConfigError
 from metaq.model.acl.accounts import AclRules, reading_order
+from metaq.model.acl.secret import Credentials
 from metaq.options import MIB, BrokerOptions
 from metaq.wire.acl import reading
 
@@ -142,3 +143,11 @@ def acl_watch(options: BrokerOptions, call_soon: Callable[[Callable[[], None]], 
     if not options.acl_path:
         raise ConfigError(f"aclEnable=true needs aclPath, the path of a {ACL_FILE}")
     return AclWatch(AclFiles(pathlib.Path(options.acl_path).expanduser()), call_soon)
+
+
+def credentials_of(options: BrokerOptions) -> Credentials | None:
+    """Return what the broker signs its requests to other brokers with; None: it does not. Raises ConfigError."""
+    if not options.acl_credentials:
+        return None
+    path = str(pathlib.Path(options.acl_credentials).expanduser())
+    return reading.read_credentials(_content(path), path)

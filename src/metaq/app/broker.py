@@ -26,6 +26,7 @@ from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock, SteadyTime
 from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
+from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
 from metaq.net.address import join_address, local_address
 from metaq.net.budget import Budget
@@ -242,12 +243,19 @@ async def start_broker(
     check_role(options, metaq1)
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
-    acl = _access_control(options)
+    acl, credentials = _access_control(options)
     front = _front(options, metaq1, name_servers, servers)
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
     await front.serving.bind()
     try:
-        running = _compose((options, store_options, metaq1), clock, disk, front, BrokerPeers(name_servers), acl)
+        running = _compose(
+            (options, store_options, metaq1),
+            clock,
+            disk,
+            front,
+            BrokerPeers(name_servers, credentials=credentials),
+            (acl, credentials),
+        )
     except BaseException:
         # The ports are taken already: they must be free for the next try.
         await front.serving.close()
@@ -283,18 +291,21 @@ def _front(
     return Front(Serving([*servers, *more]), remoting, announced, registrations)
 
 
-def _access_control(options: BrokerOptions) -> AclWatch | None:
-    """Return the accounts that the options ask for; None: everybody may everything. Raises ConfigError."""
-    if not options.acl_enable:
-        return None
-    from metaq.app.acl_files import acl_watch  # only where it is on: it loads a reader of YAML
+def _access_control(options: BrokerOptions) -> tuple[AclWatch | None, Credentials | None]:
+    """Return the accounts that the options ask for (None: everybody may everything), and what the broker itself signs with.
+
+    Raises ConfigError.
+    """
+    if not (options.acl_enable or options.acl_credentials):
+        return None, None
+    from metaq.app.acl_files import acl_watch, credentials_of  # only where they are wanted: they load a reader of YAML
 
     loop = asyncio.get_running_loop()
 
     def call_soon(work: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(work)
 
-    return acl_watch(options, call_soon)
+    return acl_watch(options, call_soon) if options.acl_enable else None, credentials_of(options)
 
 
 def _name(options: BrokerOptions) -> str:
@@ -307,7 +318,7 @@ def _compose(
     disk: Disk | None,
     front: Front,
     peers: BrokerPeers,
-    acl: AclWatch | None,
+    access: tuple[AclWatch | None, Credentials | None],
 ) -> RunningBroker:
     options, store_options, metaq1 = settings
     listen_host, port = front.remoting.host, front.remoting.port
@@ -333,21 +344,22 @@ def _compose(
             return BackgroundTable(store.folder.config / file, store.disk)
 
         delivery = Delivery()
-        access = acl.access if acl is not None else None
+        acl, credentials = access
+        control = acl.access if acl is not None else None
         environment = Environment(options, store_options, clock, store, _name(options), store_host)
         broker = Broker(
             environment,
             broker_files(open_file, open_table),
             call_soon,
             read_cold=delivery.read,
-            gatekeeper=access.gatekeeper if access is not None else None,
+            gatekeeper=control.gatekeeper if control is not None else None,
             peers=peers,
             make_helper=predicate_helpers(options, call_soon),
             make_filter_helper=filter_helpers(options, metaq1.options, call_soon) if metaq1 is not None else None,
             metaq1=metaq1,
         )
-        role = RunningRole(broker, call_soon, join_address(host, port), front.name_servers, metaq1)
-        services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host, access)
+        role = RunningRole(broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials)
+        services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host, control)
         tasks = Tasks(delivery, front.registrations, peers, role, acl)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:

@@ -18,6 +18,7 @@ from metaq.client.conversation.call import FAULTS, At, Call
 from metaq.client.conversation.name_servers import NameServers
 from metaq.client.shared.transport import Transport
 from metaq.errors import NoRoute
+from metaq.model.acl.secret import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +34,18 @@ class BrokerPeers:
     Args:
         name_servers: addresses; none: other brokers cannot be found.
         look_up_seconds: shortest pause between two look-ups.
+        credentials: what questions are signed with; None: they are not signed.
     """
 
-    def __init__(self, name_servers: Sequence[str], look_up_seconds: float = LOOK_UP_SECONDS) -> None:
-        self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lambda _address: None)
+    def __init__(
+        self,
+        name_servers: Sequence[str],
+        look_up_seconds: float = LOOK_UP_SECONDS,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._transport = Transport(
+            lambda _address, _asked: None, lambda _address: None, lambda _address: None, credentials
+        )
         self._name_servers = NameServers(name_servers) if name_servers else None
         self._look_up_seconds = look_up_seconds
         self._addresses: dict[str, str] = {}

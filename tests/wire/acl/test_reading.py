@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 
 import pytest
@@ -16,7 +17,7 @@ from metaq.model.acl.rights import BOTH, Right
 from metaq.model.acl.secret import Secret
 from metaq.model.topics.topic import DataVersion
 from metaq.wire.acl import tree
-from metaq.wire.acl.reading import read
+from metaq.wire.acl.reading import read, read_credentials
 
 NAME = "plain_acl.yml"
 
@@ -258,3 +259,37 @@ def test_a_damaged_file_is_a_file_or_an_error_without_its_secrets(data):
         read(broken, NAME)
     except ConfigError as error:
         assert "EHEIM7" not in str(error)
+
+
+def test_credentials_are_read_from_rocketmqs_tools_yml():
+    """Two lines, and a token for temporary accounts."""
+    found = read_credentials(b"accessKey: account-one\nsecretKey: 12345678\n", "tools.yml")
+    assert (found.access_key, found.secret_key.reveal(), bool(found.security_token)) == (
+        "account-one",
+        "12345678",
+        False,
+    )
+    found = read_credentials(b"accessKey: account-one\nsecretKey: 12345678\nsecurityToken: abc\n", "tools.yml")
+    assert found.security_token.reveal() == "abc"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is empty"),
+        ("accessKey: account-one\n", "secretKey of the file is missing"),
+        ("accessKey: account-one\nsecretKey: 1234567s\nadmin: true\n", "line 3: the file has an unknown key admin"),
+        ("accessKey: account-one\nsecretKey: short1\n", "line 2: secretKey of the file has 6 characters"),
+        ("- accessKey: account-one\n", "line 1: the file must be a map"),
+        (
+            "accessKey: account-one\nsecretKey: 1234567s\nsecurityToken: [1234567s]\n",
+            "line 3: securityToken must be a text",
+        ),
+    ],
+)
+def test_what_is_wrong_with_credentials_is_told_without_them(text, why):
+    """With the file's name."""
+    with pytest.raises(ConfigError, match=re.escape(why)) as caught:
+        read_credentials(text.encode(), "tools.yml")
+    assert "tools.yml" in str(caught.value)
+    assert "1234567s" not in str(caught.value)

@@ -16,7 +16,7 @@ from metaq.client.conversation.administration import GetReplicaState
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import Caller, ask
 from metaq.client.conversation.scrubbing.comparison import NotComparable
-from metaq.errors import MetaqError, Refused, StoreError
+from metaq.errors import BrokerError, MetaqError, Refused, StoreError
 from metaq.log import RateLimitedLog
 from metaq.model.leadership import MASTERS, CutTail, Epoch, Rank, ReplicaState, parting
 from metaq.net.address import join_address, split_address
@@ -67,6 +67,13 @@ class MasterSearch:
                 state = await ask(self._caller, address, GetReplicaState())
             except FAULTS as error:
                 silent.append(f"{address} ({error})")
+                if isinstance(error, BrokerError):  # by access control, for one: the log may be copied all the same
+                    self._faults.warning(
+                        ("refused", address),
+                        "the broker at %s does not tell its state, nor its tables: %s",
+                        address,
+                        error,
+                    )
             else:
                 if state is None:  # a RocketMQ
                     if ha_address:

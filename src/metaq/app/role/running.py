@@ -25,6 +25,7 @@ from metaq.client.conversation.driver import ask
 from metaq.client.conversation.routes import GetCluster
 from metaq.client.shared.transport import Transport
 from metaq.errors import BrokerError, ConfigError, MetaqError, Reason, Refused
+from metaq.model.acl.secret import Credentials
 from metaq.model.leadership import ASYNC_MASTER, MASTERS, SLAVE, ReplicaState
 from metaq.option_table import decide
 from metaq.servers.server import BrokerServices, CallSoon
@@ -54,6 +55,7 @@ class RunningRole:
         address: the broker's, as it is registered.
         announced: the registration at the name servers.
         metaq1: None: no clients of MetaQ 1.x are served.
+        credentials: what requests to other brokers are signed with; None: they are not signed.
     """
 
     def __init__(
@@ -63,11 +65,14 @@ class RunningRole:
         address: str,
         announced: NameServerRegistration,
         metaq1: Metaq1Settings | None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._broker, self._roles, self._call_soon, self._announced = broker, broker.roles, call_soon, announced
         self._address, self._metaq1 = address, metaq1
         self._loop = asyncio.get_running_loop()
-        self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lambda _address: None)
+        self._transport = Transport(
+            lambda _address, _asked: None, lambda _address: None, lambda _address: None, credentials
+        )
         self._mender: Mender | None = None
         self._slave: Slave | None = None
         self._lost: LostTail | None = None

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from metaq.errors import ClientClosed, ConnectionFailed, RemoteProtocolError, RequestTimeout
+from metaq.model.acl.secret import Credentials
 from metaq.net.dialer import dial
 from metaq.net.peer import Peer, Session
 from metaq.wire.codes import request_name
 from metaq.wire.command import LENGTH_BYTES, ONEWAY_FLAG, RESPONSE_FLAG, Command, decode, encode, frame_bytes
+from metaq.wire.signing import sign
 
 log = logging.getLogger("metaq.client")
 
@@ -118,9 +120,19 @@ class Transport:
     """All connections of one client core, on one event loop."""
 
     def __init__(
-        self, on_request: OnRequest, on_connected: Callable[[str], None], on_lost: Callable[[str], None]
+        self,
+        on_request: OnRequest,
+        on_connected: Callable[[str], None],
+        on_lost: Callable[[str], None],
+        credentials: Credentials | None = None,
     ) -> None:
-        """Args: on_connected: called with the address; a task that it starts is the first to send on the connection."""
+        """Args:
+        on_request: see there.
+        on_connected: called with the address; a task that it starts is the first to send on the connection.
+        on_lost: called with the address of a connection that broke.
+        credentials: what all requests are signed with; None: they are not signed.
+        """
+        self._credentials = credentials
         self.on_request, self._on_connected, self._on_lost = on_request, on_connected, on_lost
         self._sessions: dict[str, ClientSession] = {}
         self._dialling: dict[str, asyncio.Task[ClientSession]] = {}
@@ -152,7 +164,7 @@ class Transport:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         session = self._sessions.get(address) or await self._connect(address, min(timeout, CONNECT_SECONDS))
-        command.opaque = next(self._opaque) & _OPAQUE_MASK  # Java reads it as a signed 32-bit number.
+        self._complete(command)
         future = session.request(command)
         timer = loop.call_at(deadline, _expire, future, address, command.code, timeout)
         try:
@@ -168,9 +180,16 @@ class Transport:
         Raises ConnectionFailed, `sent` False: it was not; ClientClosed.
         """
         session = self._sessions.get(address) or await self._connect(address, timeout)
-        command.opaque = next(self._opaque) & _OPAQUE_MASK
+        self._complete(command)
         command.flag |= ONEWAY_FLAG
         session.send_oneway(command)
+
+    def _complete(self, command: Command) -> None:
+        """Give a request its number and its signature."""
+        command.opaque = next(self._opaque) & _OPAQUE_MASK  # Java reads it as a signed 32-bit number.
+        if self._credentials is not None:
+            command.ext = dict(command.ext)  # the caller's own, which others may have too
+            sign(command, self._credentials)
 
     def keep_only(self, addresses: set[str]) -> None:
         """Close connections to addresses that no route mentions, unless a response is awaited there."""

@@ -18,7 +18,7 @@ from metaq.model.access import WHITE
 from metaq.model.acl.accounts import KEY_CHARS_MIN, Account, AclFile
 from metaq.model.acl.addresses import NOBODY, AddressPattern, BadPattern, parse_pattern
 from metaq.model.acl.rights import BadRight, Right, parse_right
-from metaq.model.acl.secret import Secret
+from metaq.model.acl.secret import Credentials, Secret
 from metaq.model.topics.topic import DataVersion
 from metaq.wire.acl.tree import Node, parse, wrong
 
@@ -29,6 +29,7 @@ FILE_KEYS: Final = (WHITE_LIST, ACCOUNTS, DATA_VERSION)
 ACCOUNT_KEYS: Final = (
     "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm", "topicPerms", "groupPerms",
 )  # fmt: skip
+CREDENTIAL_KEYS: Final = ("accessKey", "secretKey", "securityToken")
 VERSION_KEYS: Final = ("counter", "timestamp", "stateVersion")
 
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -48,12 +49,27 @@ def read(data: bytes, name: str) -> AclFile:
 
     Raises ConfigError: file, line and reason.
     """
+    return of_tree(parse(_decoded(data, name), name), name)
+
+
+def _decoded(data: bytes, name: str) -> str:
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{name}, line {line}: byte {error.start} is not UTF-8") from None
-    return of_tree(parse(text, name), name)
+
+
+def read_credentials(data: bytes, name: str) -> Credentials:
+    """Read what a client signs with, as RocketMQ's `tools.yml` has it. Raises ConfigError, as `read`."""
+    root = parse(_decoded(data, name), name)
+    if root is None:
+        raise ConfigError(f"{name} is empty: accessKey and secretKey are wanted")
+    fields = _fields(root, name, CREDENTIAL_KEYS, "the file")
+    key, secret = (_key(root, name, fields, one, "of the file") for one in CREDENTIAL_KEYS[:2])
+    token = fields.get(CREDENTIAL_KEYS[2])
+    text = "" if token is None or token.null else _text(token, name, CREDENTIAL_KEYS[2])
+    return Credentials(key, Secret(secret), Secret(text))
 
 
 def of_tree(root: Node | None, name: str) -> AclFile:
