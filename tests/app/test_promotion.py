@@ -16,7 +16,8 @@ from msgspec import structs
 from metaq import aio
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.namesrv import start_namesrv
-from metaq.app.role.lost_tail import longest
+from metaq.app.role.lost_tail import longer
+from metaq.app.role.torn import slaves_of
 from metaq.broker.broker import Broker
 from metaq.client.conversation.administration import GetReplicaState, Promote, StepDown
 from metaq.client.conversation.call import Call
@@ -408,6 +409,10 @@ def test_a_master_that_lost_the_end_of_its_log_gets_it_from_its_slave(tmp_path):
             assert sorted(await consume(brokers, 60)) == list(range(60))
 
     asyncio.run(body())
+
+
+def longest(broker: Broker, others: list[tuple[str, ReplicaState]]) -> tuple[str, ReplicaState] | None:
+    return longer(broker, slaves_of(broker, others))
 
 
 def test_only_a_slave_of_the_newest_epoch_gives_back_what_was_lost(tmp_path):

@@ -10,10 +10,12 @@ import shutil
 import pytest
 from msgspec import structs
 
-from metaq.app.role.torn import first_difference, to_compare, untorn
+from metaq.app.role import torn
+from metaq.app.role.torn import first_difference, slaves_of, to_compare
+from metaq.client.conversation.scrubbing.comparison import Comparison
 from metaq.clock import FakeClock
 from metaq.model.leadership import Epoch, ReplicaState
-from metaq.model.scrub import LogChecksums
+from metaq.model.scrub import RANGE_BYTES, RANGES_MAX, LogChecksums
 from tests.app.test_pair import until
 from tests.app.test_promotion import Brokers, consume, opened, send
 from tests.broker.support import open_broker
@@ -147,6 +149,10 @@ def test_a_process_that_was_killed_has_torn_nothing(tmp_path):
         assert not broker.roles.torn
 
 
+def untorn(broker, others):
+    return torn.untorn(broker, slaves_of(broker, others))
+
+
 def test_who_has_the_right_records(tmp_path):
     """A slave of the same history, that is not torn itself, and has what may be torn here."""
     with open_broker(tmp_path, FakeClock()) as broker:
@@ -185,3 +191,21 @@ def test_what_is_not_synced_yet_is_waited_for(monkeypatch, synced):
         return told, told
 
     assert asyncio.run(first_difference(ask_both, range(10, 500))) is None
+
+
+def test_a_long_comparison_is_waited_for_while_it_goes_on():
+    """Only a replica that does not go on is given up: a part of many GB takes longer than that."""
+    waits, end = list[float](), 40 * RANGES_MAX * RANGE_BYTES
+
+    class Patience:
+        def reschedule(self, when):
+            waits.append(when)
+
+    async def ask_both(call):
+        told = LogChecksums(0, end, 1 << 40, "/log", (7,) * RANGES_MAX if call.offset < call.stop else ())
+        return told, told
+
+    comparison = Comparison(end, start=10)
+    asyncio.run(torn._walk(ask_both, comparison, Patience()))
+    assert comparison.place == end
+    assert len(waits) >= 39

@@ -127,6 +127,10 @@ class ReplicaState(Struct, frozen=True, rename="camel"):
         return rank(self.epochs)
 
 
+Found: TypeAlias = tuple[str, ReplicaState]
+"""A replica's address, and its state."""
+
+
 def parting(own: Sequence[Epoch], own_end: int, others: Sequence[Epoch], other_end: int) -> int:
     """Return the LogOffset up to which two logs with these epochs and ends are the same.
 

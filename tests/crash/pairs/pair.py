@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from metaq.app.role.lost_tail import longest, mend_torn
+from metaq.app.role.both_logs import AskBoth
+from metaq.app.role.lost_tail import longer, mend_torn
 from metaq.app.role.master import MasterSearch, NoCommonHistory
-from metaq.app.role.torn import AskBoth
+from metaq.app.role.torn import slaves_of
 from metaq.client.conversation.call import Call
 from metaq.clock import FakeClock
 from metaq.in_pieces import finish
@@ -114,13 +115,13 @@ class Pair:
     def _after_crash(self, leader: Side) -> None:
         other = self.follower
         if other.is_up and not self.is_cut:
-            others = [(ADDRESSES[other.name], other.there.roles.state())]
-            mending = mend_torn(leader.there, others, lambda _address: self._asking(leader, other))
+            slaves = slaves_of(leader.there, [(ADDRESSES[other.name], other.there.roles.state())])
+            mending = mend_torn(leader.there, slaves, lambda _address: self._asking(leader, other))
             found = self._run(mending, leader)
             if found is not None:
                 self.life.tell(f"{leader.name} cuts its log at {leader.log_store.log.end}: behind that it is torn")
             else:
-                found = longest(leader.there, others)
+                found = longer(leader.there, slaves)
             if found is not None:
                 self.life.tell(f"{leader.name} copies what it has lost from {other.name}, up to {found[1].log_end}")
                 self.archive.hold_against(self.life, leader)

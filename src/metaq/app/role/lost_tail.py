@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from metaq.app.role.pending import all_ended
-from metaq.app.role.torn import AskBoth, first_difference, to_compare, untorn
+from metaq.app.role.both_logs import AskBoth
+from metaq.app.role.torn import cut_torn, first_difference, longest, to_compare, untorn
 from metaq.broker.broker import Broker
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.scrubbing.comparison import NotComparable
 from metaq.errors import Refused
-from metaq.model.leadership import ReplicaState, parting
+from metaq.model.leadership import Found
 from metaq.net.address import join_address, split_address
 from metaq.servers.ha.slave import Following
 from metaq.servers.server import CallSoon
@@ -28,35 +28,23 @@ STALLED_SECONDS: Final = 10.0
 """A slave from which nothing comes for so long is not waited for any more, s."""
 
 
-def longest(broker: Broker, others: Sequence[tuple[str, ReplicaState]]) -> tuple[str, ReplicaState] | None:
-    """Return the one of these slaves that has the most of this log beyond its end; None: none has more. Pure.
+def longer(broker: Broker, slaves: Iterable[Found]) -> Found | None:
+    """Return the one that has the most of this master's log beyond its end; None: none has more. Pure.
 
-    `others`: brokers of this name, by address and state.
+    `slaves`: as `slaves_of` returns them.
     """
-    kept, end = broker.roles.kept, broker.store.log.end
-    longer = [
-        (address, state)
-        for address, state in others
-        # Of the same newest epoch: what another has beyond the begin of this master's epoch may be of the leader before.
-        if not state.leads
-        and state.rank == kept.rank
-        and state.log_end > end
-        and parting(kept.epochs, end, state.epochs, state.log_end) == end
-    ]
-    return max(longer, key=lambda one: one[1].log_end, default=None)
+    return longest(one for one in slaves if one[1].log_end > broker.store.log.end)
 
 
-async def mend_torn(
-    broker: Broker, others: Sequence[tuple[str, ReplicaState]], asking: Callable[[str], AskBoth]
-) -> tuple[str, ReplicaState] | None:
+async def mend_torn(broker: Broker, slaves: Iterable[Found], asking: Callable[[str], AskBoth]) -> Found | None:
     """Cut this master's log where a power cut has torn it. Returns the slave from which the rest is copied; None: nothing is torn.
 
     Only before the broker leads; it follows when something was cut.
 
-    Args: others: as to `longest`. asking: asks this broker and the one at an address.
-    Raises StoreError, OSError: the log could not be cut.
+    Args: slaves: as `slaves_of` returns them. asking: asks this broker and the one at an address.
+    Raises StoreError, OSError, Refused: the log could not be cut.
     """
-    if (found := untorn(broker, others)) is None:
+    if (found := untorn(broker, slaves)) is None:
         return None
     address, state = found
     try:
@@ -72,26 +60,18 @@ async def mend_torn(
         broker.roles.torn = range(min(max(torn.start, state.log_end), torn.stop), torn.stop)
         return None
     broker.follow(for_now=True)
-    end, writer = broker.store.log.end, broker.store.writer
-    aside = await asyncio.to_thread(writer.keep_behind, place)
-    await asyncio.to_thread(writer.truncate, place)
-    await all_ended(broker.log_was_cut())
+    await cut_torn(broker, place, "this log", f"the slave at {address}")
     broker.roles.torn = range(0)
-    log.error(
-        "a power cut has torn this log at log offset %d: %d bytes with %d records are copied anew from the slave at %s; what was here is "
-        "kept in %s",
-        place, end - place, aside.records, address, aside.kept.folder if aside.kept else "no file: it was empty",
-    )  # fmt: skip
     return found
 
 
 class LostTail:
     """Copies it. Only while the broker takes nothing else.
 
-    Args: found: address and state of the slave, see `longest`.
+    Args: found: the slave, see `longer`.
     """
 
-    def __init__(self, broker: Broker, call_soon: CallSoon, found: tuple[str, ReplicaState]) -> None:
+    def __init__(self, broker: Broker, call_soon: CallSoon, found: Found) -> None:
         self._broker, (self._address, self._state) = broker, found
         self._following = Following(broker, call_soon, self._find, lambda: None)
 

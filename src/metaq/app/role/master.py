@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from metaq.app.registration import NameServerRegistration
-from metaq.app.role.pending import all_ended, ended
-from metaq.app.role.torn import AskBoth, asking, first_difference, is_torn, to_compare
+from metaq.app.role.both_logs import AskBoth, asking
+from metaq.app.role.pending import ended
+from metaq.app.role.torn import cut, cut_torn, first_difference, is_torn, to_compare
 from metaq.broker.broker import Broker
 from metaq.client.conversation.administration import GetReplicaState
 from metaq.client.conversation.call import FAULTS
@@ -178,8 +179,7 @@ class MasterSearch:
         tail = CutTail(place, end, aside.records, _largest(aside.queues), folder, broker.clock.now_ms())
         # It is told from now on, also if this process ends before the log is cut; the epochs tell until then that it is to be.
         await ended(self._roles.keep(self._roles.with_cut(tail)))
-        await asyncio.to_thread(broker.store.writer.truncate, place)
-        await all_ended(broker.log_was_cut())
+        await cut(broker, place)
         log.error(
             "this log and that of the master at %s have parted at log offset %d%s: %d bytes with %d records were cut off here%s; "
             "they are kept in %s, which `metaq store dump` reads",
@@ -192,16 +192,8 @@ class MasterSearch:
         part = to_compare(self._broker, state) if self._roles.torn or compared != self._compared else range(0)
         place = await first_difference(self._asking(address), part) if part else None
         if place is not None:
-            writer, end = self._broker.store.writer, self._broker.store.log.end
-            aside = await asyncio.to_thread(writer.keep_behind, place)
-            await asyncio.to_thread(writer.truncate, place)
-            await all_ended(self._broker.log_was_cut())
-            log.error(
-                "a power cut has torn %s at log offset %d, where the two differ: %d bytes with %d records are copied anew from the "
-                "master at %s; what was here is kept in %s",
-                "the master's log" if is_torn(state) else "this log", place, end - place, aside.records, address,
-                aside.kept.folder if aside.kept else "no file: it was empty",
-            )  # fmt: skip
+            torn = "the master's log" if is_torn(state) else "this log"
+            await cut_torn(self._broker, place, torn, f"the master at {address}")
         self._roles.torn, self._compared = range(0), compared
 
     def _asking(self, address: str) -> AskBoth:

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from metaq.app.registration import NameServerRegistration
 from metaq.app.role.configured import check_role
@@ -26,7 +26,7 @@ from metaq.client.conversation.routes import GetCluster
 from metaq.client.shared.transport import Transport
 from metaq.errors import BrokerError, ConfigError, MetaqError, Reason, Refused
 from metaq.model.acl.secret import Credentials
-from metaq.model.leadership import ASYNC_MASTER, MASTERS, SLAVE, ReplicaState
+from metaq.model.leadership import ASYNC_MASTER, MASTERS, SLAVE, Found, ReplicaState
 from metaq.option_table import decide
 from metaq.servers.server import BrokerServices, CallSoon
 
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from metaq.app.role.slave import Slave
 
 log = logging.getLogger(__name__)
-
-Found: TypeAlias = tuple[str, ReplicaState]
-"""A broker's address, and its state."""
 
 HAND_OVER_SECONDS: Final = 40.0
 """Longest wait for what the old master has taken last, s. Within `metaq.client.conversation.administration.CHANGE_SECONDS`."""
@@ -95,7 +92,8 @@ class RunningRole:
         if kept.role:
             self._set(kept.role, kept.broker_id)
         options = self._broker.options
-        if options.broker_role != SLAVE and (successor := await self._find_successor()) is not None:
+        others = await self._others() if options.broker_role != SLAVE else []
+        if (successor := self._successor(others)) is not None:
             await self._give_way(*successor)
         check_role(options, self._metaq1, found=bool(self._roles.kept.role))
         if options.broker_role == SLAVE:
@@ -104,7 +102,7 @@ class RunningRole:
             self._follow()
             return
         if not self._broker.store.recovered.in_order:
-            await self._after_crash()
+            await self._after_crash(others)
         self._broker.lead()
 
     async def _give_way(self, address: str, state: ReplicaState) -> None:
@@ -120,15 +118,16 @@ class RunningRole:
         await ended(self._roles.keep(self._roles.following(number, address)))
         self._set(SLAVE, number)
 
-    async def _after_crash(self) -> None:
+    async def _after_crash(self, others: list[Found]) -> None:
         """Lead the log that is there, with what slaves have of it: a power cut may have torn it, or taken its end."""
-        from metaq.app.role.lost_tail import LostTail, longest, mend_torn  # as in `_follow`
-        from metaq.app.role.torn import asking
+        from metaq.app.role.both_logs import asking  # as in `_follow`
+        from metaq.app.role.lost_tail import LostTail, longer, mend_torn
+        from metaq.app.role.torn import slaves_of
 
-        others = await self._others()
-        found = await mend_torn(self._broker, others, functools.partial(asking, self._broker, self._transport))
+        slaves = slaves_of(self._broker, others)
+        found = await mend_torn(self._broker, slaves, functools.partial(asking, self._broker, self._transport))
         if found is None:
-            found = longest(self._broker, others)
+            found = longer(self._broker, slaves)
         if found is not None:
             if self._broker.store.state.follows is None:
                 self._broker.follow(for_now=True)
@@ -221,9 +220,9 @@ class RunningRole:
         asked = [(address, await self._ask(address)) for address in await self._registered()]
         return [(address, state) for address, state in asked if state is not None]
 
-    async def _find_successor(self) -> Found | None:
+    def _successor(self, others: list[Found]) -> Found | None:
         """Return the broker that leads in a later epoch; None: there is none."""
-        later = [one for one in await self._others() if one[1].leads and one[1].rank > self._roles.kept.rank]
+        later = [one for one in others if one[1].leads and one[1].rank > self._roles.kept.rank]
         return max(later, key=lambda one: one[1].rank, default=None)
 
     async def _check_number(self) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final, cast
+from typing import Final
 
+from metaq.app.role.both_logs import asking, next_call
 from metaq.app.role.master import MasterSearch
-from metaq.app.role.own_log import own_outcome
 from metaq.broker.broker import Broker
 from metaq.client.conversation.administration import GetReplicaState
-from metaq.client.conversation.call import FAULTS, Call
+from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import Caller, ask
 from metaq.client.conversation.scrubbing.calls import GetLogChecksums
 from metaq.client.conversation.scrubbing.comparison import Comparison, NotComparable
@@ -124,17 +124,10 @@ class Scrubbing:
             )
 
     async def _walk(self, comparison: Comparison, master: str, history: int) -> None:
-        steps, outcomes, before = comparison.steps(), cast("Any", None), comparison.compared
-
-        def advance() -> Call[Any] | None:
-            try:
-                return steps.send(outcomes)
-            except StopIteration:
-                return None
-
-        # In a thread: where logs differ, megabytes are compared.
-        while (call := await asyncio.to_thread(advance)) is not None:
-            outcomes = await asyncio.gather(ask(self._caller, master, call), own_outcome(self._broker, call))
+        steps, outcomes, before = comparison.steps(), None, comparison.compared
+        ask_both = asking(self._broker, self._caller, master)
+        while (call := await next_call(steps, outcomes)) is not None:
+            outcomes = await ask_both(call)
             if self._broker.replicas.history != history:
                 raise NotComparable("this log was cut meanwhile")
             self._report(comparison.differences)

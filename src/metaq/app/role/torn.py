@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Iterable
+from typing import Final
 
-from metaq.app.role.own_log import own_outcome
+from metaq.app.role.both_logs import AskBoth, next_call
+from metaq.app.role.pending import all_ended
 from metaq.broker.broker import Broker
-from metaq.client.conversation.call import Call
-from metaq.client.conversation.driver import Caller, ask
 from metaq.client.conversation.scrubbing.comparison import Comparison
-from metaq.model.leadership import ReplicaState, parting
+from metaq.model.leadership import Found, ReplicaState, parting
 
 log = logging.getLogger(__name__)
-
-AskBoth: TypeAlias = Callable[[Call[Any]], Awaitable[tuple[Any, Any]]]
-"""Has both replicas answer: the other one's outcome, and this broker's."""
 
 LONG_BYTES: Final = 1 << 30
 """A comparison of more than that is announced: it takes seconds, and nothing is copied meanwhile."""
@@ -45,28 +41,30 @@ def is_torn(state: ReplicaState) -> bool:
     return state.torn_from < state.torn_end
 
 
-def untorn(broker: Broker, others: Sequence[tuple[str, ReplicaState]]) -> tuple[str, ReplicaState] | None:
-    """Return the slave with the longest log that is right where this master's may be torn; None: there is none. Pure."""
+def slaves_of(broker: Broker, others: Iterable[Found]) -> list[Found]:
+    """Return those of the others that have copied this master's log, and nothing else. Pure."""
     kept, end = broker.roles.kept, broker.store.log.end
-    right = [
+    return [
         (address, state)
         for address, state in others
+        # Of the same newest epoch: what another has beyond the begin of this master's epoch may be of the leader before.
         if not state.leads
         and state.rank == kept.rank
-        and not is_torn(state)
-        and to_compare(broker, state)
         and parting(kept.epochs, end, state.epochs, state.log_end) == min(end, state.log_end)
     ]
-    return max(right, key=lambda one: one[1].log_end, default=None)
 
 
-def asking(broker: Broker, caller: Caller, address: str) -> AskBoth:
-    """Return what asks this broker and the one at an address."""
+def longest(slaves: Iterable[Found]) -> Found | None:
+    """Return the one with the longest log; None: there is none. Pure."""
+    return max(slaves, key=lambda one: one[1].log_end, default=None)
 
-    async def ask_both(call: Call[Any]) -> tuple[Any, Any]:
-        return await asyncio.gather(ask(caller, address, call), own_outcome(broker, call))
 
-    return ask_both
+def untorn(broker: Broker, slaves: Iterable[Found]) -> Found | None:
+    """Return the slave with the longest log that is right where this master's may be torn; None: there is none. Pure.
+
+    `slaves`: as `slaves_of` returns them.
+    """
+    return longest(one for one in slaves if not is_torn(one[1]) and to_compare(broker, one[1]))
 
 
 async def first_difference(ask_both: AskBoth, part: range) -> int | None:
@@ -94,16 +92,31 @@ async def first_difference(ask_both: AskBoth, part: range) -> int | None:
 
 async def _walk(ask_both: AskBoth, comparison: Comparison, patience: asyncio.Timeout) -> None:
     """Compare up to the first difference, or as far as both are durable."""
-    steps, outcomes = comparison.steps(), cast("Any", None)
-
-    def advance() -> Call[Any] | None:
-        try:
-            return steps.send(outcomes)
-        except StopIteration:
-            return None
-
-    while not comparison.differences and (call := await asyncio.to_thread(advance)) is not None:
-        before = comparison.place
-        outcomes = await ask_both(call)
-        if comparison.place > before:
+    steps, outcomes, place = comparison.steps(), None, comparison.place
+    while not comparison.differences and (call := await next_call(steps, outcomes)) is not None:
+        if comparison.place > place:
+            place = comparison.place
             patience.reschedule(asyncio.get_running_loop().time() + SYNC_SECONDS)
+        outcomes = await ask_both(call)
+
+
+async def cut_torn(broker: Broker, place: int, torn: str, source: str) -> None:
+    """Cut this log where the two differ, keep aside what lies behind, and say so: it is to be copied anew.
+
+    Args: torn: whose log the power cut has torn. source: from where it is copied.
+    Raises StoreError, OSError, Refused: it could not be cut, or not kept.
+    """
+    end = broker.store.log.end
+    aside = await asyncio.to_thread(broker.store.writer.keep_behind, place)
+    await cut(broker, place)
+    log.error(
+        "a power cut has torn %s at log offset %d, where the two differ: %d bytes with %d records are copied anew from %s; what was here "
+        "is kept in %s",
+        torn, place, end - place, aside.records, source, aside.kept.folder if aside.kept else "no file: it was empty",
+    )  # fmt: skip
+
+
+async def cut(broker: Broker, place: int) -> None:
+    """Cut a log that nothing is appended to, and take the tables back with it. Raises StoreError, OSError, Refused."""
+    await asyncio.to_thread(broker.store.writer.truncate, place)
+    await all_ended(broker.log_was_cut())
