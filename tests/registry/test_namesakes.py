@@ -100,6 +100,7 @@ def test_two_that_do_not_settle_it_meet_again_soon(monkeypatch):
         await asyncio.gather(looking, return_exceptions=True)
 
     asyncio.run(body())
+    assert outcomes == []
 
 
 def test_one_with_which_nothing_is_settled_is_met_again_though_its_address_is_not_listed_any_more(caplog):

@@ -246,10 +246,10 @@ def load(
         values["broker"].setdefault("acl_path", acl_path(file, environment if environment is not None else os.environ))
     for section in serving:
         if "bind_address" in SECTIONS[section].spellings():
-            if guarded and section == "broker":
-                warnings += _check_guarded(values[section], everywhere=everywhere)
-            else:
-                warnings += _check_address(section, values[section], everywhere=everywhere, insecure=insecure)
+            has_accounts = guarded and section == "broker"
+            warnings += _check_address(
+                section, values[section], everywhere=everywhere, insecure=insecure, has_accounts=has_accounts
+            )
             if insecure:  # whoever lets everybody delete topics at the broker wants the routes deleted, too
                 values[section].setdefault("remote_administration_enable", True)
     metaq1 = Metaq1Options.read(values[METAQ1], file or "")[0]
@@ -377,19 +377,16 @@ def acl_path(file: str | None, environment: Mapping[str, str]) -> str:
     return str(next((path for path in found if path.is_file()), found[0]))
 
 
-def _check_guarded(values: dict[str, Any], *, everywhere: bool) -> list[str]:
-    address = str(values.setdefault("bind_address", EVERYWHERE if everywhere else LOOPBACK))
-    if address == "localhost" or is_loopback(address):
-        return []
-    text = f"the broker listens on {address}: accounts guard its port for clients, not haListenPort, where whoever connects gets "
-    return [f"{text}a copy of the log: guard that one by a firewall"]
-
-
-def _check_address(section: str, values: dict[str, Any], *, everywhere: bool, insecure: bool) -> list[str]:
+def _check_address(
+    section: str, values: dict[str, Any], *, everywhere: bool, insecure: bool, has_accounts: bool
+) -> list[str]:
     # RocketMQ and MetaQ 1.x listen on all addresses when a file names none, and its author relies on that.
     address = str(values.setdefault("bind_address", EVERYWHERE if everywhere else LOOPBACK))
     if address == "localhost" or is_loopback(address):
         return []
+    if has_accounts:
+        text = f"the broker listens on {address}: accounts guard its port for clients, not haListenPort, where whoever connects gets "
+        return [f"{text}a copy of the log: guard that one by a firewall"]
     if not (everywhere or insecure):
         raise ConfigError(
             f"listening on {address} lets everybody who can reach this machine read, write and delete, for there is no"

@@ -43,9 +43,7 @@ class BrokerPeers:
         look_up_seconds: float = LOOK_UP_SECONDS,
         credentials: Credentials | None = None,
     ) -> None:
-        self._transport = Transport(
-            lambda _address, _asked: None, lambda _address: None, lambda _address: None, credentials
-        )
+        self._transport = Transport(credentials=credentials)
         self._name_servers = NameServers(name_servers) if name_servers else None
         self._look_up_seconds = look_up_seconds
         self._addresses: dict[str, str] = {}

@@ -100,7 +100,7 @@ class NameServerRegistration:
         def lost(address: str) -> None:
             registrar.lost(address)
 
-        self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lost)
+        self._transport = Transport(on_lost=lost)
         registrar = self._registrar = Registrar(
             self._transport,
             self.name_servers,

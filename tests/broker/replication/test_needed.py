@@ -38,6 +38,12 @@ def fill(two: Two, files: int = 1) -> None:
         two.put("orders", 0, b"x" * 9000)
 
 
+def delay(two: Two) -> None:
+    """Have the master store a message that waits for its time."""
+    later = structs.replace(message(SCHEDULE_TOPIC, 0, b"later"), properties=b"REAL_TOPIC\x01orders\x02REAL_QID\x010")
+    two.master.appender.put([later])
+
+
 def retain(broker) -> int:
     """Delete what may go. Returns where the log begins then."""
     broker.store.keeper.retain(broker.clock.now_ms() + DAYS, at_once=True)
@@ -47,8 +53,7 @@ def retain(broker) -> int:
 def test_files_with_delayed_messages_stay_until_their_copies_are_here(two, caplog):
     """Though their time is up by the slave's own settings."""
     fill(two)
-    later = structs.replace(message(SCHEDULE_TOPIC, 0, b"later"), properties=b"REAL_TOPIC\x01orders\x02REAL_QID\x010")
-    two.master.appender.put([later])
+    delay(two)
     debt = two.master.schedule.oldest()
     fill(two, 2)
     two.copy()
@@ -71,8 +76,7 @@ def test_files_with_delayed_messages_stay_until_their_copies_are_here(two, caplo
 
 def test_what_the_master_has_delivered_and_forgotten_is_not_delivered_again(two):
     """Its log file went, and with it the queue: its progress says nothing of that any more. The slave has the file still."""
-    later = structs.replace(message(SCHEDULE_TOPIC, 0, b"later"), properties=b"REAL_TOPIC\x01orders\x02REAL_QID\x010")
-    two.master.appender.put([later])
+    delay(two)
     two.master.clock.advance(3600)
     two.master.deliver()
     two.master.store.keeper.retain(0)
@@ -122,8 +126,7 @@ def test_a_place_counts_when_the_log_is_here():
 def test_a_slave_that_lacks_what_the_master_needs_knows_it(two):
     """Its log begins later: of the time when it led itself, say, and its own copies of those messages were cut off."""
     fill(two)
-    later = structs.replace(message(SCHEDULE_TOPIC, 0, b"later"), properties=b"REAL_TOPIC\x01orders\x02REAL_QID\x010")
-    two.master.appender.put([later])
+    delay(two)
     debt = two.master.schedule.oldest()
     fill(two, 2)
     two.copy()

@@ -67,9 +67,7 @@ class RunningRole:
         self._broker, self._roles, self._call_soon, self._announced = broker, broker.roles, call_soon, announced
         self._address, self._metaq1 = address, metaq1
         self._loop = asyncio.get_running_loop()
-        self._transport = Transport(
-            lambda _address, _asked: None, lambda _address: None, lambda _address: None, credentials
-        )
+        self._transport = Transport(credentials=credentials)
         self._mender: Mender | None = None
         self._slave: Slave | None = None
         self._lost: LostTail | None = None

@@ -101,14 +101,18 @@ class FollowedTables:
         """Count nothing that lies behind the log's end: other records will come there. Returns the save of delayed messages'."""
         end = self._store.log.end
         self._progress.take_back(self._end_of, end, was_cut=was_cut)
-        found = self._delivered
-        with contextlib.suppress(ConfigError):  # said if this broker is to lead
-            found = found or self._delay.read()
+        found = self._known_delivered()
         if found is None or not (was_cut if found.log_offset is None else found.log_offset > end):
             return over()
         # Until the master tells: whoever leads by then finds in the log what was delivered.
         self._delivered = None
         return self._save_delays(DelayProgress({}, self._store.log.min))
+
+    def _known_delivered(self) -> DelayProgress | None:
+        """What the master has told, or the file says from before; None: nothing, or nothing that can be read."""
+        with contextlib.suppress(ConfigError):  # said when the schedule reads it, if this broker is to lead
+            return self._delivered or self._delay.read()
+        return None
 
     def settle(self) -> None:
         """Before this broker leads: what was told holds as far as this log goes, and what lies beyond its end is forgotten."""
@@ -138,11 +142,9 @@ class FollowedTables:
 
         It may have let go of a log file, and of what it knew of the queues whose messages were all in it. Here they are still.
         """
-        needed, found = self._needed.oldest(), self._delivered
-        if not needed:
+        if not (needed := self._needed.oldest()):
             return
-        with contextlib.suppress(ConfigError):  # said when the schedule reads it
-            found = found or self._delay.read()
+        found = self._known_delivered()
         offsets = dict(found.offsets) if found is not None else {}
         for (topic, queue_id), queue in self._store.reader.queues().items():
             if topic == SCHEDULE_TOPIC and (first := queue.first_at(needed)) > offsets.get(queue_id + 1, 0):

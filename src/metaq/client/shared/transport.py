@@ -116,14 +116,18 @@ class ClientSession(Session):
             self.peer.write(encode(answer))
 
 
+def _nobody(address: str, command: Command | None = None) -> None:
+    """Nothing is to be done."""
+
+
 class Transport:
     """All connections of one client core, on one event loop."""
 
     def __init__(
         self,
-        on_request: OnRequest,
-        on_connected: Callable[[str], None],
-        on_lost: Callable[[str], None],
+        on_request: OnRequest = _nobody,
+        on_connected: Callable[[str], None] = _nobody,
+        on_lost: Callable[[str], None] = _nobody,
         credentials: Credentials | None = None,
     ) -> None:
         """Args:

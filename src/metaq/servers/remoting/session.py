@@ -22,9 +22,7 @@ from metaq.broker.pulls.pull import FastPull, Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import PullRequest, SendBack
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.kept import Kept
-from metaq.model.access import Action
 from metaq.model.message import host_bytes
-from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.net.peer import Peer
 from metaq.net.sweep import Sweep
 from metaq.net.turns import TURN_BYTES, Source
@@ -39,15 +37,15 @@ from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import LENGTH_BYTES, ONEWAY_FLAG, Command, SerializeType, decode, frame_bytes
+from metaq.wire.signing import SIGNATURE
 
 log = logging.getLogger(__name__)
 
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 RETRY_LIMIT_VERSION = 121
 """RocketMQ 3.4.9, from which on clients mean the maxReconsumeTimes that they send; older ones get the group's retryMaxTimes."""
-SIGNATURE: Final = b"Signature"
-"""Ext field with the signature of a request. Looked for in whole frames; one that has it only in its body goes by the
-slow path too."""
+_SIGNATURE: Final = SIGNATURE.encode()
+"""Looked for in whole frames: a request that has it only in its body goes by the slow path too."""
 ROWS_MAX = 4096
 """Most requests of one read event that are scanned at once."""
 JOINED_BYTES_MAX = 256 * 1024
@@ -268,7 +266,7 @@ class BrokerSession(RemotingSession):
     def _brings_signatures(self, rows: int) -> bool:
         """Return whether any of the rows may be signed. The fast paths take all requests for the connection's own caller."""
         table = self._workspace.table
-        return any(SIGNATURE in bytes(table.frame(row)) for row in range(rows))
+        return any(_SIGNATURE in bytes(table.frame(row)) for row in range(rows))
 
     def _serve_singly(self, rows: int) -> int:
         """Handle all rows by the slow path, otherwise as `_serve`."""
@@ -349,9 +347,7 @@ class BrokerSession(RemotingSession):
         opaque, binary = reply_to = table.opaque(row), table.binary(row)
         try:
             group, log_offset, level, retries_max, repeated, version = table.back(row)
-            if not (
-                gatekeeper.unguarded or gatekeeper.allows(self.caller, Action.SUBSCRIBE, RETRY_PREFIX + group.decode())
-            ):
+            if not (gatekeeper.unguarded or gatekeeper.allows_consumer(self.caller, group.decode())):
                 self._one(row)
                 return
             if version < RETRY_LIMIT_VERSION:
