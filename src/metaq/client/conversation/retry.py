@@ -11,7 +11,15 @@ import enum
 
 from msgspec import Struct
 
-from metaq.errors import AccessDenied, BadRequest, BrokerError, ConnectionFailed, MetaqError, RemoteProtocolError, RequestTimeout
+from metaq.errors import (
+    AccessDenied,
+    BadRequest,
+    BrokerError,
+    ConnectionFailed,
+    MetaqError,
+    RemoteProtocolError,
+    RequestTimeout,
+)
 from metaq.wire.codes import ResponseCode
 
 
@@ -114,7 +122,7 @@ _RULES = {
     ),
     Purpose.GIVE_BACK: _Rule(0.05, 1.0, frozenset()),  # busy: sent as a new message, perhaps elsewhere
 }
-_DENIED_SECONDS = 10.0
+DENIED_SECONDS = 10.0
 """Pause of those who go on all the same, such as members of a group, after access control refused them, s."""
 _ACL_EXCEPTION = "AclException"
 """What tells a refusal of access control from other failures: RocketMQ has no code of its own for it."""
@@ -136,7 +144,7 @@ def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
     pause = min(rule.pause * (1 << min(failed - 1, 30)), rule.pause_max)
     if isinstance(error, AccessDenied):
         # Servers of a cluster have the same accounts; and an account that tries again and again looks like an attack.
-        return Judgement(again=False, pause=max(pause, _DENIED_SECONDS))
+        return Judgement(again=False, pause=max(pause, DENIED_SECONDS))
     if isinstance(error, BrokerError):
         # A sender leaves a broker that starts or stops; pulls and commits wait for theirs.
         if error.code in rule.elsewhere:
