@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from metaq.client.transactions.transaction import Transaction as Transaction
     from metaq.client.transactions.transaction import TransactionProducer as TransactionProducer
     from metaq.client.transactions.transaction import TransactionResult as TransactionResult
+    from metaq.errors import AccessDenied as AccessDenied
     from metaq.errors import BrokerError as BrokerError
     from metaq.errors import BufferFull as BufferFull
     from metaq.errors import ClientClosed as ClientClosed
@@ -82,7 +83,7 @@ _HOMES = {
     "metaq.client.shared.serializers": ("Json", "Text"),
     "metaq.client.transactions.transaction": ("Told", "Transaction", "TransactionProducer", "TransactionResult"),
     "metaq.errors": (
-        "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed", "InvalidMessage",
+        "AccessDenied", "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed", "InvalidMessage",
         "MetaqError", "NoRoute", "NotSupported", "OffsetOutOfRange", "RequestTimeout", "RowsNotSent", "SendFailed", "TransactionEnded", "TransactionFailed",
     ),
     "metaq.logging_handler.handler": ("MetaQHandler",),

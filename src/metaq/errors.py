@@ -16,6 +16,7 @@
 ├── `ChangesBroken`            a topic of row changes has something at which its pipeline must stop
 ├── `Refused`                  a service does not do what was asked; its `Reason` says why
 ├── `BrokerError`              a broker or name server answered with an error code
+│   └── `AccessDenied`         its access control refused the request: the account, its secret or a right is missing
 └── `ClientError`
     ├── `NoRoute`, `SendFailed`, `RequestTimeout`, `ConnectionFailed`, `BufferFull`
     ├── `RowsNotSent`          `send_arrow`: some rows of the table were not acknowledged; it says which
@@ -178,6 +179,30 @@ class BrokerError(MetaqError):
         where = f" from {self.address}" if self.address else ""
         doing = f" to {self.action}" if self.action else ""
         return f"code {self.code}{where}{doing}: {self.remark}"
+
+
+class AccessDenied(BrokerError):
+    """Access control of a broker or name server refused the request. Repeating it does not help."""
+
+    account = ""
+    """Access key that the request was signed with; "": it was not signed."""
+
+    def __str__(self) -> str:
+        where = f"{self.address} refuses" if self.address else "refused"
+        return f"{where} to {self.action or 'do this'}: {self.remark}. {self._remedy}"
+
+    @property
+    def _remedy(self) -> str:
+        if not self.account:
+            return (
+                "The request was not signed: give access_key and secret_key, or acl_file, or set METAQ_ACL_FILE, or have this "
+                "address added to the server's globalWhiteRemoteAddresses"
+            )
+        if "No acl config" in self.remark:
+            return f"It was signed as {self.account}: check the access key, or have the account added to the server's ACL files"
+        if "signature" in self.remark.lower():
+            return f"It was signed as {self.account}: check its secret key, and whether it was changed at the server"
+        return f"It was signed as {self.account}: have the right granted to this account in the server's ACL files"
 
 
 class ClientError(MetaqError):

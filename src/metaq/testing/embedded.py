@@ -33,6 +33,7 @@ class EmbeddedBroker(ServerProcess):
     Args:
         data: folder of the store; by default a temporary one that goes with the broker.
         options: any option of docs/configuration.md, over `SMALL`.
+        accounts: the text of a `plain_acl.yml` (docs/security.md): clients must sign then. `write_accounts` changes it.
         environment: variables of the child beside ours, for example METAQ_HOT=0 for the pure-Python fallback.
         timeout: seconds that a start may take.
 
@@ -44,6 +45,7 @@ class EmbeddedBroker(ServerProcess):
         data: str | os.PathLike[str] | None = None,
         *,
         options: Mapping[str, object] | None = None,
+        accounts: str | None = None,
         environment: Mapping[str, str] | None = None,
         timeout: float = START_SECONDS,
     ) -> None:
@@ -54,7 +56,19 @@ class EmbeddedBroker(ServerProcess):
         """`host:port` of the name server, for clients."""
         self.broker = ""
         """`host:port` of the broker."""
-        self._options = {**SMALL, **(options or {})}
+        self._acl_file = self.data.with_name(self.data.name + "-accounts") / "plain_acl.yml"
+        guarded = {} if accounts is None else {"aclEnable": "true", "aclPath": self._acl_file}
+        self._options = {**SMALL, **guarded, **(options or {})}
+        if accounts is not None:
+            self.write_accounts(accounts)
+
+    def write_accounts(self, accounts: str) -> None:
+        """Write the accounts of a broker that was made with some. They are in force within a second."""
+        folder = self._acl_file.parent
+        folder.mkdir(mode=0o700, exist_ok=True)
+        fresh = folder / "plain_acl.yml.new"
+        fresh.write_text(accounts)
+        fresh.replace(self._acl_file)
 
     def start(self) -> Self:
         """Start, and return when connections are accepted. After a stop or kill: on the same ports and data.
@@ -95,6 +109,7 @@ class EmbeddedBroker(ServerProcess):
             if self._temporary:
                 shutil.rmtree(self.data, ignore_errors=True)
                 self.log.unlink(missing_ok=True)
+                shutil.rmtree(self._acl_file.parent, ignore_errors=True)
 
     def _arguments(self) -> Sequence[str]:
         # The first start takes free ports, and later ones the same again: clients know them.

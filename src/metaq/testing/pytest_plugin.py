@@ -12,16 +12,22 @@ from metaq.testing.embedded import EmbeddedBroker
 
 
 @pytest.fixture(scope="session")
-def metaq_broker() -> Iterator[EmbeddedBroker]:
+def metaq_accounts() -> str | None:
+    """The text of a `plain_acl.yml` for the brokers of the other fixtures; None: everybody may everything. For you to override."""
+    return None
+
+
+@pytest.fixture(scope="session")
+def metaq_broker(metaq_accounts: str | None) -> Iterator[EmbeddedBroker]:
     """A running broker and name server, one for the whole test session. Tests keep apart by their topics and groups."""
-    with EmbeddedBroker() as broker:
+    with EmbeddedBroker(accounts=metaq_accounts) as broker:
         yield broker
 
 
 @pytest.fixture
-def fresh_metaq_broker() -> Iterator[EmbeddedBroker]:
+def fresh_metaq_broker(metaq_accounts: str | None) -> Iterator[EmbeddedBroker]:
     """A broker of this test's own, empty at its start; for tests that stop, kill or freeze it."""
-    with EmbeddedBroker() as broker:
+    with EmbeddedBroker(accounts=metaq_accounts) as broker:
         yield broker
 
 

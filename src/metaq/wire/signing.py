@@ -12,7 +12,7 @@ its own clients. `verify` takes all of them.
 
 from __future__ import annotations
 
-import base64
+import binascii
 import hmac
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -56,7 +56,20 @@ def content(ext: Mapping[str, str], body: bytes | memoryview = b"", left_out: Co
 
 def signature(signed: bytes, secret: Secret) -> str:
     """Return the signature of what `content` returned."""
-    return base64.b64encode(hmac.digest(_utf8(secret.reveal()), signed, "sha1")).decode()
+    return Signer(secret)(signed).decode()
+
+
+class Signer:
+    """Makes signatures with one secret."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, secret: Secret) -> None:
+        self._key = _utf8(secret.reveal())
+
+    def __call__(self, signed: bytes) -> bytes:
+        """Return the signature of what `content` returned, as it is sent."""
+        return binascii.b2a_base64(hmac.digest(self._key, signed, "sha1"), newline=False)
 
 
 def sign(command: Command, credentials: Credentials, left_out: Collection[str] = (UNIQUE_KEY_QUERY,)) -> None:

@@ -177,6 +177,7 @@ class PullConsumerBase(Closable, Generic[Received_co]):
             self._member.listen(given.topics, on_share)
         self._polling = Polling(self._core, self._member, self._poll_queue)
         self._member.on_moved, self._member.newest = self._polling.moved, self._polling.newest
+        self._member.denied = self._polling.refuse
         self._core.claim(self._member, self._options)
         warn_of_differences(self._core, self._member)
         self._core.thread.post(self._member.start)

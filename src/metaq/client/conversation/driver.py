@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from metaq.client.conversation.call import Call
-from metaq.errors import MetaqError
+from metaq.errors import AccessDenied, MetaqError
 from metaq.wire.command import Command
+
+if TYPE_CHECKING:
+    from metaq.model.acl.secret import Credentials
 
 T = TypeVar("T")
 Key = TypeVar("Key")
@@ -62,13 +65,25 @@ class Caller(Protocol):
         ...
 
 
-async def ask(caller: Caller, address: str, call: Call[T], seconds: float | None = None) -> T:
-    """Return the outcome of a call. `seconds`: time-out instead of the call's own.
+async def ask(
+    caller: Caller, address: str, call: Call[T], seconds: float | None = None, signer: Credentials | None = None
+) -> T:
+    """Return the outcome of a call. `seconds`: time-out instead of the call's own. `signer`: what the caller signs
+    with, for errors.
 
     Raises what `Caller.call` raises, BrokerError: refused, BadRequest: the answer cannot be read.
     """
     answer = await caller.call(address, call.request(), call.seconds if seconds is None else seconds)
-    return call.outcome(answer, address)
+    return outcome_of(call, answer, address, signer)
+
+
+def outcome_of(call: Call[T], answer: Command, address: str, signer: Credentials | None) -> T:
+    """Return `call.outcome`, with the account in the error of a request that access control has refused."""
+    try:
+        return call.outcome(answer, address)
+    except AccessDenied as error:
+        error.account = signer.access_key if signer is not None else ""
+        raise
 
 
 async def converse_async(conversation: Generator[Step, Any, T], answer: Callable[[Step], Awaitable[object]]) -> T:

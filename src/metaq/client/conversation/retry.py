@@ -11,7 +11,15 @@ import enum
 
 from msgspec import Struct
 
-from metaq.errors import BadRequest, BrokerError, ConnectionFailed, MetaqError, RemoteProtocolError, RequestTimeout
+from metaq.errors import (
+    AccessDenied,
+    BadRequest,
+    BrokerError,
+    ConnectionFailed,
+    MetaqError,
+    RemoteProtocolError,
+    RequestTimeout,
+)
 from metaq.wire.codes import ResponseCode
 
 
@@ -114,12 +122,18 @@ _RULES = {
     ),
     Purpose.GIVE_BACK: _Rule(0.05, 1.0, frozenset()),  # busy: sent as a new message, perhaps elsewhere
 }
+DENIED_SECONDS = 10.0
+"""Pause of those who go on all the same, such as members of a group, after access control refused them, s."""
+_ACL_EXCEPTION = "AclException"
+"""What tells a refusal of access control from other failures: RocketMQ has no code of its own for it."""
 _NOT_YET_SECONDS = 0.1
 """Pause after a pull was refused because our newest heartbeat had not arrived, s."""
 
 
 def refusal(code: int, remark: str, peer: str, action: str) -> BrokerError:
     """Make the error of a refusal. It is retriable if the peer is busy, starts or stops."""
+    if code == ResponseCode.SYSTEM_ERROR and _ACL_EXCEPTION in remark:
+        return AccessDenied(code, remark, peer, action)
     return BrokerError(code, remark, peer, action, retriable=code in _BUSY_OR_STARTING)
 
 
@@ -128,6 +142,9 @@ def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
     rule = _RULES[purpose]
     # The shift is bounded because the number of failures is not.
     pause = min(rule.pause * (1 << min(failed - 1, 30)), rule.pause_max)
+    if isinstance(error, AccessDenied):
+        # Servers of a cluster have the same accounts; and an account that tries again and again looks like an attack.
+        return Judgement(again=False, pause=max(pause, DENIED_SECONDS))
     if isinstance(error, BrokerError):
         # A sender leaves a broker that starts or stops; pulls and commits wait for theirs.
         if error.code in rule.elsewhere:

@@ -14,7 +14,15 @@ import weakref
 from threading import get_ident
 
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.sending.send_frames import PLACE_OF_ID, SendFrames, StoredAnswer, sizes, stored_answer
+from metaq.client.conversation.driver import outcome_of
+from metaq.client.conversation.sending.send_frames import (
+    PLACE_OF_ID,
+    Form,
+    SendFrames,
+    StoredAnswer,
+    sizes,
+    stored_answer,
+)
 from metaq.client.conversation.sending.sending import Outgoing, Send, Stored
 from metaq.client.producing.accumulator import Accumulator, BatchStream, Stay, checked_id
 from metaq.client.shared.core import ClientCore
@@ -25,6 +33,7 @@ from metaq.client.shared.routes import KnownRoutes
 from metaq.client.shared.sending import FirstTry, Sender
 from metaq.errors import MetaqError, RequestTimeout
 from metaq.model import Message, MessageQueue, SendReceipt, SendStatus
+from metaq.model.acl.secret import Credentials
 from metaq.wire.codes import RequestCode, request_name
 from metaq.wire.command import Command
 
@@ -42,14 +51,14 @@ class _Target:
 
     __slots__ = ("address", "call", "forms", "frames", "queue")
 
-    def __init__(self, queue: MessageQueue, call: Send, address: str) -> None:
-        """`queue` as users know it, `call` as brokers do."""
+    def __init__(self, queue: MessageQueue, call: Send, address: str, credentials: Credentials | None) -> None:
+        """`queue` as users know it, `call` as brokers do; `credentials`: what requests are signed with."""
         self.queue, self.call, self.address = queue, call, address
-        self.frames = SendFrames(call.group, call.queue, call.template)
-        self.forms: dict[str | None, bytes] = {}
+        self.frames = SendFrames(call.group, call.queue, call.template, credentials)
+        self.forms: dict[str | None, Form] = {}
         """Tag → header of messages that have nothing but a tag."""
 
-    def form(self, message: Message) -> bytes:
+    def form(self, message: Message) -> Form:
         """The header of messages like this one, which has no more than a tag."""
         if len(self.forms) >= _FORMS_MAX:
             self.forms = {}
@@ -157,7 +166,7 @@ class DirectSends:
             plain = self._namespace.plain_queue(queue)
             outgoing = Outgoing(plain.topic, b"")
             call = Send(self._group, outgoing, plain, 0, self._sender.rules.template)
-            targets.append(_Target(plain, wrapped_call(call, self._namespace), data.master))
+            targets.append(_Target(plain, wrapped_call(call, self._namespace), data.master, self._core.credentials))
         # Emptied at once: which topic is the oldest would cost a note per send.
         if len(self._topics) >= _TOPICS_MAX:
             self._topics = {}
@@ -177,7 +186,7 @@ class DirectSends:
         self,
         target: _Target,
         began: float,
-        form: bytes | None,
+        form: Form | None,
         body: bytes,
         tag: str | None,
         message: Message | None,
@@ -212,7 +221,11 @@ class DirectSends:
             seconds = timeout or self._timeout
             frame: bytes | None
             if form is not None:
-                header = form % (self._now_ms(), link.prefix, link.number, opaque)
+                now_ms = self._now_ms()
+                if isinstance(form, bytes):
+                    header = form % (now_ms, link.prefix, link.number, opaque)
+                else:
+                    header = form.filled(now_ms, link.prefix, link.number, opaque, body)
                 frame = b"%b%b%b" % (sizes(len(header) + len(body) + 4, len(header)), header, body)
                 text = ""
             else:
@@ -256,7 +269,9 @@ class DirectSends:
     def _read(self, target: _Target, command: Command) -> Stored | MetaqError:
         """Read an answer as a value: the outcome, a refusal, or the error that it cannot be read."""
         try:
-            stored: Stored = plain_outcome(target.call.outcome(command, target.address), self._namespace)
+            stored: Stored = plain_outcome(
+                outcome_of(target.call, command, target.address, self._core.credentials), self._namespace
+            )
         except FAULTS as error:
             return error
         return stored

@@ -10,11 +10,12 @@ given. Two members of one consumer group in one process need two names, because 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
 from metaq.client.conversation import driver
@@ -63,17 +64,25 @@ class ClientCore:
     namespace = Namespace()
     """The holder's namespace."""
 
-    def __init__(self, addresses: tuple[str, ...], options: ClientOptions, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, addresses: tuple[str, ...], options: ClientOptions, clock: Clock = SYSTEM, taken: Collection[str] = ()
+    ) -> None:
+        """`taken`: client ids of the process's other cores."""
         self.thread = loops.background()
         self.clock = clock
         self.pid = os.getpid()
         host = local_address()
         # As in RocketMQ, DEFAULT becomes pid#time: otherwise all processes of a machine would be one client to the brokers.
         # The address only names the client: it need not be reachable.
-        instance = f"{self.pid}#{clock.now_ms()}" if options.instance_name == DEFAULT_INSTANCE else None
+        instances = (f"{self.pid}#{ms}" for ms in itertools.count(clock.now_ms()))
+        instance = next(instances) if options.instance_name == DEFAULT_INSTANCE else None
+        # Of two accounts' cores, made within one millisecond: brokers know clients by their ids.
+        while instance is not None and options.client_id(host, instance) in taken:
+            instance = next(instances)
         self.client_id = options.client_id(host, instance)
         self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
-        self.transport = Transport(self._on_request, self._on_connected, self._on_lost)
+        self.credentials = options.credentials
+        self.transport = Transport(self._on_request, self._on_connected, self._on_lost, self.credentials)
         self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_direct_link)
         # Begin with a random one, to spread the clients over the name servers.
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
@@ -293,7 +302,7 @@ class ClientCore:
 
         Raises what `Transport.call` raises, BrokerError: refused, BadRequest: the answer cannot be read.
         """
-        return driver.ask(self.transport, address, call, seconds)
+        return driver.ask(self.transport, address, call, seconds, self.credentials)
 
     def ask_broker(
         self, broker: str, call: Call[T], *, broker_id: int = 0, seconds: float | None = None
@@ -523,7 +532,8 @@ class NamespacedCore(ClientCore):
         super().remove_member(NamespacedMember(member, self.namespace))
 
 
-_cores: dict[tuple[tuple[str, ...], str | None, str, str], ClientCore] = {}
+_cores: dict[tuple[object, ...], ClientCore] = {}
+"""Name servers, parts of the client id, and account → its core."""
 _lock = threading.Lock()
 
 
@@ -535,14 +545,21 @@ def checked_addresses(namesrv: str | None) -> tuple[str, ...]:
 def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) -> ClientCore:
     """Any thread: the core of these name servers and this client id; pair with `release`.
 
-    `namesrv` None reads NAMESRV_ADDR. Raises ConfigError: neither is given, or an address is malformed.
+    `namesrv` None reads NAMESRV_ADDR. Raises ConfigError: neither is given, an address is malformed, or clients of this
+    instance name sign as another account.
     """
     addresses = checked_addresses(namesrv)
-    key = (addresses, options.client_ip, options.instance_name, options.unit_name)
+    identity = (addresses, options.client_ip, options.instance_name, options.unit_name)
     with _lock:
-        core = _cores.get(key)
+        core = _cores.get((*identity, options.credentials))
         if core is None:
-            core = _cores[key] = ClientCore(addresses, options, clock)
+            if options.instance_name != DEFAULT_INSTANCE and any(key[:-1] == identity for key in _cores):
+                raise ConfigError(
+                    f"clients with instance_name={options.instance_name!r} sign as another account in this process, or not "
+                    "at all, and brokers would take them and this one for one client: give it an instance_name of its own"
+                )
+            taken = {other.client_id for other in _cores.values()}
+            core = _cores[*identity, options.credentials] = ClientCore(addresses, options, clock, taken)
         core.users[options] += 1
         # In the loop, which owns the periodic tasks.
         core.thread.post(core.set_pace)

@@ -11,8 +11,10 @@ from typing import Any, TypedDict, Unpack
 
 from msgspec import Struct
 
+from metaq.client.shared.access import ENVIRONMENT, Access
 from metaq.client.shared.names import Namespace, checked
 from metaq.errors import ConfigError
+from metaq.model.acl.secret import Credentials
 from metaq.model.topics.topic import check_group
 
 DEFAULT_INSTANCE = "DEFAULT"
@@ -30,6 +32,11 @@ class ClientArguments(TypedDict, total=False):
     the same): between two questions for the routes in use. heartbeat_broker_interval (30 s): between two heartbeats.
     Of clients that share, the shortest counts. client_callback_executor_threads (4): threads that call
     `add_done_callback` functions; 0: the client's own thread, where they must not block.
+
+    access_key, secret_key, security_token: the account that requests are signed with, for brokers with access control.
+    acl_file: path of a file with them instead, in the form of RocketMQ's `tools.yml`. Without any of these four the
+    environment counts: METAQ_ACCESS_KEY, METAQ_SECRET_KEY, METAQ_SECURITY_TOKEN, METAQ_ACL_FILE. Clients of different
+    accounts share no connection.
     """
 
     instance_name: str
@@ -41,6 +48,10 @@ class ClientArguments(TypedDict, total=False):
     poll_name_server_inteval: float
     heartbeat_broker_interval: float
     client_callback_executor_threads: int
+    access_key: str | None
+    secret_key: str | None
+    security_token: str | None
+    acl_file: str | None
 
 
 class ClientOptions(Struct, frozen=True, kw_only=True):
@@ -54,6 +65,8 @@ class ClientOptions(Struct, frozen=True, kw_only=True):
     poll_name_server_interval: float = 30.0
     heartbeat_broker_interval: float = 30.0
     client_callback_executor_threads: int = 4
+    credentials: Credentials | None = None
+    """What requests are signed with; None: they are not signed."""
 
     def client_id(self, host: str, instance: str | None = None) -> str:
         """Return the client id, as RocketMQ's clients make it: `host@instance`, with `@unit` if there is one.
@@ -93,7 +106,8 @@ def client_options(**arguments: Unpack[ClientArguments]) -> ClientOptions:
         given["namespace"] = Namespace(checked(check_group, given["namespace"]))
     else:
         given.pop("namespace", None)
-    return ClientOptions(**given)
+    account = Access(**{name: given.pop(name, None) for name in ENVIRONMENT})
+    return ClientOptions(**given, credentials=account.credentials())
 
 
 def check_whole(name: str, value: object) -> None:

@@ -20,8 +20,10 @@ from metaq.client.conversation.sending.send_frames import (
 from metaq.client.conversation.sending.sending import Outgoing, Send, Template
 from metaq.errors import MetaqError
 from metaq.model import Message, MessageQueue, SendStatus
+from metaq.model.acl.secret import Credentials, Secret
 from metaq.wire.command import FRAME_BYTES_MAX, RESPONSE_FLAG, Command, decode, encode
 from metaq.wire.headers import SendReplyHeader
+from metaq.wire.signing import sign
 
 names = st.text("abcXYZ019%|-_", min_size=1, max_size=20)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -57,6 +59,40 @@ def test_a_plain_header_is_the_codecs(group, queue, body, tag, born_ms, opaque):
     command.opaque = opaque
     form = SendFrames(group, queue, Template()).plain(Message(queue.topic, body, tag).property_text(PLACE_OF_ID))
     assert framed(form % (born_ms, unique[:-4], 0xFF, opaque), body) == encode(command)
+
+
+accounts = st.builds(Credentials, names, st.builds(Secret, names), st.builds(Secret, st.just("") | names))
+
+
+@given(accounts, names, queues, templates, st.binary(max_size=50), texts, flags, flags, moments, opaques)
+def test_a_signed_frame_is_the_codecs(account, group, queue, template, body, properties, sys_flag, flag, born_ms, opaque):
+    """With the signature that `sign` makes, which the body and each field are part of."""
+    outgoing = Outgoing(queue.topic, body, sys_flag, flag, properties)
+    command = Send(group, outgoing, queue, born_ms, template).request()
+    command.opaque = opaque
+    sign(command, account)
+    assert SendFrames(group, queue, template, account).frame(outgoing, born_ms, opaque) == encode(command)
+
+
+@given(
+    accounts,
+    names,
+    queues,
+    st.binary(min_size=1, max_size=50),
+    st.none() | names.filter(lambda tag: "|" not in tag),
+    moments,
+    opaques,
+)
+def test_a_signed_plain_header_is_the_codecs(account, group, queue, body, tag, born_ms, opaque):
+    """Prepared but for what differs from message to message."""
+    unique = b"7F0000010000ABCD00000000000100FF"
+    text = Message(queue.topic, body, tag).property_text(unique.decode())
+    command = Send(group, Outgoing(queue.topic, body, properties=text), queue, born_ms).request()
+    command.opaque = opaque
+    sign(command, account)
+    frames = SendFrames(group, queue, Template(), account)
+    form = frames.plain(Message(queue.topic, body, tag).property_text(PLACE_OF_ID))
+    assert framed(form.filled(born_ms, unique[:-4], 0xFF, opaque, body), body) == encode(command)
 
 
 def test_what_is_larger_than_a_frame_is_not_made():

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from metaq.client.consumer.delivery.window import Chunk
 from metaq.client.shared.loop import LOOK_SECONDS
+from metaq.errors import AccessDenied
 from metaq.model import StoredMessage
 
 M = TypeVar("M", bound=StoredMessage)
@@ -32,6 +33,8 @@ class Handover(Generic[M]):
         self._going = threading.Event()
         self._going.set()
         self.closed = False
+        self._refusal: AccessDenied | None = None
+        """What the next taker that waits is told."""
         self.with_records = False
         """Whether chunks keep the records that their messages were decoded from: `arrow_batches` makes columns of them."""
 
@@ -56,7 +59,7 @@ class Handover(Generic[M]):
             self._wake()
 
     def take(self, timeout: float | None) -> Chunk[M] | None:
-        """The next chunk; None once closed. Raises TimeoutError after `timeout` seconds."""
+        """The next chunk; None once closed. Raises TimeoutError after `timeout` seconds; AccessDenied, see `refuse`."""
         while True:
             if not self._going.wait(LOOK_SECONDS if timeout is None else timeout):
                 if timeout is None:
@@ -126,6 +129,15 @@ class Handover(Generic[M]):
         self._chunks.put(None)
         self._wake()
 
+    def refuse(self, error: AccessDenied) -> None:
+        """Raise `error` in one taker, behind what was put before: a broker refuses what the group needs."""
+        with self._lock:
+            if self._refusal is not None:  # nobody has taken the last one yet
+                return
+            self._refusal = error
+        self._chunks.put(None)
+        self._wake()
+
     def interrupt(self) -> None:
         """Let takers get None behind what was put before, until `restart`."""
         self._chunks.put(None)
@@ -133,6 +145,7 @@ class Handover(Generic[M]):
 
     def restart(self) -> None:
         """Undo `interrupt`, and drop the chunks of dropped windows. Called where `put` is."""
+        self._refusal = None  # Its mark in the queue goes, too; the next try brings another.
         # In this order: what was given back is older than what waits in the queue.
         kept = [chunk for chunk in self._returned if not chunk.window.dropped]
         self._returned.clear()
@@ -153,6 +166,11 @@ class Handover(Generic[M]):
         return True
 
     def _taken(self, chunk: Chunk[M] | None) -> Chunk[M] | None:
+        if chunk is None and not self.closed and self._refusal is not None:
+            with self._lock:
+                refusal, self._refusal = self._refusal, None
+            if refusal is not None:
+                raise refusal
         # Closed in between: the chunk stays unfinished, and comes again.
         if chunk is None or self.closed:
             self._chunks.put(None)  # For the next taker.

@@ -33,7 +33,7 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
-from metaq.errors import ConfigError, MetaqError
+from metaq.errors import AccessDenied, ConfigError, MetaqError
 from metaq.model import ConsumerView, MessageModel, MessageQueue
 from metaq.model.filters.subscription import Expression
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -79,6 +79,7 @@ class GroupMember:
             faults,
             commits=isinstance(offsets, BrokerOffsets),
             look=self._look_for_new,
+            denied=self.denied,
         )
         self._sharing = Sharing(core, group, self._subscriptions, self._retry_topic, options, self, faults)
         self._pullers: dict[MessageQueue, QueuePuller] = {}
@@ -94,6 +95,10 @@ class GroupMember:
         """Queues that are ours, but of which the listener has not been notified yet."""
         self._tasks: list[asyncio.Task[None]] = []
         self._discovery: Discovery | None = None
+
+    def denied(self, error: AccessDenied) -> None:
+        """Raise `error` where somebody waits for messages."""
+        self._handover.refuse(error)
 
     # -------------------------------------------------------------- what the core needs
 
@@ -248,6 +253,7 @@ class GroupMember:
             stored = await self._starting.offset(queue)
             offset = self._delivery.start_of(queue, stored)
         except FAULTS as error:
+            self._sharing.note(error)
             log.info("%s is not consumed yet, its offset is not known: %s", queue, error)
             return False
         finally:

@@ -18,8 +18,9 @@ from msgspec import Struct, field
 from metaq.client.consumer.membership.generations import Anchor
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.read_message import ReadMessage
+from metaq.client.conversation.retry import DENIED_SECONDS
 from metaq.client.shared.core import ClientCore
-from metaq.errors import ConfigError, MetaqError, OffsetOutOfRange
+from metaq.errors import AccessDenied, ConfigError, MetaqError, OffsetOutOfRange
 from metaq.model import MessageQueue
 
 log = logging.getLogger("metaq.client")
@@ -98,13 +99,15 @@ class Polling:
         self._turn = 0
         self._busy = False
         self._faults = OnceLog(log)
+        self._refusal: AccessDenied | None = None
+        """What the next poll that has nothing to hand out raises."""
         self.skipped = 0
         """Messages that were deleted before they were polled."""
 
     async def poll(self, timeout: float, count: int) -> list[ReadMessage]:
         """Return up to `count` messages of our queues; none after `timeout` seconds, or once stopped.
 
-        Raises ConfigError: another poll is waiting.
+        Raises ConfigError: another poll is waiting. AccessDenied: see `refuse`.
         """
         if self._busy:
             raise ConfigError("another poll of this consumer is under way: poll in one thread or task")
@@ -118,6 +121,9 @@ class Polling:
                 if found := self._take(count):
                     self._look()  # emptied queues are pulled again while these messages are processed
                     return found
+                if self._refusal is not None:
+                    refusal, self._refusal = self._refusal, None
+                    raise refusal
                 try:
                     async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + PAUSE_SECONDS)):
                         await self._came.wait()  # with a time-out: a rebalance may give us queues meanwhile
@@ -190,6 +196,11 @@ class Polling:
             task.cancel()
             self._held.discard(task)
 
+    def refuse(self, error: AccessDenied) -> None:
+        """Raise `error` in the poll that waits, or the next one: access control refuses what the group needs."""
+        self._refusal = error
+        self._came.set()
+
     def stop(self) -> None:
         """End the poll that waits, and pulls that brokers hold."""
         self._stopped = True
@@ -238,7 +249,9 @@ class Polling:
             self._out_of_range(queue, place, error)
         except MetaqError as error:
             self._faults.once(f"{queue}", f"{queue} cannot be polled, trying again: {error}")
-            await asyncio.sleep(PAUSE_SECONDS)
+            if isinstance(error, AccessDenied):
+                self.refuse(error)
+            await asyncio.sleep(DENIED_SECONDS if isinstance(error, AccessDenied) else PAUSE_SECONDS)
         else:
             self._faults.over(f"{queue}")
             place.next_offset = batch.next_offset

@@ -26,7 +26,7 @@ from metaq.client.consumer.options import GroupOptions, OnShare
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
-from metaq.errors import ConfigError, MetaqError
+from metaq.errors import AccessDenied, ConfigError, MetaqError
 from metaq.model import ConsumerView, MessageQueue
 from metaq.model.filters.subscription import Expression
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -69,6 +69,8 @@ class PullMember:
         """Called, in any thread, when our queues are others than before."""
         self.on_moved: Callable[[MessageQueue], None] = lambda _: None
         """Called, in the loop, when an administrator moved our progress in a queue, or it is no longer ours."""
+        self.denied: Callable[[AccessDenied], None] = lambda _: None
+        """Called, in the loop, when access control refuses what the group needs."""
         self.newest: Callable[[MessageQueue], Anchor | None] = lambda _: None
         """Returns the newest message that was polled of a queue."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -231,6 +233,7 @@ class PullMember:
         try:
             self._positions[queue] = await self._starting.offset(queue)
         except FAULTS as error:
+            self._sharing.note(error)
             log.info("%s is not ours yet, its offset is not known: %s", queue, error)
             return False
         return True

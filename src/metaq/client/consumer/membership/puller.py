@@ -22,7 +22,7 @@ from metaq.client.shared.pull_replicas import PullReplicas
 from metaq.client.shared.pulling import PulledMessages, PullSettings, pull
 from metaq.client.shared.serializers import Decode
 from metaq.client.shared.together import in_thread
-from metaq.errors import MetaqError, RemoteProtocolError
+from metaq.errors import AccessDenied, MetaqError, RemoteProtocolError
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -40,14 +40,15 @@ class Pulling:
 
     def __init__(
         self, core: ClientCore, group: str, subscriptions: Subscriptions, options: GroupOptions, delivery: Delivery,
-        faults: OnceLog, *, commits: bool, look: Callable[[Collection[MessageQueue]], Awaitable[bool]],
+        faults: OnceLog, *, commits: bool, look: Callable[[Collection[MessageQueue]], Awaitable[bool]], denied: Callable[[AccessDenied], None],
     ) -> None:  # fmt: skip
         """
         Args:
             commits: pulls carry the committed offset (commitOffset).
             look: begins anew in those of the queues whose topic was made anew, and returns whether one was.
+            denied: called when access control refuses a pull.
         """
-        self.look = look
+        self.look, self._denied = look, denied
         self.core, self.group, self.subscriptions, self.options = core, group, subscriptions, options
         self.retry_topic = RETRY_PREFIX + group
         self.delivery, self.faults, self.commits = delivery, faults, commits
@@ -74,6 +75,8 @@ class Pulling:
         else:
             self.delivery.doubt(queue.broker)
             self.faults.once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
+            if isinstance(error, AccessDenied) and queue.topic != self.retry_topic:
+                self._denied(error)
         return judgement.pause
 
     async def skip(self, queue: MessageQueue, gone: range, why: str) -> None:

@@ -19,9 +19,10 @@ from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.groups import members_of
+from metaq.client.conversation.retry import DENIED_SECONDS
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import in_thread, together
-from metaq.errors import ClientError, NoRoute
+from metaq.errors import AccessDenied, ClientError, MetaqError, NoRoute
 from metaq.model import MessageModel, MessageQueue
 from metaq.wire.extensions import KEEPING_LEVEL
 
@@ -52,6 +53,10 @@ class Assignee(Protocol):
         """Give up queues of one topic, which other members own now."""
         ...
 
+    def denied(self, error: AccessDenied) -> None:
+        """Access control refuses what the group needs: whoever waits for messages is told."""
+        ...
+
     def announced(self, queues: Sequence[MessageQueue]) -> None:
         """Begin with queues once the listener, if there is one, was notified that they are ours: it may want to move
         them first."""
@@ -80,6 +85,8 @@ class Sharing:
         self._due = asyncio.Event()
         self.settled = asyncio.Event()
         """Set once the first rebalance is through."""
+        self._denied = False
+        """Whether access control has refused something since the last look."""
         self._asked: dict[tuple[str, ...], asyncio.Future[list[str]]] = {}
         """Brokers in the order in which this rebalance asks them → the members that they list."""
         self._unannounced_topics = False
@@ -92,6 +99,12 @@ class Sharing:
         """Send heartbeats soon: the subscriptions have changed since the last ones."""
         self._unannounced_topics = True
         self.soon()
+
+    def note(self, error: MetaqError) -> None:
+        """Note a failure: one that access control caused is told, and tried again less often."""
+        if isinstance(error, AccessDenied):
+            self._denied = True
+            self._owner.denied(error)
 
     def soon(self) -> None:
         """Schedule a rebalance: the group's members or the queues may have changed."""
@@ -107,6 +120,7 @@ class Sharing:
             try:
                 settled = await self._rebalance()
             except FAULTS as error:
+                self.note(error)
                 log.debug("rebalance of group %s: %s", self._group, error)
                 settled = False
             except Exception:  # a member that stops rebalancing would be silent for good
@@ -117,8 +131,11 @@ class Sharing:
                 self.settled.set()
             # RocketMQ's broker registers a new group's retry topic asynchronously, so its route is missing for a moment.
             soon = not settled or 0 < self._retry_topic_missing <= RETRY_TOPIC_LOOKS
+            pause = self._seconds.retry if soon else self._seconds.rebalance
+            if self._denied:
+                pause, self._denied = max(pause, DENIED_SECONDS), False
             try:
-                async with asyncio.timeout(self._seconds.retry if soon else self._seconds.rebalance):
+                async with asyncio.timeout(pause):
                     await self._due.wait()
             except TimeoutError:
                 continue
@@ -171,6 +188,7 @@ class Sharing:
                     f"share {topic}",
                     f"consumer group {self._group} cannot find its share of topic {topic}, trying again: {error}",
                 )
+                self.note(error)
             return _UNSETTLED
         if topic == self._retry_topic:
             self._retry_topic_missing = 0
