@@ -12,6 +12,7 @@ from tests.support import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 EXTRA_OF = {
+    "app/tls/made.py": "tls",
     "archive/iceberg.py": "iceberg",
     "archive/iceberg_io.py": "iceberg",
     "archive/index.py": "arrow",

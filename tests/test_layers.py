@@ -16,7 +16,7 @@ from tools.imports import MODULES, SOURCE, imported, imported_of_ours, inside, t
 
 from tests.support import PATIENCE, environment
 
-GROUND = {"compiled", "errors", "clock", "in_pieces", "kept", "log", "option_table", "options"}
+GROUND = {"compiled", "errors", "clock", "in_pieces", "kept", "log", "option_table", "options", "tls_options"}
 """What every layer may import: compiled modules, errors, time and chance, work in pieces, counts of memory, logging, the option tables."""
 
 SERVICE_BYTES = {"wire.hot", "wire.record"}
@@ -39,6 +39,7 @@ RULES: dict[str, Rule] = {
     "log": Rule(set(), "rate limits need the clock and nothing else"),
     "option_table": Rule(set(), "what a table is, for those too that need none of the servers'"),
     "options": Rule(set(), "tables of values: who reads them decides what they do"),
+    "tls_options": Rule(set(), "a table of values, of brokers and name servers alike"),
     "saved_file": Rule(set(), "what a file and its format are, for those who have them and those who read them"),
     "saved": Rule({"saved_file"}, "a table that is saved before it is seen knows neither its entries nor its file"),
     "durable": Rule(set(), "files for whoever keeps some outside the store"),

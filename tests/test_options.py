@@ -22,6 +22,7 @@ from metaq.options import (
     apply,
     judge,
 )
+from metaq.tls_options import TlsOptions
 
 SOURCE = pathlib.Path(metaq.__file__).parent
 READERS: dict[type[OptionTable], tuple[str, ...]] = {
@@ -36,6 +37,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "app/predicate_process.py",
         "app/runtime.py",
     ),
+    TlsOptions: ("app/tls/",),
     StoreOptions: ("store/", "broker/", "servers/", "app/broker.py"),
     Metaq1Options: ("broker/", "servers/", "app/", "model/metaq1/settings.py"),
     NamesrvOptions: (

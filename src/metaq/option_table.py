@@ -28,11 +28,13 @@ def option(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     hot: bool = False,
+    secret: bool = False,
 ) -> Any:
     """Make a field of an option table. `hot`: may be changed while running (`apply`). `low`, `high`: inclusive
-    bounds."""
-    facts = {"doc": doc, "aliases": aliases, "low": low, "high": high, "choices": choices, "hot": hot}
-    return field(default=default, metadata=facts)
+    bounds. `secret`: never shown."""
+    assert not (hot and secret), "changes of hot options are shown"
+    facts = {"doc": doc, "aliases": aliases, "low": low, "high": high, "choices": choices, "hot": hot, "secret": secret}
+    return field(default=default, metadata=facts, repr=not secret)
 
 
 def camel(name: str) -> str:
@@ -95,11 +97,21 @@ class OptionTable:
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def properties(self) -> dict[str, str]:
-        """Return all values that are set, as texts under RocketMQ's names."""
-        return {camel(name): _text(value) for name, value in self.values().items() if value is not None}
+        """Return all values that are set, as texts under RocketMQ's names, without secrets."""
+        hidden = self.secrets()
+        return {
+            camel(name): _text(value)
+            for name, value in self.values().items()
+            if value is not None and name not in hidden
+        }
 
     def replace(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)
+
+    @classmethod
+    def secrets(cls) -> frozenset[str]:
+        """Return the fields whose values are never shown."""
+        return frozenset(item.name for item in fields(cls) if item.metadata.get("secret"))
 
     @classmethod
     def hot_names(cls) -> frozenset[str]:
@@ -136,7 +148,7 @@ def _typed(key: str, value: Any, hint: Any, where: str) -> Any:
                 f"{key}={value!r}{place}: need {'a whole number' if hint is int else 'a number'}"
             ) from None
     if not isinstance(value, str):
-        raise ConfigError(f"{key}={value!r}{place}: need a text in quotes")
+        raise ConfigError(f"{key}={'…' if 'assword' in key else repr(value)}{place}: need a text in quotes")
     return value.strip()
 
 
@@ -166,8 +178,9 @@ def judge(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> 
     wanted, taken = type(options).read({**options.values(), **changes}, where)
     if unknown := changes.keys() - taken:
         raise ConfigError(f"there is no option {', '.join(sorted(unknown))}{f' in {where}' if where else ''}")
+    hidden = options.secrets()
     found = {
-        name: Change(camel(name), old, getattr(wanted, name))
+        name: Change(camel(name), *(("…", "…") if name in hidden else (old, getattr(wanted, name))))
         for name, old in options.values().items()
         if getattr(wanted, name) != old
     }

@@ -15,7 +15,7 @@ from metaq.app.broker import start_broker
 from metaq.app.configuration import load, read_properties, template
 from metaq.app.refused import PROMISES
 from metaq.errors import ConfigError
-from metaq.options import KIB, BrokerOptions, NamesrvOptions, StoreOptions
+from metaq.options import KIB, BrokerOptions, NamesrvOptions, StoreOptions, judge
 from tests.broker.metaq1.support import settings
 
 BROKER_CONF = """\
@@ -160,12 +160,46 @@ def test_group_commit_is_another_word_for_the_flush(tmp_path):
 
 
 @pytest.mark.parametrize("serving", [("broker", "store"), ("namesrv",)])
-def test_any_key_of_tls_stops_the_start(tmp_path, serving):
-    """Also one that only later RocketMQs have; the mode of tests, which is on in every RocketMQ, asks for none."""
+def test_an_unknown_key_of_tls_stops_the_start(tmp_path, serving):
+    """One that only later RocketMQs have, say."""
     path = write(tmp_path, "tls.server.noClientAuth.paths=x\n", "s.conf")
-    with pytest.raises(ConfigError, match=r"tls\.server\.noClientAuth\.paths=x in .*s\.conf: TLS is not"):
+    with pytest.raises(
+        ConfigError, match=r"tls\.server\.noClientAuth\.paths=x in .*s\.conf: there is no such key of TLS"
+    ):
         load(path, serving=serving, environment={})
     load(write(tmp_path, "tls.test.mode.enable=true\ntls.server.mode=disabled\n", "s.conf"), environment={})
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("tls.server.mode=enforcing\ntls.server.certPath=/c\ntls.server.keyPassword=hidden\n", "broker.conf"),
+        (
+            'tls.server.mode = "enforcing"\ntls.server.certPath = "/c"\ntls.server.keyPassword = "hidden"\n',
+            "metaq.toml",
+        ),
+        ('[tls]\ntlsServerMode = "enforcing"\nserver.certPath = "/c"\nserver.keyPassword = "hidden"\n', "metaq.toml"),
+        ('[broker.tls.server]\nmode = "enforcing"\ncertPath = "/c"\nkeyPassword = "hidden"\n', "metaq.toml"),
+    ],
+)
+def test_the_keys_of_tls_stand_in_every_kind_of_file(tmp_path, text, name):
+    """As RocketMQ writes them; a password is in no text of the options."""
+    found = load(write(tmp_path, text, name), serving=("broker", "store", "tls"), environment={})
+    assert (found.tls.tls_server_mode, found.tls.tls_server_cert_path) == ("enforcing", "/c")
+    assert found.tls.tls_server_key_password == "hidden"
+    assert "hidden" not in repr(found)
+    assert "hidden" not in template({"tls": found.tls})
+    assert "hidden" not in str(found.tls.properties())
+    changed = judge(found.tls, {"tls_server_key_password": "other"}).refused["tls_server_key_password"]
+    assert "hidden" not in str(changed)
+    assert "other" not in str(changed)
+
+
+def test_a_password_on_the_command_line_is_refused():
+    with pytest.raises(ConfigError, match="whoever may list processes") as refused:
+        load(settings=["tls.server.keyPassword=hidden"], environment={})
+    assert "hidden" not in str(refused.value)
+    assert load(settings=["tls.server.mode=disabled"], environment={}).tls.tls_server_mode == "disabled"
 
 
 ROLES = {

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import metaq
-from metaq.app.configuration import EVERYWHERE, METAQ1, listen_limits
+from metaq.app.configuration import EVERYWHERE, METAQ1, TLS, listen_limits
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
@@ -19,6 +19,7 @@ from metaq.app.registration import NameServerRegistration, Registration, Zookeep
 from metaq.app.role.configured import check_role
 from metaq.app.role.running import RunningRole
 from metaq.app.serving import Serving
+from metaq.app.tls.wanted import tls_of
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
 from metaq.broker.metaq1.settings import Metaq1Settings
@@ -30,7 +31,7 @@ from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
 from metaq.net.address import join_address, local_address
 from metaq.net.budget import Budget
-from metaq.options import BrokerOptions, StoreOptions
+from metaq.options import BrokerOptions, Settings, StoreOptions
 from metaq.servers.ha.server import replication_server
 from metaq.servers.remoting.server import remoting_server
 from metaq.servers.server import BrokerServices, PeerServer, Server
@@ -39,9 +40,11 @@ from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable
 from metaq.store.message_store import MessageStore
 from metaq.store.reads.pull import ReadResult
+from metaq.tls_options import NO_TLS, TlsOptions
 
 if TYPE_CHECKING:
     from metaq.app.acl_files import AclWatch
+    from metaq.app.tls.running import RunningTls
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +112,8 @@ class Tasks(NamedTuple):
     role: RunningRole
     acl: AclWatch | None
     """Watches the files of accounts."""
+    tls: RunningTls | None
+    """Watches the files of TLS."""
 
 
 class Front(NamedTuple):
@@ -193,6 +198,8 @@ class RunningBroker:
         await self._tasks.role.take()
         if self._tasks.acl is not None:
             self._tasks.acl.start()
+        if self._tasks.tls is not None:
+            self._tasks.tls.start()
         self._tasks.delivery.start(self._broker.deliver)
         await self._serving.start(self._services)
         for registration in self._tasks.registrations:
@@ -215,6 +222,8 @@ class RunningBroker:
             await self._tasks.peers.close()
             self._broker.close()
         finally:  # whatever has failed, such as saving offsets on a full disk
+            if self._tasks.tls is not None:
+                self._tasks.tls.stop()
             self._broker.store.close()
 
 
@@ -225,6 +234,7 @@ async def start_broker(
     disk: Disk | None = None,
     metaq1: Metaq1Settings | None = None,
     servers: Sequence[Server[BrokerServices]] = (),
+    tls: TlsOptions = NO_TLS,
 ) -> RunningBroker:
     """Start a broker. Return once it accepts connections and, with name servers, is registered at one of them.
 
@@ -235,8 +245,9 @@ async def start_broker(
         disk: for tests, a `metaq.testing.FaultyDisk`.
         metaq1: settings of MetaQ 1.x; None: it is not served.
         servers: servers of further protocols, not bound yet.
+        tls: of its ports, and of its connections to name servers and other brokers.
     Raises:
-        ConfigError: a port is taken, a configuration file or one of accounts is broken, or a name server's address is no address.
+        ConfigError: a port is taken, a configuration file or one of accounts or TLS is broken, or a name server's address is no address.
         StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
     """
     options, store_options = options.replace(), store_options.replace()
@@ -244,7 +255,8 @@ async def start_broker(
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     acl, credentials = _access_control(options)
-    front = _front(options, metaq1, name_servers, servers)
+    running_tls = tls_of(tls, asyncio.get_running_loop().call_soon_threadsafe)
+    front = _front(options, metaq1, name_servers, servers, running_tls)
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
     await front.serving.bind()
     try:
@@ -253,9 +265,13 @@ async def start_broker(
             clock,
             disk,
             front,
-            BrokerPeers(name_servers, credentials=credentials),
+            BrokerPeers(
+                name_servers, credentials=credentials, tls=running_tls.client if running_tls is not None else None
+            ),
             (acl, credentials),
+            running_tls,
         )
+        running.settings[TLS] = Settings(tls)
     except BaseException:
         # The ports are taken already: they must be free for the next try.
         await front.serving.close()
@@ -273,19 +289,26 @@ def _front(
     metaq1: Metaq1Settings | None,
     name_servers: Sequence[str],
     more: Sequence[Server[BrokerServices]],
+    tls: RunningTls | None,
 ) -> Front:
     """Make the protocol servers of the options, with `more`, and the registrations."""
+    ports = tls.server if tls is not None else None
     limits = listen_limits(options)
     budget = Budget(limits)  # one for all servers: what counts is the memory of the process
-    remoting = remoting_server(options, limits, budget)
-    replication = replication_server(options, lambda: remoting.port, limits, budget)
+    remoting = remoting_server(options, limits, budget, ports)
+    replication = replication_server(
+        options, lambda: remoting.port, limits, budget, ports if tls is not None and tls.for_ha else None
+    )
     servers: list[Server[BrokerServices]] = [remoting, replication]
-    announced = NameServerRegistration(name_servers, _name(options), remoting, replication)
+    announced = NameServerRegistration(
+        name_servers, _name(options), remoting, replication, tls.client if tls is not None else None
+    )
     registrations: list[Registration] = [announced]
     if metaq1 is not None:
         from metaq.servers.metaq1.server import metaq1_server  # only where it is served: see `Metaq1Service`
 
-        server = metaq1_server(options.bind_address, metaq1, limits, metaq.__version__, budget)
+        own = ports if tls is not None and tls.for_metaq1 else None
+        server = metaq1_server(options.bind_address, metaq1, limits, metaq.__version__, budget, own)
         servers.append(server)
         registrations.append(ZookeeperRegistration(metaq1, server))
     return Front(Serving([*servers, *more]), remoting, announced, registrations)
@@ -319,6 +342,7 @@ def _compose(
     front: Front,
     peers: BrokerPeers,
     access: tuple[AclWatch | None, Credentials | None],
+    tls: RunningTls | None,
 ) -> RunningBroker:
     options, store_options, metaq1 = settings
     listen_host, port = front.remoting.host, front.remoting.port
@@ -358,9 +382,12 @@ def _compose(
             make_filter_helper=filter_helpers(options, metaq1.options, call_soon) if metaq1 is not None else None,
             metaq1=metaq1,
         )
-        role = RunningRole(broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials)
+        role = RunningRole(
+            broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials,
+            tls.client if tls is not None else None, tls.ha_client if tls is not None else None,
+        )  # fmt: skip
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host, control)
-        tasks = Tasks(delivery, front.registrations, peers, role, acl)
+        tasks = Tasks(delivery, front.registrations, peers, role, acl, tls)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()

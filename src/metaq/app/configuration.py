@@ -2,7 +2,7 @@
 
 Three kinds of file are read: RocketMQ's `broker.conf` or `namesrv.properties`, Java properties in which a key that we
 do not have is worth a warning; a `server.ini` of MetaQ 1.x (`metaq.app.server_ini`); and our own `metaq.toml` with the
-sections `[broker]`, `[store]`, `[metaq1]` and `[namesrv]`. A wrong key in one of the latter two stops the start. Flags
+sections `[broker]`, `[store]`, `[metaq1]`, `[namesrv]` and `[tls]`. A wrong key in one of the latter two stops the start. Flags
 beat the file, which beats the environment.
 """
 
@@ -25,6 +25,7 @@ from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions, OptionTa
 from metaq.servers.remoting.rocketmq_settings import DEFAULTS
 from metaq.store.disk import file_limit
 from metaq.store.offline.sizes import sizes_found
+from metaq.tls_options import TlsOptions
 
 if TYPE_CHECKING:
     from metaq.app.partition_sections import TopicSection
@@ -39,7 +40,11 @@ SECTIONS: Final[dict[str, type[OptionTable]]] = {
     "store": StoreOptions,
     "metaq1": Metaq1Options,
     "namesrv": NamesrvOptions,
+    "tls": TlsOptions,
 }
+TLS: Final = "tls"
+TLS_FILE: Final = "/etc/rocketmq/tls.properties"
+"""Where RocketMQ looks for its `tls.properties` if nothing names another place."""
 METAQ1: Final = "metaq1"
 FLUSH: Final = "flushDiskType"
 GROUP_COMMIT: Final = "groupCommitEnable"
@@ -61,6 +66,7 @@ class Configuration(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     sections: tuple[TopicSection, ...] | None = None
     """Sections of topics of MetaQ 1.x; None: the configuration has none, so autoCreateTopicEnable decides."""
+    tls: TlsOptions = TlsOptions()
     server_ini: bytes = b""
     """Text of the `server.ini`, or of an equivalent one; empty without 1.x. Clients read it with `stats config`."""
 
@@ -174,7 +180,31 @@ def _read_file(path: str) -> _File | ServerIni:
     for name, section in sections.items():
         if name not in SECTIONS or not isinstance(section, dict):
             raise ConfigError(f"{path}: [{name}] is not a section; there are {', '.join(f'[{s}]' for s in SECTIONS)}")
-    return _File(path, False, {name: _renamed(pairs, f"[{name}] of {path}") for name, pairs in sections.items()})
+    pairs_of = {name: _renamed(pairs, f"[{name}] of {path}") for name, pairs in _with_tls(sections).items()}
+    return _File(path, False, pairs_of)
+
+
+def _with_tls(sections: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the sections with all keys of TLS in theirs: `tls.server.mode` at the top, or in a server's section, is a
+    table in a table to TOML."""
+    found = {name: dict(pairs) for name, pairs in sections.items()}
+    gathered = dict(_dotted(found.pop(TLS, {}), ""))
+    for section in ("broker", "namesrv"):
+        inner = found.get(section, {}).pop(TLS, None)
+        if isinstance(inner, dict):
+            gathered |= _dotted(inner, "")
+        for key in [key for key in found.get(section, {}) if key.startswith("tls.")]:
+            gathered[key] = found[section].pop(key)
+    return {**found, TLS: gathered} if gathered else found
+
+
+def _dotted(pairs: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    known = TlsOptions.spellings()
+    for key, value in pairs.items():
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{prefix}{key}.")
+        else:
+            yield key if key in known and not prefix else f"tls.{prefix}{key}", value
 
 
 # ---- putting it together ----------------------------------------------------------------------------------------
@@ -185,7 +215,7 @@ def load(
     *,
     flags: Mapping[str, Mapping[str, Any]] | None = None,
     settings: Sequence[str] = (),
-    serving: Sequence[str] = ("broker", "store"),
+    serving: Sequence[str] = ("broker", "store", TLS),
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
     environment: Mapping[str, str] | None = None,
     insecure: bool = False,
@@ -229,6 +259,8 @@ def load(
             # Two of RocketMQ's defaults that are not ours: it always listens on the VIP port, and refuses SQL filters.
             values["broker"].setdefault("vip_port_enable", True)
             values["broker"].setdefault("enable_property_filter", False)
+            if pathlib.Path(TLS_FILE).is_file():
+                values[TLS].setdefault("tls_config_file", TLS_FILE)
         else:
             for section, pairs in parsed.pairs.items():
                 if section == METAQ1:
@@ -287,6 +319,7 @@ def load(
         NamesrvOptions.read(values["namesrv"], where)[0],
         tuple(warnings),
         sections,
+        TlsOptions.read(values[TLS], where)[0],
         server_ini.text if server_ini is not None else _server_ini_of(metaq1, sections or ()),
     )
 
@@ -331,6 +364,10 @@ def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequ
     section, dot, rest = key.strip().partition(".")
     if section not in SECTIONS and key.strip() in Metaq1Options.spellings():  # zk.zkRoot
         section, dot, rest = METAQ1, "", key.strip()
+    elif key.strip() in TlsOptions.spellings():  # tls.server.mode
+        section, dot, rest = TLS, ".", key.strip()
+    elif section == TLS:
+        refuse(key.strip(), value, f"-o {key.strip()}", foreign=False)
     elif not found or (dot and section not in SECTIONS):
         refuse(key.strip(), value, f"-o {setting}", foreign=False)  # tls.enable
         raise ConfigError(f"-o {setting}: need key=value or section.key=value, section one of {', '.join(SECTIONS)}")
@@ -339,6 +376,8 @@ def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequ
     ((rest, value),) = _renamed({rest: value}, f"-o {setting}").items()
     takers = [section] if dot else list(serving)
     known = [name for name in takers if rest in SECTIONS[name].spellings()]
+    if known and SECTIONS[known[0]].spellings()[rest] in SECTIONS[known[0]].secrets():
+        raise ConfigError(f"-o {rest}: whoever may list processes can read it there; put it into a file")
     if not known:
         refuse(rest, value, f"-o {setting}", foreign=False)
         everything = {spelling: "" for name in takers for spelling in SECTIONS[name].spellings()}
@@ -420,6 +459,8 @@ def template(tables: Mapping[str, OptionTable], topics: Sequence[TopicSection] |
         lines += ["", f"[{section}]"]
         for item in dataclasses.fields(table):
             facts, value = item.metadata, getattr(table, item.name)
+            if facts.get("secret"):
+                value = None
             lines += ["", f"# {facts['doc']}{_limits(item)}"]
             lines.append(f"# {camel(item.name)} =" if value is None else f"{camel(item.name)} = {_toml(value)}")
         if section == METAQ1 and topics is not None:

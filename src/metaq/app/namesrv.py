@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import pathlib
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from metaq.app.configuration import listen_limits
+from metaq.app.configuration import TLS, listen_limits
 from metaq.app.serving import Serving
+from metaq.app.tls.wanted import tls_of
 from metaq.clock import SYSTEM, Clock
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
-from metaq.options import NamesrvOptions
+from metaq.options import NamesrvOptions, Settings
 from metaq.saved_file import TableFile
 from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.servers.server import PeerServer
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
+from metaq.tls_options import NO_TLS, TlsOptions
 from metaq.wire.files import KV_CONFIG
+
+if TYPE_CHECKING:
+    from metaq.app.tls.running import RunningTls
 
 EXPIRY_SECONDS: Final = 10.0
 """Interval of the search for expired leases, as in RocketMQ."""
@@ -29,9 +34,16 @@ KV_FILE_DEFAULT: Final = "~/namesrv/kvConfig.json"
 class RunningNamesrv:
     """A name server whose KV file is read. Made by `start_namesrv`."""
 
-    def __init__(self, address: str, serving: Serving[NameService], service: NameService) -> None:
-        self.address, self._serving, self._service = address, serving, service
-        self.settings = {"namesrv": service.settings}
+    def __init__(
+        self,
+        address: str,
+        serving: Serving[NameService],
+        service: NameService,
+        tls: RunningTls | None = None,
+        tls_options: TlsOptions = NO_TLS,
+    ) -> None:
+        self.address, self._serving, self._service, self._tls = address, serving, service, tls
+        self.settings = {"namesrv": service.settings, TLS: Settings(tls_options)}
         self.metaq1 = self.reloading = self.again = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
         loop = asyncio.get_running_loop()
@@ -50,21 +62,28 @@ class RunningNamesrv:
 
     async def accept(self) -> None:
         """Let clients in. Raises ConfigError: another process took the port in the meantime."""
+        if self._tls is not None:
+            self._tls.start()
         await self._serving.start(self._service)
 
     async def close(self) -> None:
         self._timer.cancel()
         await self._serving.close()
+        if self._tls is not None:
+            self._tls.stop()
         self._service.close()
 
 
-async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Disk | None = None) -> RunningNamesrv:
-    """Start a name server. Raises ConfigError: its port is taken or its KV file cannot be read.
+async def start_namesrv(
+    options: NamesrvOptions, clock: Clock = SYSTEM, disk: Disk | None = None, tls: TlsOptions = NO_TLS
+) -> RunningNamesrv:
+    """Start a name server. Raises ConfigError: its port is taken, its KV file or one of TLS cannot be used.
 
     Args:
         options: copied.
         clock: a test's, or the system's.
         disk: for tests, a `metaq.testing.FaultyDisk`.
+        tls: of its port.
     """
     options = options.replace()
     loop = asyncio.get_running_loop()
@@ -72,6 +91,7 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
     def call_soon(work: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(work)
 
+    running_tls = tls_of(tls, call_soon)
     kv = KvTable(TableFile(BackgroundFile(_kv_file(options, disk)), KV_CONFIG), clock, call_soon)
     service = NameService(options, clock, kv)
     server: PeerServer[NameService] = PeerServer(
@@ -79,10 +99,11 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
         (options.bind_address, options.listen_port),
         listen_limits(options),
         lambda service, _: NamesrvServer(service),
+        tls=running_tls.server if running_tls is not None else None,
     )
     serving = Serving([server])
     await serving.bind()
-    running = RunningNamesrv(server.address, serving, service)
+    running = RunningNamesrv(server.address, serving, service, running_tls, tls)
     try:
         await running.accept()
     except BaseException:

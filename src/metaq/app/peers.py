@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from metaq.broker.staged.peers import Finish, NoAnswer, PeerAnswer, Question, Settle, StateOf
 from metaq.client.conversation import driver
@@ -19,6 +19,9 @@ from metaq.client.conversation.name_servers import NameServers
 from metaq.client.shared.transport import Transport
 from metaq.errors import NoRoute
 from metaq.model.acl.secret import Credentials
+
+if TYPE_CHECKING:
+    from metaq.net.tls.client import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,7 @@ class BrokerPeers:
         name_servers: addresses; none: other brokers cannot be found.
         look_up_seconds: shortest pause between two look-ups.
         credentials: what questions are signed with; None: they are not signed.
+        tls: how it connects to them and to the name servers; None: without TLS.
     """
 
     def __init__(
@@ -42,8 +46,9 @@ class BrokerPeers:
         name_servers: Sequence[str],
         look_up_seconds: float = LOOK_UP_SECONDS,
         credentials: Credentials | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
-        self._transport = Transport(credentials=credentials)
+        self._transport = Transport(credentials=credentials, tls=tls)
         self._name_servers = NameServers(name_servers) if name_servers else None
         self._look_up_seconds = look_up_seconds
         self._addresses: dict[str, str] = {}

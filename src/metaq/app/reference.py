@@ -22,10 +22,10 @@ A broker is configured by flags, by `-o key=value` for any option, by a file (`-
 
 - a RocketMQ `broker.conf` or `namesrv.properties`, as it stands: a key that means nothing here is named in a warning
   (with the nearest one that does), and a key whose neglect would break a promise ([below](#keys-that-stop-the-start):
-  `enableControllerMode=true`, `tls.*`) stops the start;
+  `enableControllerMode=true`) stops the start;
 - a `server.ini` of MetaQ 1.x, as it stands ([metaq1-configuration.md](metaq1-configuration.md)), where a wrong key
   stops the start; or
-- a `metaq.toml` with the sections `[broker]`, `[store]`, `[metaq1]` and `[namesrv]`, where a wrong key stops the start,
+- a `metaq.toml` with the sections `[broker]`, `[store]`, `[metaq1]`, `[namesrv]` and `[tls]`, where a wrong key stops the start,
   too.
 
 `metaq broker --print-config` (or `-m`, `-p`) prints a complete `metaq.toml` with the values in force.
@@ -69,14 +69,17 @@ _HEADINGS = {
     "[zookeeper], there with\n`zk.` in front. [metaq1-configuration.md](metaq1-configuration.md) has the sections of "
     "topics.\n",
     "namesrv": "## `[namesrv]`\n\nWhat `metaq namesrv` and `metaq up` obey.\n",
+    "tls": "## `[tls]`\n\nTLS of a broker or a name server ([security.md](security.md#tls)). In a `broker.conf`, in RocketMQ's `tls.properties` and "
+    "anywhere in a\n`metaq.toml` the keys of RocketMQ stand as they are. The files are watched; the options themselves need a "
+    "restart, except those that\na changed `tls.config.file` gives for files.\n",
 }
 
 _PROMISES = """\
 ## Keys that stop the start
 
 A server that passed these over would not do what its file asks for, and nobody would notice before it is too late. With
-another value than those kept, in a file or by `-o`, it does not start; nor does it with any other key that begins with
-`tls.`, except `tls.test.mode.enable`.
+another value than those kept, in a file or by `-o`, it does not start; nor does it with a key that begins with `tls.` and
+is not in [`[tls]`](#tls).
 """
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from metaq.errors import ConfigError
 from metaq.options import camel
+from metaq.tls_options import TlsOptions
 
 
 class Promise(NamedTuple):
@@ -22,8 +23,8 @@ class Promise(NamedTuple):
     remedy: str
 
 
-_NO_TLS: Final = "TLS is not in this version; clients would be served in plain text"
-_TLS_REMEDY: Final = "remove all keys of TLS, and guard the port by a firewall or a tunnel"
+_NO_TLS: Final = "there is no such key of TLS, and what it asks for would not be done"
+_TLS_REMEDY: Final = "see [tls] in docs/configuration.md"
 _NO_FAILOVER: Final = "a change of masters by itself is not in this version"
 _NO_METAQ1_SLAVE: Final = "replication by MetaQ 1.x's own protocol is not in this version"
 _NO_USERS: Final = "users of RocketMQ 5.3 are not in this version, and starting without them would open what was closed"
@@ -42,22 +43,6 @@ PROMISES: Final[Mapping[str, Promise]] = {
     # who may do what
     "authenticationEnabled": _off(_NO_USERS, _LOCAL),  # RocketMQ 5.3
     "authorizationEnabled": _off(_NO_USERS, _LOCAL),  # RocketMQ 5.3
-    # encryption
-    "tls.enable": Promise(("false",), _NO_TLS, _TLS_REMEDY),
-    "useTLS": Promise(("false",), _NO_TLS, _TLS_REMEDY),
-    "tls.server.authClient": Promise(("false",), _NO_TLS, _TLS_REMEDY),
-    "tls.client.authServer": Promise(("false",), _NO_TLS, _TLS_REMEDY),
-    "tls.server.mode": Promise(("disabled",), _NO_TLS, _TLS_REMEDY),
-    "tls.server.need.client.auth": Promise(("none",), _NO_TLS, _TLS_REMEDY),
-    "tls.server.certPath": Promise((), _NO_TLS, _TLS_REMEDY),
-    "tls.server.keyPath": Promise((), _NO_TLS, _TLS_REMEDY),
-    "tls.server.keyPassword": Promise((), _NO_TLS, _TLS_REMEDY),
-    "tls.server.trustCertPath": Promise((), _NO_TLS, _TLS_REMEDY),
-    "tls.client.certPath": Promise((), _NO_TLS, _TLS_REMEDY),
-    "tls.client.keyPath": Promise((), _NO_TLS, _TLS_REMEDY),
-    "tls.client.keyPassword": Promise((), _NO_TLS, _TLS_REMEDY),
-    "tls.client.trustCertPath": Promise((), _NO_TLS, _TLS_REMEDY),
-    "tls.config.file": Promise((), _NO_TLS, _TLS_REMEDY),
     # copies
     "enableDLegerCommitLog": _off("DLedger's log has another format than the commit log of a RocketMQ 4.9 broker"),
     "duplicationEnable": _off("a copy of the log that is written twice is not in this version"),
@@ -108,8 +93,8 @@ def refuse(key: str, value: Any, where: str, *, foreign: bool) -> None:
     name = camel(key) if "_" in key else key
     promise = PROMISES.get(name)
     if promise is None:
-        # A key of TLS that RocketMQ may have and this table does not: TLS is meant, whatever it says.
-        if not name.startswith("tls.") or name == "tls.test.mode.enable":
+        # A key of TLS that RocketMQ may have and ours do not: TLS is meant, whatever it says.
+        if not name.startswith("tls.") or name in TlsOptions.spellings():
             return
         promise = _unset(_NO_TLS, _TLS_REMEDY)
     text = str(value).strip().lower()

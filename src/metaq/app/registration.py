@@ -20,6 +20,7 @@ from metaq.servers.server import BrokerServices, PeerServer
 
 if TYPE_CHECKING:
     from metaq.broker.metaq1.progress import OnPositions
+    from metaq.net.tls.client import ClientTls
     from metaq.registry.zookeeper.registrar import ZookeeperRegistrar, ZookeeperSettings
 
 
@@ -43,6 +44,7 @@ class NameServerRegistration:
         name: the broker's.
         server: the one whose address clients get.
         replication: the one whose address slaves get.
+        tls: how it connects to the name servers; None: without TLS.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class NameServerRegistration:
         name: str,
         server: PeerServer[BrokerServices],
         replication: PeerServer[BrokerServices],
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = tls
         self.name_servers, self._name, self._server, self._replication = name_servers, name, server, replication
         self.master = Registered()
         """What the name servers have told last of this broker's master."""
@@ -100,7 +104,7 @@ class NameServerRegistration:
         def lost(address: str) -> None:
             registrar.lost(address)
 
-        self._transport = Transport(on_lost=lost)
+        self._transport = Transport(on_lost=lost, tls=self._tls)
         registrar = self._registrar = Registrar(
             self._transport,
             self.name_servers,

@@ -9,6 +9,7 @@ from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import SYSTEM, Clock
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.store.disk import Disk
+from metaq.tls_options import NO_TLS, TlsOptions
 
 
 class RunningUp:
@@ -37,16 +38,17 @@ async def start_up(
     clock: Clock = SYSTEM,
     disk: Disk | None = None,
     metaq1: Metaq1Settings | None = None,
+    tls: TlsOptions = NO_TLS,
 ) -> RunningUp:
     """Start both. The broker registers at this name server, and at those of `namesrvAddr`.
 
     Raises as `start_namesrv` and `start_broker`.
     """
-    first = await start_namesrv(namesrv, clock)
+    first = await start_namesrv(namesrv, clock, tls=tls)
     try:
         own = first.address.replace(EVERYWHERE, LOOPBACK)
         addresses = ";".join(filter(None, [own, broker.namesrv_addr]))
-        second = await start_broker(broker.replace(namesrv_addr=addresses), store, clock, disk, metaq1)
+        second = await start_broker(broker.replace(namesrv_addr=addresses), store, clock, disk, metaq1, tls=tls)
     except BaseException:
         await first.close()
         raise

@@ -40,9 +40,9 @@ docs/configuration.md calls hot. Other exit codes: 1 failed, 2 wrong usage or co
 """
 
 _SECTIONS = {
-    "namesrv": ("namesrv",),
-    "broker": ("broker", "store", "metaq1"),
-    "up": ("broker", "store", "namesrv", "metaq1"),
+    "namesrv": ("namesrv", "tls"),
+    "broker": ("broker", "store", "tls", "metaq1"),
+    "up": ("broker", "store", "namesrv", "tls", "metaq1"),
 }
 
 log = logging.getLogger("metaq")
@@ -84,7 +84,7 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
     if command == "namesrv":
         from metaq.app.namesrv import start_namesrv
 
-        return run(lambda: start_namesrv(configuration.namesrv), reload)
+        return run(lambda: start_namesrv(configuration.namesrv, tls=configuration.tls), reload)
     # Before the start: it tells how much disk the log files will take.
     log.info("%s", first_use(configuration.store))
     if command == "broker":
@@ -97,14 +97,20 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
             )
 
         return run(
-            lambda: start_broker(configuration.broker, configuration.store, metaq1=configuration.metaq1_settings),
+            lambda: start_broker(
+                configuration.broker, configuration.store, metaq1=configuration.metaq1_settings, tls=configuration.tls
+            ),
             reload,
         )
     from metaq.app.up import start_up
 
     return run(
         lambda: start_up(
-            configuration.broker, configuration.store, configuration.namesrv, metaq1=configuration.metaq1_settings
+            configuration.broker,
+            configuration.store,
+            configuration.namesrv,
+            metaq1=configuration.metaq1_settings,
+            tls=configuration.tls,
         ),
         reload,
     )

@@ -8,6 +8,7 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from metaq.errors import ConnectionFailed
 from metaq.net.address import split_address
@@ -16,6 +17,9 @@ from metaq.net.group import Group
 from metaq.net.peer import Layer, Peer, Session
 from metaq.net.stream import Stream
 
+if TYPE_CHECKING:
+    from metaq.net.tls.client import ClientLayer, ClientTls  # loaded only where it is on
+
 NO_LIMITS = ListenLimits(
     connections_max=0, unanswered_bytes_max=0, half_read_bytes_max=0, peer_bytes_max=0, idle_seconds=0
 )
@@ -23,7 +27,11 @@ NO_LIMITS = ListenLimits(
 
 
 async def dial(
-    address: str, make_session: Callable[[Peer], Session], timeout: float, layer: Layer | None = None
+    address: str,
+    make_session: Callable[[Peer], Session],
+    timeout: float,
+    layer: Layer | None = None,
+    tls: ClientTls | None = None,
 ) -> Peer:
     """Connect to `host:port`. Raises ConnectionFailed: refused, unreachable or too slow; ConfigError: not an address.
 
@@ -33,20 +41,45 @@ async def dial(
     Args:
         address: `host:port`.
         make_session: makes the session of the connection.
-        timeout: seconds for the connection.
-        layer: puts TLS or the like between the connection and its socket.
+        timeout: seconds for the connection, with its handshake.
+        layer: comes between the connection and its socket.
+        tls: makes the connection with TLS, which is up when this returns; the session is made then.
     """
     host, port = split_address(address)
     # A group of its own: a client's connections share no limits.
     stream = Stream(Group(NO_LIMITS, server=False), make_session)
     try:
         async with asyncio.timeout(timeout):
-            await _connect(lambda: layer(stream) if layer is not None else stream, host, port)
+            if tls is not None:
+                await _connect_with_tls(tls, stream, host, port)
+            else:
+                await _connect(lambda: layer(stream) if layer is not None else stream, host, port)
     except TimeoutError:
         raise ConnectionFailed(f"no connection to {address} within {timeout:g} s") from None
     except OSError as error:
+        if tls is not None and getattr(error, "library", None) is not None:  # OpenSSL's
+            from metaq.net.tls.client import refused
+
+            raise ConnectionFailed(refused(address, error)) from error
         raise ConnectionFailed(f"cannot connect to {address}: {error.strerror or error}") from error
     return stream
+
+
+async def _connect_with_tls(tls: ClientTls, stream: Stream, host: str, port: int) -> None:
+    """Raises OSError, of which OpenSSL's errors are a kind."""
+    layers: list[ClientLayer] = []
+
+    def make() -> asyncio.BaseProtocol:
+        layers.append(tls.layer(stream, host))
+        return layers[-1]
+
+    try:
+        await _connect(make, host, port)
+        await layers[-1].opened
+    except BaseException:
+        for layer in layers:
+            layer.give_up()
+        raise
 
 
 async def _connect(make_protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
@@ -14,6 +14,9 @@ from metaq.net.budget import Budget, ListenLimits
 from metaq.net.group import Group
 from metaq.net.peer import Layer, Peer, Session
 from metaq.net.stream import Stream
+
+if TYPE_CHECKING:
+    from metaq.net.tls.server import ServerTls  # loaded only where it is on
 
 BACKLOG = 1024
 FREE_PORTS_MAX = 100
@@ -28,12 +31,19 @@ class Listener:
 
     Args:
         limits: hold over the connections of both ports together.
-        layer: puts TLS or the like between each connection and its socket.
+        layer: comes between each connection and its socket.
         budget: of all listeners of the process; None: this one has its own.
+        tls: of the process; None: only plain text is taken.
     """
 
-    def __init__(self, limits: ListenLimits, layer: Layer | None = None, budget: Budget | None = None) -> None:
-        self._group, self._layer = Group(limits, server=True, budget=budget), layer
+    def __init__(
+        self,
+        limits: ListenLimits,
+        layer: Layer | None = None,
+        budget: Budget | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
+        self._group, self._layer, self._tls = Group(limits, server=True, budget=budget), layer, tls
         self._servers: list[asyncio.Server] = []
         self._make_session: MakeSession | None = None
         self.host, self.port = "", 0
@@ -73,6 +83,8 @@ class Listener:
     def _stream(self) -> asyncio.BaseProtocol:
         assert self._make_session is not None, "nobody is accepted before the start"
         stream = Stream(self._group, self._make_session)
+        if self._tls is not None:
+            return self._tls.layer(stream, self._group)
         return self._layer(stream) if self._layer is not None else stream
 
     @property
@@ -132,6 +144,7 @@ async def bind(
     limits: ListenLimits | None = None,
     second: SecondPort | None = None,
     layer: Layer | None = None,
+    tls: ServerTls | None = None,
 ) -> Listener:
     """Take `host:port` without accepting connections before `Listener.start`.
 
@@ -140,11 +153,12 @@ async def bind(
         port: 0 takes a free one, which `Listener.port` has.
         limits: of what peers may take.
         second: a further port.
-        layer: puts TLS or the like between each connection and its socket.
+        layer: comes between each connection and its socket.
+        tls: of the process; None: only plain text is taken.
     Raises:
         ConfigError: the address, or that of `second`, cannot be had; the text says which and why.
     """
-    listener = Listener(limits or ListenLimits(), layer)
+    listener = Listener(limits or ListenLimits(), layer, tls=tls)
     await listener.bind(host, port, second)
     return listener
 
@@ -156,9 +170,10 @@ async def listen(
     limits: ListenLimits | None = None,
     second: SecondPort | None = None,
     layer: Layer | None = None,
+    tls: ServerTls | None = None,
 ) -> Listener:
     """Listen on `host:port`, and accept at once. Otherwise as `bind`."""
-    listener = await bind(host, port, limits, second, layer)
+    listener = await bind(host, port, limits, second, layer, tls)
     await listener.start(make_session)
     return listener
 

@@ -17,6 +17,7 @@ from metaq.net.peer import Peer, Session
 if TYPE_CHECKING:
     from metaq.broker.acl import AccessControl
     from metaq.broker.broker import Broker  # a name server has none, and should not load one
+    from metaq.net.tls.server import ServerTls  # loaded only where it is on
 
 Services = TypeVar("Services")
 Services_contra = TypeVar("Services_contra", contravariant=True)
@@ -108,6 +109,7 @@ class PeerServer(Generic[Services]):
         what: server and option of its port, for the error that the port is taken.
         idle_seconds_min: silence that this protocol's clients may keep, whatever the limits say.
         budget: of all servers of the process; None: this one has its own.
+        tls: of the process; None: this one takes plain text only.
     """
 
     def __init__(
@@ -121,11 +123,12 @@ class PeerServer(Generic[Services]):
         what: str = "",
         idle_seconds_min: float = 0.0,
         budget: Budget | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self.name, self._place, self._second, self._what = name, place, second, what
         self._open_sessions, self._idle_seconds_min = open_sessions, idle_seconds_min
         # Made before any address is taken: `limit` may be called at any time, also before `bind`.
-        self._listener = Listener(self._own(limits), budget=budget)
+        self._listener = Listener(self._own(limits), budget=budget, tls=tls)
         self._sessions: SessionServer | None = None
 
     def _own(self, limits: ListenLimits) -> ListenLimits:

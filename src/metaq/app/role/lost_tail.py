@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metaq.app.role.both_logs import AskBoth
 from metaq.app.role.torn import cut_torn, first_difference, longest, to_compare, untorn
@@ -21,6 +21,9 @@ from metaq.model.leadership import Found
 from metaq.net.address import join_address, split_address
 from metaq.servers.ha.slave import Following
 from metaq.servers.server import CallSoon
+
+if TYPE_CHECKING:
+    from metaq.net.tls.client import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +71,14 @@ async def mend_torn(broker: Broker, slaves: Iterable[Found], asking: Callable[[s
 class LostTail:
     """Copies it. Only while the broker takes nothing else.
 
-    Args: found: the slave, see `longer`.
+    Args:
+        found: the slave, see `longer`.
+        ha_tls: how it connects to copy the log; None: without TLS.
     """
 
-    def __init__(self, broker: Broker, call_soon: CallSoon, found: Found) -> None:
+    def __init__(self, broker: Broker, call_soon: CallSoon, found: Found, ha_tls: ClientTls | None = None) -> None:
         self._broker, (self._address, self._state) = broker, found
-        self._following = Following(broker, call_soon, self._find, lambda: None)
+        self._following = Following(broker, call_soon, self._find, lambda: None, ha_tls)
 
     async def _find(self) -> str:
         return join_address(split_address(self._address)[0], self._state.ha_port)

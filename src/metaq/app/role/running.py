@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from metaq.app.role.lost_tail import LostTail
     from metaq.app.role.mending import Mender
     from metaq.app.role.slave import Slave
+    from metaq.net.tls.client import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class RunningRole:
         announced: the registration at the name servers.
         metaq1: None: no clients of MetaQ 1.x are served.
         credentials: what requests to other brokers are signed with; None: they are not signed.
+        tls: how it connects to them; None: without TLS.
+        ha_tls: and to copy the log.
     """
 
     def __init__(
@@ -63,11 +66,13 @@ class RunningRole:
         announced: NameServerRegistration,
         metaq1: Metaq1Settings | None,
         credentials: Credentials | None = None,
+        tls: ClientTls | None = None,
+        ha_tls: ClientTls | None = None,
     ) -> None:
         self._broker, self._roles, self._call_soon, self._announced = broker, broker.roles, call_soon, announced
         self._address, self._metaq1 = address, metaq1
         self._loop = asyncio.get_running_loop()
-        self._transport = Transport(credentials=credentials)
+        self._transport, self._ha_tls = Transport(credentials=credentials, tls=tls), ha_tls
         self._mender: Mender | None = None
         self._slave: Slave | None = None
         self._lost: LostTail | None = None
@@ -129,7 +134,7 @@ class RunningRole:
         if found is not None:
             if self._broker.store.state.follows is None:
                 self._broker.follow(for_now=True)
-            self._lost = LostTail(self._broker, self._call_soon, found)
+            self._lost = LostTail(self._broker, self._call_soon, found, self._ha_tls)
             await self._lost.copy()
             self._lost = None
             # An epoch behind the log's end would keep away who still has the rest, should a power cut take that once more.
@@ -140,7 +145,7 @@ class RunningRole:
     def _follow(self) -> Slave:
         from metaq.app.role.slave import Slave  # a master needs none of it, and has 0.3 MB less at rest
 
-        slave = self._slave = Slave(self._broker, self._call_soon, self._transport, self._announced)
+        slave = self._slave = Slave(self._broker, self._call_soon, self._transport, self._announced, self._ha_tls)
         return slave
 
     def _set(self, role: str, broker_id: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from metaq.app.registration import NameServerRegistration
 from metaq.app.role.following import TableFollowing
 from metaq.app.role.master import MasterSearch
@@ -11,6 +13,9 @@ from metaq.client.shared.transport import Transport
 from metaq.servers.ha.slave import Following
 from metaq.servers.server import CallSoon
 
+if TYPE_CHECKING:
+    from metaq.net.tls.client import ClientTls
+
 
 class Slave:
     """What a slave does beside serving: it copies its master's log, and takes over its tables.
@@ -18,14 +23,20 @@ class Slave:
     Args:
         transport: its owner closes it.
         announced: knows the master from the name servers.
+        ha_tls: how it connects to copy the log; None: without TLS.
     """
 
     def __init__(
-        self, broker: Broker, call_soon: CallSoon, transport: Transport, announced: NameServerRegistration
+        self,
+        broker: Broker,
+        call_soon: CallSoon,
+        transport: Transport,
+        announced: NameServerRegistration,
+        ha_tls: ClientTls | None = None,
     ) -> None:
         self.search = MasterSearch(broker, transport, announced)
         self.tables = TableFollowing(broker, transport, self.search)
-        self.following = Following(broker, call_soon, self.search.find, self.tables.hurry)
+        self.following = Following(broker, call_soon, self.search.find, self.tables.hurry, ha_tls)
         self.scrubbing = Scrubbing(broker, transport, self.search)
 
     def start(self) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from metaq.errors import ClientClosed, ConnectionFailed, RemoteProtocolError, RequestTimeout
 from metaq.model.acl.secret import Credentials
@@ -21,6 +21,9 @@ from metaq.net.peer import Peer, Session
 from metaq.wire.codes import request_name
 from metaq.wire.command import LENGTH_BYTES, ONEWAY_FLAG, RESPONSE_FLAG, Command, decode, encode, frame_bytes
 from metaq.wire.signing import sign
+
+if TYPE_CHECKING:
+    from metaq.net.tls.client import ClientTls  # loaded only where it is on
 
 log = logging.getLogger("metaq.client")
 
@@ -129,14 +132,16 @@ class Transport:
         on_connected: Callable[[str], None] = _nobody,
         on_lost: Callable[[str], None] = _nobody,
         credentials: Credentials | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         """Args:
         on_request: see there.
         on_connected: called with the address; a task that it starts is the first to send on the connection.
         on_lost: called with the address of a connection that broke.
         credentials: what all requests are signed with; None: they are not signed.
+        tls: how connections are made; None: without TLS.
         """
-        self._credentials = credentials
+        self._credentials, self._tls = credentials, tls
         self.on_request, self._on_connected, self._on_lost = on_request, on_connected, on_lost
         self._sessions: dict[str, ClientSession] = {}
         self._dialling: dict[str, asyncio.Task[ClientSession]] = {}
@@ -259,7 +264,7 @@ class Transport:
             return made[0]
 
         try:
-            await dial(address, make, timeout)
+            await dial(address, make, timeout, tls=self._tls)
         except (OSError, TimeoutError, RemoteProtocolError) as error:
             reason = str(error) or type(error).__name__
             raise ConnectionFailed(f"cannot connect to {address}: {reason}") from error

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from metaq.errors import ConfigError
 from metaq.log import RateLimitedLog
@@ -16,6 +17,9 @@ from metaq.servers.ha.session import Shared, SlaveSession
 from metaq.servers.pieces import ColdReads
 from metaq.servers.server import BrokerServices, PeerServer
 from metaq.wire.hot import QueueTail
+
+if TYPE_CHECKING:
+    from metaq.net.tls.server import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +89,12 @@ class ReplicationPort(PeerServer[BrokerServices]):
     """
 
     def __init__(
-        self, options: BrokerOptions, remoting_port: Callable[[], int], limits: ListenLimits, budget: Budget | None
+        self,
+        options: BrokerOptions,
+        remoting_port: Callable[[], int],
+        limits: ListenLimits,
+        budget: Budget | None,
+        tls: ServerTls | None,
     ) -> None:
         super().__init__(
             "replication",
@@ -94,6 +103,7 @@ class ReplicationPort(PeerServer[BrokerServices]):
             _open_sessions,
             what="the replication server (haListenPort)",
             budget=budget,
+            tls=tls,
         )
         self._options, self._remoting_port = options, remoting_port
 
@@ -114,7 +124,11 @@ class ReplicationPort(PeerServer[BrokerServices]):
 
 
 def replication_server(
-    options: BrokerOptions, remoting_port: Callable[[], int], limits: ListenLimits, budget: Budget | None = None
+    options: BrokerOptions,
+    remoting_port: Callable[[], int],
+    limits: ListenLimits,
+    budget: Budget | None = None,
+    tls: ServerTls | None = None,
 ) -> PeerServer[BrokerServices]:
-    """Make the server of a broker's replication port, not bound yet. `budget`: of all servers of the process."""
-    return ReplicationPort(options, remoting_port, limits, budget)
+    """Make the server of a broker's replication port, not bound yet. `budget`, `tls`: of all servers of the process."""
+    return ReplicationPort(options, remoting_port, limits, budget, tls)

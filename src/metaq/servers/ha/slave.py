@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metaq.broker.broker import Broker
 from metaq.broker.replication.copying import Copying
@@ -16,6 +16,9 @@ from metaq.net.dialer import dial
 from metaq.net.peer import Peer
 from metaq.servers.server import CallSoon
 from metaq.wire.ha import HEAD, decode_chunks, encode_report
+
+if TYPE_CHECKING:
+    from metaq.net.tls.client import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -137,11 +140,18 @@ class Following:
     Args:
         find_master: asked before each connection.
         unknown: called when messages of an unknown topic come.
+        tls: how it connects; None: without TLS, as RocketMQ does.
     """
 
     def __init__(
-        self, broker: Broker, call_soon: CallSoon, find_master: FindMaster, unknown: Callable[[], None]
+        self,
+        broker: Broker,
+        call_soon: CallSoon,
+        find_master: FindMaster,
+        unknown: Callable[[], None],
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = tls
         self._broker, self._call_soon, self._find_master, self._unknown = broker, call_soon, find_master, unknown
         self._faults = RateLimitedLog(log, broker.clock)
         self._task: asyncio.Task[None] | None = None
@@ -210,7 +220,7 @@ class Following:
                 sessions.append(MasterSession(peer, self._broker, self._call_soon, self._unknown))
                 return sessions[0]
 
-            await dial(address, make_session, CONNECT_SECONDS)
+            await dial(address, make_session, CONNECT_SECONDS, tls=self._tls)
         except MetaqError as error:
             self._faults.warning("away", "the master cannot be followed, it is tried again: %s", error)
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metaq.broker.broker import Broker
 from metaq.broker.log.acks import Lack
@@ -26,6 +26,9 @@ from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking, Wording
 from metaq.wire.hot import AppendOutcome, Replies
 from metaq.wire.metaq1.commands import Code, Reader, ResultLine, result
+
+if TYPE_CHECKING:
+    from metaq.net.tls.server import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +135,14 @@ class Metaq1Server:
 
 
 def metaq1_server(
-    bind_address: str, settings: Metaq1Settings, limits: ListenLimits, version: str, budget: Budget | None = None
+    bind_address: str,
+    settings: Metaq1Settings,
+    limits: ListenLimits,
+    version: str,
+    budget: Budget | None = None,
+    tls: ServerTls | None = None,
 ) -> PeerServer[BrokerServices]:
-    """Make the server of a broker's `serverPort`, not bound yet. `budget`: of all servers of the process."""
+    """Make the server of a broker's `serverPort`, not bound yet. `budget`, `tls`: of all servers of the process."""
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> Metaq1Server:
         broker = services.broker
@@ -153,6 +161,7 @@ def metaq1_server(
         what="the MetaQ 1.x server (serverPort)",
         idle_seconds_min=IDLE_SECONDS,
         budget=budget,
+        tls=tls,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metaq.broker.broker import Broker
 from metaq.log import RateLimitedLog
@@ -37,6 +37,9 @@ from metaq.servers.remoting.transactions import BranchHandlers, TransactionHandl
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer, WhenAnnounced
 from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import BYTES_MAX, Parking
+
+if TYPE_CHECKING:
+    from metaq.net.tls.server import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -122,9 +125,9 @@ class RemotingServer:
 
 
 def remoting_server(
-    options: BrokerOptions, limits: ListenLimits, budget: Budget | None = None
+    options: BrokerOptions, limits: ListenLimits, budget: Budget | None = None, tls: ServerTls | None = None
 ) -> PeerServer[BrokerServices]:
-    """Make the server of a broker's `listenPort`, not bound yet. `budget`: of all servers of the process."""
+    """Make the server of a broker's `listenPort`, not bound yet. `budget`, `tls`: of all servers of the process."""
 
     def open_sessions(services: BrokerServices, _: PeerServer[BrokerServices]) -> RemotingServer:
         identify = None if services.access is None else by_signature(services.access)
@@ -137,4 +140,5 @@ def remoting_server(
         open_sessions,
         second=VIP_PORT if options.vip_port_enable else None,
         budget=budget,
+        tls=tls,
     )

@@ -1,0 +1,255 @@
+"""TLS of one server: its files, read together, and read again when one of them has changed."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from metaq.app.configuration import read_properties
+from metaq.app.tls.made import made_context
+from metaq.errors import ConfigError
+from metaq.net.tls.client import ClientTls
+from metaq.net.tls.contexts import (
+    ClientFiles,
+    Context,
+    Expired,
+    Password,
+    ServerFiles,
+    client_context,
+    prove,
+    server_context,
+)
+from metaq.net.tls.server import Mode, ServerTls
+from metaq.tls_options import TlsOptions
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.5
+"""As often as RocketMQ looks."""
+FILE_BYTES_MAX: Final = 1024 * 1024
+
+Marks: TypeAlias = Mapping[str, tuple[int, int, int] | None]
+"""Path → what tells that a file is another one: time of its change in ns, size, inode; None: it is not there."""
+
+
+class Contexts(NamedTuple):
+    """What a reading of the files gives."""
+
+    mode: Mode
+    server: Context | None
+    client: Context | None
+    paths: frozenset[str]
+    """All files that were read."""
+    told: str
+    """What the log says of them."""
+
+
+def with_file(options: TlsOptions) -> TlsOptions:
+    """Return the options with those of `tls.config.file` that stand nowhere else. Raises ConfigError: file and reason."""
+    path = options.tls_config_file
+    if not path:
+        return options
+    pairs = read_properties(_text(_path(path)))
+    known = TlsOptions.spellings()
+    for key in pairs:
+        if key not in known and key.startswith("tls."):
+            raise ConfigError(f"{key} in {path}: there is no such key of TLS, and what it asks for would not be done")
+    found = TlsOptions.read({key: value for key, value in pairs.items() if value.strip()}, path)[0]
+    unset = TlsOptions()
+    mine = {name: value for name, value in options.values().items() if value != getattr(unset, name)}
+    return found.replace(**mine)
+
+
+def read(options: TlsOptions, *, at_start: bool) -> Contexts:
+    """Read all files of these options.
+
+    Args: at_start: take a certificate that has expired, with a warning: clients that do not verify it go on.
+    Raises: ConfigError: file and reason, or which options do not go together.
+    """
+    options = with_file(options)
+    mode, made = _mode(options), options.tls_test_mode_enable and not options.tls_server_cert_path
+    paths = {_path(options.tls_config_file)} if options.tls_config_file else set()
+    server, told = None, "TLS is disabled"
+    if mode is not Mode.DISABLED and made:
+        server, told = made_context(), f"TLS is {mode.value}, with a certificate made now that nobody can verify"
+    elif mode is not Mode.DISABLED:
+        files = _server_files(options)
+        server, until = server_context(files), ""
+        try:
+            until = f"until {prove(files)}"
+        except Expired as error:
+            if not at_start:
+                raise
+            log.error("%s: clients that verify it, as ours do, will refuse it", error)  # noqa: TRY400  no fault of ours
+            until = "which has expired"
+        told = f"TLS is {mode.value}, with the certificate {files.cert}, {until}"
+        paths |= {path for path in (files.cert, files.key, files.trust, files.crl) if path}
+    client = None
+    if options.tls_enable if options.tls_enable is not None else mode is Mode.ENFORCING:
+        own = _client_files(options)
+        client = client_context(own)
+        paths |= {path for path in (own.ca, own.cert, own.key) if path}
+    return Contexts(mode, server, client, frozenset(paths), told)
+
+
+def _mode(options: TlsOptions) -> Mode:
+    has_files = bool(options.tls_server_cert_path or options.tls_server_key_path)
+    if options.tls_server_mode is None:
+        return Mode.PERMISSIVE if has_files or options.tls_test_mode_enable else Mode.DISABLED
+    return Mode(options.tls_server_mode)
+
+
+def _server_files(options: TlsOptions) -> ServerFiles:
+    cert, key = options.tls_server_cert_path, options.tls_server_key_path
+    if not cert or not key:
+        raise ConfigError(
+            "TLS needs tls.server.certPath and tls.server.keyPath, or, to try it out, tls.test.mode.enable=true (which is not on by "
+            "itself as in RocketMQ)"
+        )
+    auth, trust = options.tls_server_need_client_auth, options.tls_server_trust_cert_path or ""
+    if auth == "require" and not (options.tls_server_auth_client or trust):
+        raise ConfigError(
+            "tls.server.need.client.auth=require with tls.server.authClient=false takes any certificate in RocketMQ, which keeps nobody "
+            "out: set tls.server.authClient=true, and tls.server.trustCertPath to the file of those who issue them"
+        )
+    if auth == "optional" and not options.tls_server_auth_client:
+        auth = "none"  # whatever a client shows, nothing would come of it
+    return ServerFiles(
+        _path(cert),
+        _path(key),
+        _password(options.tls_server_key_password),
+        auth,
+        _path(trust) if trust else "",
+        _path(options.tls_server_crl_path) if options.tls_server_crl_path else "",
+    )
+
+
+def _client_files(options: TlsOptions) -> ClientFiles:
+    ca = options.tls_client_trust_cert_path
+    verify = "full" if options.tls_client_check_host_name else "ca"
+    if not options.tls_client_auth_server or (options.tls_test_mode_enable and not ca):
+        verify = "none"
+    cert, key = options.tls_client_cert_path, options.tls_client_key_path
+    return ClientFiles(
+        _path(ca) if ca else "",
+        _path(cert) if cert else "",
+        _path(key) if key else "",
+        _password(options.tls_client_key_password),
+        verify,
+    )
+
+
+def _password(text: str | None) -> Password | None:
+    return None if text is None else lambda: text
+
+
+def _path(path: str) -> str:
+    return str(pathlib.Path(path).expanduser())
+
+
+def _text(path: str) -> str:
+    try:
+        with pathlib.Path(path).open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise ConfigError(f"tls.config.file {path} is larger than {FILE_BYTES_MAX} bytes")
+        return data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"tls.config.file {path} cannot be read: {error}") from None
+
+
+def marks_of(paths: frozenset[str]) -> Marks:
+    """Return what is there now."""
+    found: dict[str, tuple[int, int, int] | None] = {}
+    for path in paths:
+        try:
+            stat = pathlib.Path(path).stat()
+        except OSError:
+            found[path] = None
+        else:
+            found[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+    return found
+
+
+class RunningTls:
+    """The TLS of a server: for its ports, for its own connections, and the watch over the files.
+
+    Files that are changed are put in force for new connections. What cannot be used changes nothing, and the log says which
+    file and why.
+
+    Args:
+        options: of the server.
+        call_soon: brings a call from another thread to the event loop.
+    Raises:
+        ConfigError: the files cannot be used as they are at the start.
+    """
+
+    def __init__(self, options: TlsOptions, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._options, self._call_soon = options, call_soon
+        options = with_file(options)
+        first = read(self._options, at_start=True)
+        self._mode, self._paths, self._marks = first.mode, first.paths, marks_of(first.paths)
+        self.server: Final = (
+            ServerTls(first.mode, first.server, options.tls_handshake_timeout / 1000, options.tls_handshakes_max)
+            if first.server is not None
+            else None
+        )
+        self.client: Final = ClientTls(first.client) if first.client is not None else None
+        self.for_ha, self.for_metaq1 = options.tls_ha_enable, options.tls_metaq1_enable
+        if self.for_ha and self.client is None:
+            # A slave connects with TLS: the same options that its other connections would have.
+            self.ha_client: ClientTls | None = ClientTls(client_context(_client_files(options)))
+        else:
+            self.ha_client = self.client if self.for_ha else None
+        log.info("%s", first.told)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="metaq-tls-files", daemon=True)
+
+    def start(self) -> None:
+        """Look from now on, in a thread: files may be on a slow disk, and OpenSSL's work with them takes milliseconds."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking, and end the handshakes' thread."""
+        self._ended.set()
+        if self.server is not None:
+            self.server.close()
+
+    def look(self) -> None:
+        """Read the files again if one has changed since the last look."""
+        marks = marks_of(self._paths)
+        if marks == self._marks:
+            return
+        self._marks = marks
+        try:
+            found = read(self._options, at_start=False)
+        except ConfigError as error:
+            log.error("TLS goes on with what it has: %s", error)  # noqa: TRY400  theirs, not ours
+            return
+        except OSError as error:
+            log.error("TLS goes on with what it has: a file cannot be read: %s", error)  # noqa: TRY400
+            return
+        if found.paths != self._paths:
+            self._paths, self._marks = found.paths, marks_of(found.paths)
+        self._call_soon(lambda: self._take(found))
+
+    def _take(self, found: Contexts) -> None:
+        if found.mode is not self._mode or (found.client is None) != (self.client is None):
+            log.warning("tls.server.mode and tls.enable are as they were until a restart")
+        if self.server is not None and found.server is not None:
+            self.server.exchange(found.server)
+        if self.client is not None and found.client is not None:
+            self.client.context = found.client
+        log.info("the files of TLS were read again: for new connections, %s", found.told)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except Exception:
+                if self._ended.is_set():  # the loop is closed, and nobody is asked any more
+                    return
+                log.exception("looking for changes of the files of TLS failed; it is tried again")

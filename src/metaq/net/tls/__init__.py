@@ -1,0 +1,1 @@
+"""TLS between sockets and streams, loaded only where it is switched on."""
