@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 
 from metaq.errors import ConfigError, StoreError, StoreFailed, StoreFull
@@ -52,6 +54,39 @@ def write_whole(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     making.rename(path)
     sync_folder(path.parent)
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Replace a file with secrets: it is for those who could read it before, a new one for its owner only.
+
+    Raises OSError: the text before is there, unless it could not be put back either. No copy of it stays otherwise.
+    """
+    path = path.resolve()  # a link stays one
+    making, before = (path.with_name(f".{path.name}.{ending}") for ending in ("tmp", "old"))
+    for left in (making, before):  # of a crash: its permissions may be wider
+        left.unlink(missing_ok=True)
+    with os.fdopen(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        if path.exists():
+            found = path.stat()
+            with contextlib.suppress(PermissionError):  # only root may give files away
+                os.fchown(file.fileno(), found.st_uid, found.st_gid)
+            os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode))
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    if path.exists():
+        before.hardlink_to(path)
+    making.rename(path)
+    try:
+        sync_folder(path.parent)
+    except OSError:
+        # Whoever asked for the change hears that it was refused: a process that is killed next must not leave it.
+        if before.exists():
+            before.rename(path)
+        else:
+            path.unlink()
+        raise
+    before.unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import pathlib
+import stat
+from collections.abc import Iterator
 
 import pytest
 
+from metaq import durable
 from metaq.app.acl_files import AclFiles, AclWatch, acl_watch
 from metaq.app.configuration import acl_path, load
-from metaq.errors import ConfigError
+from metaq.errors import ConfigError, Refused
+from metaq.model.acl.changes import DropAccount, PutAccount
+from metaq.model.acl.rights import Right
+from metaq.model.acl.secret import Secret
 from metaq.options import BrokerOptions
+from metaq.saved import Pending
+from tests.support import eventually
 
 SECRET = "12345678-secret"
 
@@ -191,3 +201,117 @@ def test_an_embedded_broker_is_told_which_path_is_missing() -> None:
     """It has no configuration file to look beside."""
     with pytest.raises(ConfigError, match="aclEnable=true needs aclPath"):
         acl_watch(BrokerOptions(acl_enable=True), lambda act: act())
+
+
+# ---------------------------------------------------------------- changes that are asked for
+
+
+@contextlib.contextmanager
+def changing(main: pathlib.Path) -> Iterator[AclWatch]:
+    found = watch(main)
+    found.start()
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def ended(pending: Pending) -> Refused | None:
+    eventually(lambda: pending.done, what="the change")
+    return pending.error
+
+
+def test_a_change_is_saved_then_in_force_and_the_rest_of_the_file_stays(main) -> None:
+    """Comments, order, and who may read the file; the data version counts on."""
+    main.write_text(f"# ours\n{text_of('account-one')}")
+    main.chmod(0o640)
+    with changing(main) as found:
+        put = PutAccount("account-new", Secret("87654321"), topics={"orders": Right.PUB})
+        assert ended(found.change(put)) is None
+        assert keys(found) == {"account-one", "account-new"}
+        assert ended(found.change(DropAccount("account-one"))) is None
+        assert keys(found) == {"account-new"}
+    assert main.read_text().startswith("# ours\n")
+    assert stat.S_IMODE(main.stat().st_mode) == 0o640
+    again = watch(main).access.rules
+    assert set(again.accounts) == {"account-new"}
+    assert again.files[str(main)].version.counter == 2
+    assert list(main.parent.iterdir()) == [main]
+
+
+def test_concurrent_changes_are_made_in_their_order_each_on_the_last(main) -> None:
+    """A hundred at once: none is lost, and one by hand in between neither."""
+    with changing(main) as found:
+        names = [f"account-{number:03}" for number in range(100)]
+        asked = [found.change(PutAccount(name, Secret("87654321"))) for name in names]
+        assert [ended(one) for one in asked] == [None] * 100
+        replace(main, main.read_text().replace("account-one", "account-hand"))
+        assert ended(found.change(DropAccount("account-000"))) is None
+        assert keys(found) == {*names[1:], "account-hand"}
+    assert [account.access_key for account in watch(main).access.rules.files[str(main)].accounts[1:]] == names[1:]
+
+
+def test_a_change_of_a_broken_file_is_refused_and_writes_nothing(main) -> None:
+    """With file, line and reason; the accounts in force stay."""
+    with changing(main) as found:
+        broken = text_of("account-one") + "  adnim: true\n"
+        replace(main, broken)
+        refused = ended(found.change(DropAccount("account-one")))
+        assert refused is not None
+        assert "plain_acl.yml, line 4" in refused.text
+        assert keys(found) == {"account-one"}
+    assert main.read_text() == broken
+
+
+def test_a_change_that_cannot_be_saved_is_refused_and_taken_back(main, monkeypatch) -> None:
+    """Also when the folder cannot be synced after the rename: the next start must not find it."""
+    before = main.read_text()
+    with changing(main) as found:
+        for syncs in (0, 1):
+            left = iter([None] * syncs)
+
+            def sync(_handle: int, left=left) -> None:
+                if next(left, "full") is not None:
+                    raise OSError(errno.ENOSPC, "no space left")
+
+            with monkeypatch.context() as broken:
+                broken.setattr(durable.os, "fsync", sync)
+                refused = ended(found.change(DropAccount("account-one")))
+            assert refused is not None
+            assert "could not be saved" in refused.text
+            assert main.read_text() == before
+            assert keys(found) == {"account-one"}
+        assert ended(found.change(DropAccount("account-one"))) is None
+
+
+def test_a_linked_file_stays_a_link(main) -> None:
+    """As in a container, where the file lies elsewhere."""
+    elsewhere = main.with_name("elsewhere")
+    main.rename(elsewhere)
+    main.symlink_to(elsewhere)
+    with changing(main) as found:
+        assert ended(found.change(DropAccount("account-one"))) is None
+    assert main.is_symlink()
+    assert "account-one" not in elsewhere.read_text()
+
+
+def test_a_server_that_stops_refuses_changes(main) -> None:
+    """And says why."""
+    found = watch(main)
+    waiting = found.change(DropAccount("account-one"))
+    found.start()
+    found.stop()
+    refused = ended(found.change(DropAccount("account-one")))
+    assert "the server is stopping" in str(refused)
+    eventually(lambda: waiting.done, what="an answer for what waited")
+
+
+def test_no_secret_is_logged_when_accounts_change(main, caplog) -> None:
+    """Neither the old nor the new one."""
+    caplog.set_level(logging.DEBUG)
+    with changing(main) as found:
+        assert ended(found.change(PutAccount("account-one", Secret("new-secret-key")))) is None
+        assert found.access.rules.accounts["account-one"].secret_key == Secret("new-secret-key")
+        assert "the ACL files were read again" in caplog.text
+    assert "new-secret-key" not in caplog.text
+    assert SECRET not in caplog.text

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import pathlib
+import queue
 import threading
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from metaq.app.configuration import ACL_FILE
 from metaq.broker.acl import AccessControl
-from metaq.errors import ConfigError
-from metaq.model.acl.accounts import AclRules, reading_order
+from metaq.clock import SYSTEM, Clock
+from metaq.durable import write_secret
+from metaq.errors import ConfigError, Reason, Refused, shortage
+from metaq.model.acl.accounts import AclFile, AclRules, reading_order
+from metaq.model.acl.changes import AclChange, changed
 from metaq.model.acl.secret import Credentials
 from metaq.options import MIB, BrokerOptions
-from metaq.wire.acl import reading
+from metaq.saved import Pending
+from metaq.wire.acl import reading, writing
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +32,8 @@ FILE_BYTES_MAX: Final = 8 * MIB
 FILES_MAX: Final = 1000
 LOOK_SECONDS: Final = 0.5
 """As often as RocketMQ looks."""
+CHANGES_MAX: Final = 1000
+"""Most changes that wait to be saved."""
 
 Marks: TypeAlias = Mapping[str, tuple[int, int, int]]
 """Path → what tells that a file is another one: time of its change in ns, size, inode."""
@@ -38,7 +47,7 @@ class AclFiles:
     """
 
     def __init__(self, main: pathlib.Path) -> None:
-        self._main, self._folder = main, main.parent / FOLDER
+        self.main, self._folder = main, main.parent / FOLDER
 
     def marks(self) -> Marks:
         """Return what is there now. Raises ConfigError: it cannot be looked at."""
@@ -46,21 +55,31 @@ class AclFiles:
             others = [path for path in self._folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()]
             if len(others) > FILES_MAX:
                 raise ConfigError(f"{self._folder} has {len(others)} ACL files, the limit is {FILES_MAX}")
-            main = [self._main] if self._main.is_file() else []
+            main = [self.main] if self.main.is_file() else []
             stats = [(str(path), path.stat()) for path in (*main, *others)]
         except OSError as error:
-            raise ConfigError(f"the ACL files in {self._main.parent} cannot be looked at: {error}") from None
+            raise ConfigError(f"the ACL files in {self.main.parent} cannot be looked at: {error}") from None
         return {path: (stat.st_mtime_ns, stat.st_size, stat.st_ino) for path, stat in stats}
 
     def read(self, marks: Marks) -> AclRules:
         """Read the files that `marks` found. Raises ConfigError: file, line and reason."""
-        main = str(self._main)
+        main = str(self.main)
         if main not in marks:
             raise ConfigError(
                 f"aclEnable=true needs a file of accounts, and there is none at {main}: put RocketMQ's {ACL_FILE} there, or name "
                 "another path in aclPath"
             )
         return AclRules({path: reading.read(_content(path), path) for path in reading_order(main, marks)})
+
+    def save(self, path: str, wanted: AclFile) -> None:
+        """Put a file on the disk as it is wanted; what is not changed in its text stays. Raises ConfigError, OSError.
+
+        Without a copy of the text before: it would keep the secrets of accounts that are gone.
+        """
+        made = writing.rewrite(_content(path), wanted, path)
+        if not made.comments_kept:
+            log.warning("%s is written anew, without its comments: its form cannot be changed in place", path)
+        write_secret(pathlib.Path(path), made.data)
 
 
 def _content(path: str) -> bytes:
@@ -75,32 +94,95 @@ def _content(path: str) -> bytes:
 
 
 class AclWatch:
-    """Puts changed files in force. What cannot be read changes nothing, and the log says file, line and reason.
+    """Puts changed files in force, and changes them. What cannot be read changes nothing, and the log says file, line and reason.
+
+    One thread looks and changes, so that changes are made in their order, and each on what the one before has left.
 
     Args:
         files: the files.
         call_soon: brings a call from another thread to the event loop, where the rules are changed.
+        clock: of data versions.
     Raises:
         ConfigError: the files cannot be read as they are at the start.
     """
 
-    def __init__(self, files: AclFiles, call_soon: Callable[[Callable[[], None]], None]) -> None:
-        self._files, self._call_soon = files, call_soon
+    def __init__(self, files: AclFiles, call_soon: Callable[[Callable[[], None]], None], clock: Clock = SYSTEM) -> None:
+        self._files, self._call_soon, self._clock = files, call_soon, clock
         self._marks: Marks | None = files.marks()
         self._why = ""
-        self.access: Final = AccessControl(files.read(self._marks))
+        self.access: Final = AccessControl(files.read(self._marks), self)
         _warn(self.access.rules)
         log.info("access control is on: %d accounts of %s", len(self.access.rules.accounts), ", ".join(self._marks))
+        self._asked = queue.SimpleQueue[tuple[AclChange, Pending] | None]()
+        self._waiting = 0
+        self._stopped = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="metaq-acl", daemon=True)
+
+    @property
+    def main(self) -> str:
+        """Path of the main file."""
+        return str(self._files.main)
 
     def start(self) -> None:
         """Look from now on, in a thread: a file may be on a slow disk, and long."""
         self._thread.start()
 
     def stop(self) -> None:
+        """Take no more changes, and end. Those that were asked for are refused unless they are being saved."""
+        self._stopped = True
         self._ended.set()
+        self._asked.put(None)
 
+    # -- changes (`metaq.broker.acl.AccountFiles`)
+    def change(self, change: AclChange) -> Pending:
+        """Save a change, then put it in force. Refused: by the rules of changes, or because the files are broken or cannot be saved."""
+        pending = Pending()
+        if self._stopped:
+            pending.finish(_stopping())
+        elif self._waiting >= CHANGES_MAX:
+            pending.finish(Refused(Reason.BUSY, f"{CHANGES_MAX} changes of accounts wait already: ask again"))
+        else:
+            self._waiting += 1
+            self._asked.put((change, pending))
+        return pending
+
+    def _make(self, change: AclChange, pending: Pending) -> None:
+        """Make a change, in the thread."""
+        rules: AclRules | None = None
+        error: Refused | None = None
+        try:
+            rules = self._saved(change)
+        except Refused as refused:
+            error = refused
+        except ConfigError as broken:
+            error = Refused(Reason.UNAVAILABLE, f"the files of accounts cannot be changed as they are: {broken}")
+        except OSError as fault:
+            why = shortage(fault) or fault.strerror or str(fault)
+            error = Refused(
+                Reason.UNAVAILABLE, f"the change could not be saved to {fault.filename or self.main}: {why}"
+            )
+        except Exception:
+            log.exception("a change of accounts failed")
+            error = Refused(Reason.UNAVAILABLE, "the change failed; the log of the server says why")
+        self._call_soon(lambda: self._end(rules, pending, error))
+
+    def _end(self, rules: AclRules | None, pending: Pending, error: Refused | None) -> None:
+        self._waiting -= 1
+        if rules is not None:
+            self._take(rules)
+        pending.finish(error)
+
+    def _saved(self, change: AclChange) -> AclRules:
+        """Save a change, and return the rules by all files then. Raises Refused, ConfigError and OSError: nothing is changed."""
+        marks = self._files.marks()
+        rules = self._files.read(marks)  # not those in force: a file may have been changed by hand since
+        for path, wanted in changed(rules, self.main, change, self._clock.now_ms()).items():
+            self._files.save(path, wanted)
+        self._marks = self._files.marks()
+        return self._files.read(self._marks)
+
+    # -- changes by hand
     def look(self) -> None:
         """Read the files again if one has changed since the last look."""
         marks: Marks | None = None
@@ -124,13 +206,30 @@ class AclWatch:
         log.info("the ACL files were read again: %d accounts are in force", len(rules.accounts))
 
     def _watch(self) -> None:
-        while not self._ended.wait(LOOK_SECONDS):
+        while not self._ended.is_set():
             try:
-                self.look()
+                self._turn()
             except Exception:
                 if self._ended.is_set():  # the loop is closed, and nobody is asked any more
                     return
                 log.exception("looking for changes of the ACL files failed; it is tried again")
+        with contextlib.suppress(queue.Empty, RuntimeError):  # RuntimeError: the loop is closed
+            while True:
+                if (asked := self._asked.get_nowait()) is not None:
+                    self._call_soon(functools.partial(asked[1].finish, _stopping()))
+
+    def _turn(self) -> None:
+        try:
+            asked = self._asked.get(timeout=LOOK_SECONDS)
+        except queue.Empty:
+            self.look()
+            return
+        if asked is not None:
+            self._make(*asked)
+
+
+def _stopping() -> Refused:
+    return Refused(Reason.UNAVAILABLE, "accounts take no change any more: the server is stopping")
 
 
 def _warn(rules: AclRules) -> None:

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.model.access import Action, Caller
 from metaq.model.acl.accounts import AclRules
+from metaq.model.acl.changes import AclChange
 from metaq.model.acl.judgement import admit, admitted, authorise, needed
 from metaq.model.acl.secret import Secret
+from metaq.saved import Pending
+
+
+class AccountFiles(Protocol):
+    """The files that the rules come from."""
+
+    @property
+    def main(self) -> str:
+        """Name of the main file, which has accounts that are made over the wire."""
+        ...
+
+    def change(self, change: AclChange) -> Pending:
+        """Save a change, then put it in force; changes end in their order. It is refused if it cannot be, or not be saved."""
+        ...
 
 
 class AccessControl:
@@ -19,10 +34,12 @@ class AccessControl:
 
     Args:
         rules: those at the start.
+        files: where they come from; None: they cannot be changed by requests.
     """
 
-    def __init__(self, rules: AclRules) -> None:
+    def __init__(self, rules: AclRules, files: AccountFiles | None = None) -> None:
         self._rules = rules
+        self.files: Final = files
         self.gatekeeper: Final = Gatekeeper(self._authorise, self._trusts)
 
     @property

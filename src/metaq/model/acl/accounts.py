@@ -73,6 +73,26 @@ class AclFile(Struct, frozen=True):
         return replace(self, white=tuple(white), version=self.version.next(now_ms))
 
 
+class AccountView(Struct, frozen=True):
+    """An account as a server tells it, without its secret: texts, as the files write them."""
+
+    access_key: str
+    white: str
+    admin: bool
+    default_topic: str
+    default_group: str
+    topics: tuple[str, ...]
+    """`topicA=PUB|SUB` and the like."""
+    groups: tuple[str, ...]
+
+
+class AclView(Struct, frozen=True):
+    """Accounts and white lists of a server."""
+
+    white: tuple[str, ...]
+    accounts: tuple[AccountView, ...]
+
+
 class AclRules:
     """The rules of a server: all its files together. Never changed: a reload makes new ones.
 

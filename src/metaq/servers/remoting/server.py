@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 from metaq.broker.broker import Broker
 from metaq.log import RateLimitedLog
 from metaq.net import sweep
+from metaq.net.address import join_address
 from metaq.net.budget import Budget, ListenLimits
 from metaq.net.listener import SecondPort
 from metaq.net.peer import Peer
 from metaq.options import BrokerOptions
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.pieces import ColdReads
+from metaq.servers.remoting.acl.accounts import AccountHandlers, ServerName
 from metaq.servers.remoting.admin import AdminHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.clients import ClientHandlers
@@ -63,6 +65,7 @@ class RemotingServer:
         when_announced: calls its argument once the name servers know the topics as they are.
         asking: requests that the server itself can send; by default pushed replies.
         identify: finds the caller of a request that is signed, or should be.
+        accounts: answers requests about accounts.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class RemotingServer:
         when_announced: WhenAnnounced = at_once,
         asking: Asking | None = None,
         identify: Identify | None = None,
+        accounts: AccountHandlers | None = None,
     ) -> None:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
@@ -95,6 +99,7 @@ class RemotingServer:
                     StagingHandlers(broker, self.workspace),
                     BranchHandlers(broker, self.workspace),
                     AdminHandlers(broker, when_announced),
+                    accounts or AccountHandlers(None, ServerName("", "", "")),
                     self._following,
                 ),
                 broker,
@@ -129,9 +134,15 @@ def remoting_server(
 ) -> PeerServer[BrokerServices]:
     """Make the server of a broker's `listenPort`, not bound yet. `budget`, `tls`: of all servers of the process."""
 
-    def open_sessions(services: BrokerServices, _: PeerServer[BrokerServices]) -> RemotingServer:
-        identify = None if services.access is None else by_signature(services.access)
-        return RemotingServer(services.broker, services.call_soon, services.when_announced, identify=identify)
+    def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> RemotingServer:
+        broker, access = services.broker, services.access
+        address = join_address(services.host, server.port)
+        who = ServerName(broker.environment.name, address, broker.options.broker_cluster_name)
+        return RemotingServer(
+            broker, services.call_soon, services.when_announced,
+            identify=None if access is None else by_signature(access),
+            accounts=AccountHandlers(access, who),
+        )  # fmt: skip
 
     return PeerServer(
         "remoting",

@@ -8,6 +8,7 @@ and `x_of_tree` takes it, as a `beans.Value`; the configuration files share them
 Protocol code writes `bodies.X`, whichever module X is in.
 """
 
+from metaq.wire.bodies.accounts import *  # noqa: F403
 from metaq.wire.bodies.clients import *  # noqa: F403
 from metaq.wire.bodies.name_servers import *  # noqa: F403
 from metaq.wire.bodies.parts import *  # noqa: F403

@@ -3,6 +3,7 @@
 Protocol code writes `headers.X`, whichever module X is in.
 """
 
+from metaq.wire.headers.accounts import *  # noqa: F403
 from metaq.wire.headers.administration import *  # noqa: F403
 from metaq.wire.headers.codec import *  # noqa: F403
 from metaq.wire.headers.name_servers import *  # noqa: F403
