@@ -14,6 +14,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from fuzz import corpus, engine
 from fuzz.judged import Judged
@@ -33,14 +34,14 @@ def main() -> int:
     if asked.target != "all" and not asked.list and asked.input is None and not asked.keep and not asked.blind and engine.guided():
         # Before anything of ours is imported: coverage is counted of what is imported then.
         return _search(asked.target, asked.seconds, asked.seed)
-    from fuzz.targets import TARGETS
+    from fuzz.targets import NAMES, find
 
     if asked.list:
-        print("\n".join(TARGETS))
+        print("\n".join(NAMES))
         return 0
     if asked.target == "all":
-        return _every(list(TARGETS), asked.seconds, asked.seed, blind=asked.blind)
-    target = TARGETS[asked.target]
+        return _every(NAMES, asked.seconds, asked.seed, blind=asked.blind)
+    target = find(asked.target)
     if asked.input is not None:
         with target.opened() as feed:
             Judged(target, feed)(asked.input.read_bytes())
@@ -59,7 +60,7 @@ def _search(name: str, seconds: int, seed: int) -> int:
     return 0
 
 
-def _every(names: list[str], seconds: int, seed: int, *, blind: bool) -> int:
+def _every(names: Sequence[str], seconds: int, seed: int, *, blind: bool) -> int:
     failed = []
     for name in names:
         command = [sys.executable, "-m", "fuzz", name, f"--seconds={seconds}", f"--seed={seed}", *(["--blind"] if blind else [])]

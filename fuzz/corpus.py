@@ -52,7 +52,7 @@ def name_of(data: bytes) -> str:
 
 
 if __name__ == "__main__":
-    from fuzz.targets import TARGETS
+    from fuzz.targets import NAMES, find
 
-    for one in TARGETS.values():
+    for one in map(find, NAMES):
         print(f"{one.name}: {save(one)} bytes")

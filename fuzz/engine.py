@@ -75,8 +75,9 @@ def search(name: str, seconds: int, seed: int) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["metaq"]):
-        from fuzz.targets import TARGETS
-    target = TARGETS[name]
+        from fuzz.targets import find
+
+        target = find(name)
     inputs, folder = corpus.load(target), WORK / name / "reached"
     folder.mkdir(parents=True, exist_ok=True)
     for data in inputs:
