@@ -175,7 +175,7 @@ def _read_file(path: str) -> _File | ServerIni:
 
     try:
         sections = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     for name, section in sections.items():
         if name not in SECTIONS or not isinstance(section, dict):

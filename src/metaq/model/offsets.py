@@ -85,7 +85,7 @@ def from_json(value: Any, what: str = "offsets") -> Positions:
             for broker, queues in brokers.items()
             for queue_id, offset in queues.items()
         }
-    except (TypeError, KeyError, ValueError, AttributeError) as fault:
+    except (TypeError, KeyError, ValueError, AttributeError, RecursionError) as fault:
         form = '{"v": 1, "q": {"TOPIC": {"BROKER": {"QUEUE": OFFSET}}}}'
         raise ConfigError(f"{what}: {str(value)[:200]!r} is not of the form {form} ({fault!r})") from None
 
@@ -99,7 +99,7 @@ def generations_of(value: Any, what: str = "offsets") -> Generations:
             for topic, brokers in tree.get("g", {}).items()
             for broker, generation in brokers.items()
         }
-    except (TypeError, ValueError, AttributeError) as fault:
+    except (TypeError, ValueError, AttributeError, RecursionError) as fault:
         raise ConfigError(
             f"{what}: the generations of {str(value)[:200]!r} are not of the right form ({fault!r})"
         ) from None

@@ -110,7 +110,7 @@ def _load(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as fault:
         raise ConfigError(f"the configuration {path} cannot be read: {fault.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise ConfigError(f"the configuration {path} is no TOML: {fault}") from None
 
 

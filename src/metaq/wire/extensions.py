@@ -52,7 +52,7 @@ def closed_partitions_of(body: bytes | memoryview) -> list[int]:
     """Decode the answer to CLOSE_PARTITIONS. Raises BadRequest."""
     try:
         return msgspec.json.decode(body, type=list[int])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is no list of partitions: {error}") from None
 
 
@@ -60,7 +60,7 @@ def reloaded_of(body: bytes | memoryview) -> Reloaded:
     """Decode the answer to RELOAD. Raises BadRequest."""
     try:
         return msgspec.json.decode(body, type=Reloaded)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is no outcome of a reload: {error}") from None
 
 

@@ -66,8 +66,11 @@ def frame_bytes(record: bytes) -> int:
 
     Raises: ValueError: the bytes are no record, or a damaged one. ConfigError: as `expanded_bytes`.
     """
-    place, size = int.from_bytes(record[28:36], "big"), len(record)
-    queue_id, offset = int.from_bytes(record[12:16], "big", signed=True), int.from_bytes(record[20:28], "big")
+    place, size = int.from_bytes(record[28:36], "big", signed=True), len(record)
+    queue_id = int.from_bytes(record[12:16], "big", signed=True)
+    offset = int.from_bytes(record[20:28], "big", signed=True)
+    if place < 0 or offset < 0:
+        raise ValueError(f"a record at log offset {place} with queue offset {offset} is none")
     heads, _, _ = hot.scan_records(record, 0, size, place, 1, check_crc=False)
     sizes = bytearray(4)
     unit = record[28:36] + size.to_bytes(4, "big") + bytes(8)

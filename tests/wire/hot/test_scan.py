@@ -72,6 +72,20 @@ def test_forms_of_a_send(hot, binary, code, m, kind):
 
 @both
 @pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("text", ["1e9", "1E2", "1.0", "0e0", "-5.0", "5."])
+def test_numbers_with_a_fraction_or_an_exponent_are_none(hot, binary, text):
+    """As Java has it, and the slow path, which answers: the fallback took 1e9 for a whole number."""
+    assert scanned(hot, send(g=text, binary=binary))[0].kind(0) == hot.KIND_OTHER
+    if not binary:
+        bare = send(g="@").replace(b'"@"', text.encode().ljust(3))
+        assert scanned(hot, bare)[0].kind(0) == hot.KIND_OTHER
+        spelt = send(g="1e9").replace(b'"1e9"', b'"1\\u00659"')
+        spelt = (len(spelt) - 4).to_bytes(4, "big") + b"\0" + (len(spelt) - 13).to_bytes(3, "big") + spelt[8:]
+        assert scanned(hot, spelt)[0].kind(0) == hot.KIND_OTHER
+
+
+@both
+@pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize(
     ("text", "number"),
     [("00", 0), ("01", 1), ("+3", 3), ("-0", 0), ("-07", -7), ("0" * 31 + "9", 9), ("02147483647", 2**31 - 1)],

@@ -331,7 +331,7 @@ def read_decision(body: bytes) -> Decision | None:
     """Decode a DECIDE record; None: it is malformed."""
     try:
         return _decision.decode(body)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return None
 
 
@@ -339,24 +339,25 @@ def read_names(body: bytes) -> list[str]:
     """Decode a DONE or FINISHED record: ids of transactions."""
     try:
         return _list.decode(body)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return []
 
 
 def read_forgotten(body: bytes) -> Names:
     try:
         return _names.decode(body)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return Names()
 
 
 def read_checkpoint(body: bytes) -> Checkpoint | None:
     try:
         return _checkpoint.decode(body)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return None
 
 
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _decision = msgspec.json.Decoder(Decision)
 _list = msgspec.json.Decoder(list[str])
 _names = msgspec.json.Decoder(Names)

@@ -224,7 +224,7 @@ def _key_columns(message_keys: Sequence[str]) -> tuple[str, ...]:
     """
     try:
         found = msgspec.json.decode(" ".join(message_keys))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return ()
     inner = found.get("payload", found) if isinstance(found, dict) else None
     return tuple(inner) if isinstance(inner, dict) else ()

@@ -54,7 +54,7 @@ class Decoder:
             return []
         try:
             found = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
             raise NotAChange(f"it is no JSON: {fault}") from None
         if found is None:
             return []

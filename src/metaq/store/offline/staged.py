@@ -132,7 +132,7 @@ def staged_record(message: StoredMessage) -> StagedRecord | None:
             done = _PROGRESS in message.properties
             return StagedRecord(kind, transaction=decision.transaction, decision=decision, done=done)
         return StagedRecord(kind, value=msgspec.json.decode(message.body))
-    except (BadRequest, KeyError, ValueError, TypeError) as error:  # msgspec's are ValueErrors
+    except (BadRequest, KeyError, ValueError, TypeError, RecursionError) as error:  # msgspec's are ValueErrors
         what = f"no property {error}" if isinstance(error, KeyError) else str(error)[:200]
         return StagedRecord(kind, problem=f"the record at log offset {message.log_offset} cannot be read: {what}")
 

@@ -149,7 +149,7 @@ def stored_answer(data: bytes, opaque: int) -> StoredAnswer | None:
         return None
     try:
         answer = _read(data[_HEAD_BYTES:])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if answer.opaque != opaque or answer.code or not answer.flag & 1:
         return None

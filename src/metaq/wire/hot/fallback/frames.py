@@ -138,6 +138,9 @@ _NUMBERS_OF[_BackExt] |= {"maxReconsumeTimes"}
 _version = msgspec.json.Decoder(_I32, strict=False).decode
 _JAVA_NUMBER: Final = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
 _NUMBER_CHARS_MAX: Final = 32
+_FRACTION: Final = re.compile(rb':\s*"?[+-]?(?:[0-9]+[.eE\\]|\\)')
+"""Where a value may begin with a number that has a fraction or an exponent. `msgspec` takes 1e3 and 5.0 for whole numbers, Java does
+not. Texts match too: then they are looked at one by one."""
 """As in the slow path."""
 _encode = msgspec.json.encode
 _letter_head = msgspec.json.Decoder(_LetterHead, strict=False).decode
@@ -300,7 +303,7 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
         # Java and our client write their keys in alphabetical order, so the code comes first.
         if head.startswith((b'{"code":310,', b'{"code":320,')):
             quick = _letter_head(head)
-            if not quick.flag & 1 and quick.code in {310, 320}:
+            if not quick.flag & 1 and quick.code in {310, 320} and not _FRACTION.search(head):
                 return _kind(quick.code, quick.extFields), quick.code, quick.opaque, quick.flag, quick.extFields
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         pass
@@ -314,8 +317,10 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
         return 0, slow.code, slow.opaque, slow.flag, None
     try:
         try:
-            ext = decoder.decode(slow.extFields)
+            ext = None if _FRACTION.search(slow.extFields) else decoder.decode(slow.extFields)
         except msgspec.ValidationError:
+            ext = None
+        if ext is None:
             ext = decoder.decode(_respelled(slow.extFields, decoder.type))
         if isinstance(ext, _BackExt):
             ext = _Back(ext, _version(slow.version))
@@ -325,7 +330,10 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
 
 
 def _respelled(ext: msgspec.Raw, cls: Any) -> bytes:
-    """Return the ext fields with plain numbers for those that only Java's parseLong reads: +5, 007."""
+    """Return the ext fields with plain numbers for those that only Java's parseLong reads: +5, 007.
+
+    Raises ValidationError: a number is none for Java.
+    """
     numbers, names = _NUMBERS_OF[cls], _NAMES_OF[cls]
     text = bytes(ext).decode("utf-8", "replace")  # fields that are not read may be no UTF-8
     broken = text.encode() != bytes(ext)
@@ -335,23 +343,25 @@ def _respelled(ext: msgspec.Raw, cls: Any) -> bytes:
             raise msgspec.ValidationError("a text is no UTF-8")
         # Pair by pair: of a name that comes twice the last one counts, and the first must fit too.
         fields = (
-            (name, _plain_number(value) if name in numbers and isinstance(value, str) else value)
+            (name, _plain_number(value) if name in numbers and isinstance(value, str | float) else value)
             for name, value in pairs
         )
         return b"{%b}" % b",".join(_encode(name) + b":" + _encode(value) for name, value in fields)
 
     as_it_is = lambda text: msgspec.Raw(text.encode())  # noqa: E731
     found = json.loads(
-        text, object_pairs_hook=lambda pairs: msgspec.Raw(plain(pairs)), parse_int=as_it_is, parse_float=as_it_is
+        text, object_pairs_hook=lambda pairs: msgspec.Raw(plain(pairs)), parse_int=as_it_is
     )
     if not isinstance(found, msgspec.Raw):
         raise msgspec.ValidationError("the ext fields are no object")
     return bytes(found)
 
 
-def _plain_number(text: str) -> str:
-    found = _JAVA_NUMBER.fullmatch(text)
-    return text if found is None or len(text) > _NUMBER_CHARS_MAX else f"{found[1].replace('+', '')}{found[2]}"
+def _plain_number(text: str | float) -> str:
+    found = _JAVA_NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if found is None or len(found[0]) > _NUMBER_CHARS_MAX:
+        raise msgspec.ValidationError("a number is none for Java")
+    return f"{found[1].replace('+', '')}{found[2]}"
 
 
 def _depth(head: bytes) -> int:

@@ -1,0 +1,143 @@
+"""Runs one target: its corpus, stretched and changed, for so many seconds.
+
+With Atheris the search is guided by coverage of our modules; without, inputs of the corpus are changed blindly. What is a fault says
+`fuzz.judged`; its input is left in a file, and its test belongs into tests/fuzz/test_found.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import pathlib
+import random
+import sys
+import time
+from typing import Any
+
+from fuzz import corpus
+from fuzz.judged import LONG_BYTES, MEMORY_BYTES, Fault, Judged, resident_bytes
+from fuzz.mutation import mutated, stretched
+from fuzz.target import Target
+
+WORK = pathlib.Path(__file__).parent.parent / ".cache" / "fuzz"
+"""What searches have reached, and the inputs of faults; not committed."""
+SLOWER = 4.0
+"""By how much the instrumentation for coverage slows Python down, at most."""
+
+
+def guided() -> bool:
+    """Whether Atheris is there."""
+    return importlib.util.find_spec("atheris") is not None
+
+
+def replay(target: Target) -> int:
+    """Feed the corpus, and its inputs stretched to 64 KiB. Returns their number. Raises Fault."""
+    inputs = corpus.load(target)
+    with quiet(), target.opened() as feed:
+        judged = Judged(target, feed)
+        for data in inputs:
+            _judge(target, judged, data)
+        if target.stretched:
+            # A piece of each, in turn: all of them would be minutes of a corpus of hundreds.
+            for number, data in enumerate(inputs[:: max(1, len(inputs) // 24)]):
+                pieces = stretched(data, LONG_BYTES)
+                for piece in pieces[number % 3 :: 3][:4]:
+                    _judge(target, judged, piece)
+        return judged.fed
+
+
+def blind(target: Target, seconds: float, seed: int) -> int:
+    """Change inputs of the corpus at random. Returns how many were fed. Raises Fault, and says its seed."""
+    inputs, stop = corpus.load(target), time.monotonic() + seconds
+    with quiet(), target.opened() as feed:
+        judged = Judged(target, feed)
+        for data in inputs:
+            _judge(target, judged, data)
+        before = resident_bytes()
+        while time.monotonic() < stop:
+            chance = random.Random(seed)
+            seed += 1
+            _judge(target, judged, changed(target, chance, chance.choice(inputs), inputs))
+        if (more := resident_bytes() - before) > MEMORY_BYTES:
+            raise Fault(f"{target.name}: {judged.fed} inputs left {more >> 20} MiB of memory")
+        return judged.fed
+
+
+def changed(target: Target, chance: random.Random, data: bytes, others: list[bytes]) -> bytes:
+    """An input that is another one in some places."""
+    if target.mutate is not None and chance.random() < 0.5:
+        return target.mutate(chance, data)[: target.bytes_max]
+    return mutated(chance, data, others, target.words, target.bytes_max)
+
+
+def search(name: str, seconds: int, seed: int) -> None:
+    """Search with Atheris, guided by coverage. Ends the process: 0, or 77 after a fault."""
+    import atheris
+
+    with atheris.instrument_imports(include=["metaq"]):
+        from fuzz.targets import find
+
+        target = find(name)
+    inputs, folder = corpus.load(target), WORK / name / "reached"
+    folder.mkdir(parents=True, exist_ok=True)
+    for data in inputs:
+        (folder / corpus.name_of(data)).write_bytes(data)
+    words = folder.parent / "words"
+    words.write_text("".join('"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n' for word in target.words))
+
+    def custom(data: bytes, bytes_max: int, chosen: int) -> bytes:
+        chance = random.Random(chosen)
+        if chance.random() < 0.5:
+            return bytes(atheris.Mutate(data, bytes_max))
+        return changed(target, chance, data, inputs)[:bytes_max]
+
+    opened = target.opened()
+    quiet().__enter__()
+    judged = Judged(target, opened.__enter__(), SLOWER)
+    arguments = [
+        "fuzz", str(folder), f"-max_total_time={seconds}", f"-max_len={target.bytes_max}", f"-seed={seed or 1}", "-print_final_stats=1",
+        f"-artifact_prefix={folder.parent}/fault-", "-timeout=20", "-rss_limit_mb=3000", "-verbosity=1", f"-dict={words}",
+    ]  # fmt: skip
+    if not target.words:
+        arguments.pop()
+    atheris.Setup(arguments, judged, custom_mutator=custom)
+    atheris.Fuzz()
+
+
+def kept(target: Target) -> list[bytes]:
+    """What searches have reached so far."""
+    folder = WORK / target.name / "reached"
+    return [path.read_bytes() for path in sorted(folder.iterdir())] if folder.is_dir() else []
+
+
+class quiet:  # noqa: N801  a context manager
+    """Keeps the log from the terminal: each input is refused with a line. What an exception is logged for is a fault."""
+
+    def __enter__(self) -> None:
+        self._log, self._failures = logging.getLogger("metaq"), Failures()
+        self._before = self._log.propagate, self._log.handlers[:]
+        self._log.propagate, self._log.handlers = False, [self._failures]
+
+    def __exit__(self, *_: Any) -> None:
+        self._log.propagate, self._log.handlers = self._before
+
+
+class Failures(logging.Handler):
+    """Turns a logged exception, which the peer only sees as an answer, into a failure of the fuzzer."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        assert not record.exc_info, record.getMessage() + "\n" + str(record.exc_info)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name in logging
+        raise
+
+
+def _judge(target: Target, judged: Judged, data: bytes) -> None:
+    try:
+        judged(data)
+    except Fault as fault:
+        path = WORK / target.name / f"fault-{corpus.name_of(data)}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        print(f"{target.name}: {fault}\n  input {data[:400]!r}{'...' if len(data) > 400 else ''}\n  in {path}", file=sys.stderr)
+        raise
