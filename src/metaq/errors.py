@@ -181,6 +181,9 @@ class BrokerError(MetaqError):
         return f"code {self.code}{where}{doing}: {self.remark}"
 
 
+_JAVA_PACKAGE = "org.apache.rocketmq.acl.common."
+
+
 class AccessDenied(BrokerError):
     """Access control of a broker or name server refused the request. Repeating it does not help."""
 
@@ -189,7 +192,7 @@ class AccessDenied(BrokerError):
 
     def __str__(self) -> str:
         where = f"{self.address} refuses" if self.address else "refused"
-        return f"{where} to {self.action or 'do this'}: {self.remark}. {self._remedy}"
+        return f"{where} to {self.action or 'do this'}: {self.remark.removeprefix(_JAVA_PACKAGE)}. {self._remedy}"
 
     @property
     def _remedy(self) -> str:

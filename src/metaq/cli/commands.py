@@ -15,6 +15,7 @@ import typer.main
 import metaq
 from metaq.cli import broker as replicas
 from metaq.cli import group, message, messages, meta1, store, topic, transaction
+from metaq.cli.access import add_acl_file
 from metaq.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -32,7 +33,7 @@ from metaq.cli.serve import SERVERS
 from metaq.errors import BadRequest, ConfigError, LocalProtocolError, MetaqError, NoRoute, Refused
 
 _EPILOG = (
-    "Name servers: -n, else NAMESRV_ADDR, else 127.0.0.1:9876. Exit codes: 0 done, 1 failed, 2 wrong usage, "
+    "Name servers: -n, else NAMESRV_ADDR, else 127.0.0.1:9876. Account: --acl-file, else METAQ_ACL_FILE. Exit codes: 0 done, 1 failed, 2 wrong usage, "
     "3 not found (topic, group, route, trace, transaction), 130 Ctrl-C."
 )
 
@@ -188,7 +189,8 @@ def run(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     try:
-        code = app(list(arguments), prog_name="metaq", standalone_mode=True)
+        command = add_acl_file(typer.main.get_command(app))
+        code = command(list(arguments), prog_name="metaq", standalone_mode=True)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else EXIT_FAILED
     except BrokenPipeError:

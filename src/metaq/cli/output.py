@@ -23,6 +23,7 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_TERMINATED: Final = 143
 
 NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
+ACL_FILE_VARIABLE: Final = "METAQ_ACL_FILE"
 
 NameServers = Annotated[
     str,

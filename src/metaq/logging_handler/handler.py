@@ -15,6 +15,7 @@ from typing import Any
 
 from metaq.client.producing.producer import Producer
 from metaq.client.shared import core as cores
+from metaq.client.shared.access import ENVIRONMENT, Access
 from metaq.client.shared.loop import background_ident, preload
 from metaq.client.shared.names import checked
 from metaq.client.shared.options import check_whole, checked_seconds
@@ -77,7 +78,7 @@ class MetaQHandler(logging.Handler):
             record_bytes_max: longer bodies are cut, and so are those that a broker refuses for their length.
             linger: seconds that a first record waits for others.
             flush_seconds: how long `flush` and `close` wait.
-            producer_options: more arguments of `metaq.Producer`, such as `namespace`.
+            producer_options: more arguments of `metaq.Producer`, such as `namespace` and `acl_file`.
 
         Raises: ConfigError, TypeError. No connection is made and no thread started before the first record.
         """
@@ -103,6 +104,8 @@ class MetaQHandler(logging.Handler):
         if producer is None:
             # A wrong address is reported here: later there is no caller who could be told.
             cores.checked_addresses(name_servers)
+            # Credentials, too: a file that is missing, or half a pair.
+            Access(**{name: self._producer_options.get(name) for name in ENVIRONMENT}).credentials()
         self._clock = clock
         self._settings = Settings(
             topic=checked(check_topic, topic), service=self.service, buffer_records_max=buffer_records_max,

@@ -21,7 +21,7 @@ from msgspec import Struct
 from metaq.client.producing.producer import Producer
 from metaq.client.shared.futures import SendFuture
 from metaq.clock import Clock
-from metaq.errors import BrokerError, InvalidMessage, MetaqError, RequestTimeout
+from metaq.errors import AccessDenied, BrokerError, InvalidMessage, MetaqError, RequestTimeout
 from metaq.log import RateLimitedLog
 from metaq.logging_handler.buffer import Buffer, Entry
 from metaq.logging_handler.formats import cut
@@ -303,7 +303,9 @@ class Sender:
             self.shortened += 1
             # Without the old message id: nothing was stored under it.
             return _Again(Entry(shorter, entry.tag, entry.keys, entry.is_json))
-        return _Again(entry, error) if getattr(error, "retriable", False) else _Refused(error)
+        # An account or a right can be mended while records wait for it.
+        waits = getattr(error, "retriable", False) or isinstance(error, AccessDenied)
+        return _Again(entry, error) if waits else _Refused(error)
 
     def _sum_up(self, *, at_once: bool = False) -> None:
         """Send a summary of records dropped since the last one, if there are any and SUMMARY_SECONDS have passed."""

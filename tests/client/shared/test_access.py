@@ -34,7 +34,9 @@ def test_arguments_the_file_and_the_environment(tmp_path, monkeypatch):
     """Each alone; a token where there is one; nothing signs nothing."""
     assert client_options().credentials is None
     assert client_options(**PAIR).credentials == SIGNED
-    assert client_options(**PAIR, security_token="t").credentials == Credentials("account-one", Secret(SECRET), Secret("t"))
+    assert client_options(**PAIR, security_token="t").credentials == Credentials(
+        "account-one", Secret(SECRET), Secret("t")
+    )
     path = tools(tmp_path, f"accessKey: account-one\nsecretKey: {SECRET}\n")
     assert client_options(acl_file=path).credentials == SIGNED
     monkeypatch.setenv("METAQ_ACL_FILE", path)
@@ -126,7 +128,9 @@ def test_one_instance_name_is_one_account():
     one, two = client_options(**PAIR, instance_name="i"), client_options(instance_name="i")
     core = cores.acquire(NAMESRV, one)
     try:
-        with pytest.raises(ConfigError, match="instance_name='i' sign as another account.*an instance_name of its own"):
+        with pytest.raises(
+            ConfigError, match=r"instance_name='i' sign as another account.*an instance_name of its own"
+        ):
             cores.acquire(NAMESRV, two)
     finally:
         core.thread.run(cores.release(core, one), timeout=5)

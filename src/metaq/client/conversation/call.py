@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
-from metaq.client.conversation.retry import refusal
+from metaq.client.conversation.retry import denied, refusal
 from metaq.errors import BadRequest, BrokerError, ClientError, RemoteProtocolError
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command
@@ -39,7 +39,8 @@ class Call(Struct, Generic[T_co], frozen=True):
 
     def outcome(self, answer: Command, peer: str = "") -> T_co:
         """Decode the response of `peer`. Raises BrokerError: refused; BadRequest: undecodable."""
-        if answer.code not in self.answers:
+        # For some calls SYSTEM_ERROR is an answer, such as for a group without members; never that of access control.
+        if answer.code not in self.answers or denied(answer.code, answer.remark):
             raise refusal(answer.code, answer.remark or "", peer, self.action)
         return self.read(answer)
 

@@ -122,7 +122,7 @@ _RULES = {
     ),
     Purpose.GIVE_BACK: _Rule(0.05, 1.0, frozenset()),  # busy: sent as a new message, perhaps elsewhere
 }
-DENIED_SECONDS = 10.0
+DENIED_SECONDS = 5.0
 """Pause of those who go on all the same, such as members of a group, after access control refused them, s."""
 _ACL_EXCEPTION = "AclException"
 """What tells a refusal of access control from other failures: RocketMQ has no code of its own for it."""
@@ -130,9 +130,14 @@ _NOT_YET_SECONDS = 0.1
 """Pause after a pull was refused because our newest heartbeat had not arrived, s."""
 
 
+def denied(code: int, remark: str | None) -> bool:
+    """Return whether access control refused a request."""
+    return code == ResponseCode.SYSTEM_ERROR and remark is not None and _ACL_EXCEPTION in remark
+
+
 def refusal(code: int, remark: str, peer: str, action: str) -> BrokerError:
     """Make the error of a refusal. It is retriable if the peer is busy, starts or stops."""
-    if code == ResponseCode.SYSTEM_ERROR and _ACL_EXCEPTION in remark:
+    if denied(code, remark):
         return AccessDenied(code, remark, peer, action)
     return BrokerError(code, remark, peer, action, retriable=code in _BUSY_OR_STARTING)
 

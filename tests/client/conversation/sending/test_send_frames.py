@@ -65,7 +65,9 @@ accounts = st.builds(Credentials, names, st.builds(Secret, names), st.builds(Sec
 
 
 @given(accounts, names, queues, templates, st.binary(max_size=50), texts, flags, flags, moments, opaques)
-def test_a_signed_frame_is_the_codecs(account, group, queue, template, body, properties, sys_flag, flag, born_ms, opaque):
+def test_a_signed_frame_is_the_codecs(
+    account, group, queue, template, body, properties, sys_flag, flag, born_ms, opaque
+):
     """With the signature that `sign` makes, which the body and each field are part of."""
     outgoing = Outgoing(queue.topic, body, sys_flag, flag, properties)
     command = Send(group, outgoing, queue, born_ms, template).request()

@@ -1,0 +1,75 @@
+"""`--acl-file` of every command that asks servers, and why there is no option for a secret."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, Final
+
+import typer
+import typer.main
+
+from metaq.cli.output import ACL_FILE_VARIABLE
+
+_SERVER_PARAMETERS: Final = frozenset({"namesrv", "address"})
+"""A command that has one of these parameters asks servers."""
+
+
+def add_acl_file(command: Any) -> Any:
+    """Add the options to a command, or to all of a group that ask servers. Returns it."""
+    _add(command, typer.main.get_command(_with_options()).params)
+    return command
+
+
+def _add(command: Any, options: list[Any]) -> None:
+    for one in getattr(command, "commands", {}).values():
+        _add(one, options)
+    if _SERVER_PARAMETERS.intersection(parameter.name for parameter in command.params):
+        command.params.extend(options)
+
+
+def _take(value: str | None) -> None:
+    """Have the clients of this process, and of those that it starts, sign with the file."""
+    if value is None:
+        return
+    for name in ("METAQ_ACCESS_KEY", "METAQ_SECRET_KEY", "METAQ_SECURITY_TOKEN"):
+        os.environ.pop(name, None)
+    os.environ[ACL_FILE_VARIABLE] = value
+
+
+def _refuse(value: str | None) -> None:
+    if value is not None:
+        raise typer.BadParameter(
+            "what is on a command line can be read by every user of this machine (ps) and stays in the shell's history: put "
+            "accessKey and secretKey into a file, chmod 600, and give --acl-file FILE, or set METAQ_ACCESS_KEY and METAQ_SECRET_KEY"
+        )
+
+
+def _with_options() -> typer.Typer:
+    """An application of one command, whose options are those that all get."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def options(
+        acl_file: Annotated[
+            str | None,
+            typer.Option(
+                "--acl-file",
+                metavar="FILE",
+                callback=_take,
+                expose_value=False,
+                help=f"sign with the keys in this file, of the form of RocketMQ's tools.yml; else {ACL_FILE_VARIABLE}",
+            ),
+        ] = None,
+        access_key: Annotated[
+            str | None, typer.Option("--access-key", hidden=True, callback=_refuse, expose_value=False)
+        ] = None,
+        secret_key: Annotated[
+            str | None, typer.Option("--secret-key", hidden=True, callback=_refuse, expose_value=False)
+        ] = None,
+        security_token: Annotated[
+            str | None, typer.Option("--security-token", hidden=True, callback=_refuse, expose_value=False)
+        ] = None,
+    ) -> None:
+        del acl_file, access_key, secret_key, security_token
+
+    return app
