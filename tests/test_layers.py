@@ -111,7 +111,20 @@ RULES: dict[str, Rule] = {
     ),
     "spark facade": Rule({"pipelines", "spark"}, "the names that users of Spark import, loaded when first used"),
     "app": Rule(
-        {"broker", "client", "servers", "model", "namesrv", "net", "registry", "saved", "saved_file", "store", "wire"},
+        {
+            "broker",
+            "client",
+            "durable",
+            "servers",
+            "model",
+            "namesrv",
+            "net",
+            "registry",
+            "saved",
+            "saved_file",
+            "store",
+            "wire",
+        },
         "puts processes together: the one place that knows all parts of a server",
     ),
     "testing": Rule(

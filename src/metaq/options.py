@@ -205,6 +205,10 @@ class BrokerOptions(OptionTable):
         "The file of accounts; those in the folder `acl` beside it are read, too. By default `plain_acl.yml` beside the file of "
         "`-c`, or in `conf` of ROCKETMQ_HOME.",
     )
+    acl_compatible: bool = option(
+        False,
+        "Ask for no right where RocketMQ asks for none: batches, replies, messages by id, locks, ends of transactions, positions.",
+    )
     acl_credentials: str | None = option(
         None,
         "File with the `accessKey` and `secretKey` by which this broker signs what it asks others, as RocketMQ's tools.yml.",

@@ -315,3 +315,12 @@ def test_no_secret_is_logged_when_accounts_change(main, caplog) -> None:
         assert "the ACL files were read again" in caplog.text
     assert "new-secret-key" not in caplog.text
     assert SECRET not in caplog.text
+
+
+def test_compatible_rules_are_warned_of_at_the_start(main, caplog) -> None:
+    """With what everybody may do then; not otherwise."""
+    acl_watch(BrokerOptions(acl_enable=True, acl_path=str(main)), lambda act: act())
+    assert "aclCompatible" not in caplog.text
+    found = acl_watch(BrokerOptions(acl_enable=True, acl_path=str(main), acl_compatible=True), lambda act: act())
+    assert "aclCompatible=true: every account may send batches" in caplog.text
+    assert found.access.gatekeeper.compatible

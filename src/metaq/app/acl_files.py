@@ -32,6 +32,10 @@ FILE_BYTES_MAX: Final = 8 * MIB
 FILES_MAX: Final = 1000
 LOOK_SECONDS: Final = 0.5
 """As often as RocketMQ looks."""
+OPEN: Final = (
+    "aclCompatible=true: every account may send batches and replies to every topic, read every message by its id, end every "
+    "transaction, lock every queue, and read every group's positions, as in RocketMQ"
+)
 CHANGES_MAX: Final = 1000
 """Most changes that wait to be saved."""
 
@@ -102,16 +106,26 @@ class AclWatch:
         files: the files.
         call_soon: brings a call from another thread to the event loop, where the rules are changed.
         clock: of data versions.
+        compatible: whether any account may what RocketMQ asks no right for.
     Raises:
         ConfigError: the files cannot be read as they are at the start.
     """
 
-    def __init__(self, files: AclFiles, call_soon: Callable[[Callable[[], None]], None], clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        files: AclFiles,
+        call_soon: Callable[[Callable[[], None]], None],
+        clock: Clock = SYSTEM,
+        *,
+        compatible: bool = False,
+    ) -> None:
         self._files, self._call_soon, self._clock = files, call_soon, clock
         self._marks: Marks | None = files.marks()
         self._why = ""
-        self.access: Final = AccessControl(files.read(self._marks), self)
+        self.access: Final = AccessControl(files.read(self._marks), self, compatible=compatible)
         _warn(self.access.rules)
+        if compatible:
+            log.warning("%s", OPEN)
         log.info("access control is on: %d accounts of %s", len(self.access.rules.accounts), ", ".join(self._marks))
         self._asked = queue.SimpleQueue[tuple[AclChange, Pending] | None]()
         self._waiting = 0
@@ -241,7 +255,8 @@ def acl_watch(options: BrokerOptions, call_soon: Callable[[Callable[[], None]], 
     """Return the access control that the options ask for. Raises ConfigError."""
     if not options.acl_path:
         raise ConfigError(f"aclEnable=true needs aclPath, the path of a {ACL_FILE}")
-    return AclWatch(AclFiles(pathlib.Path(options.acl_path).expanduser()), call_soon)
+    files = AclFiles(pathlib.Path(options.acl_path).expanduser())
+    return AclWatch(files, call_soon, compatible=options.acl_compatible)
 
 
 def credentials_of(options: BrokerOptions) -> Credentials | None:

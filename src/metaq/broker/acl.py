@@ -35,12 +35,13 @@ class AccessControl:
     Args:
         rules: those at the start.
         files: where they come from; None: they cannot be changed by requests.
+        compatible: whether any account may what RocketMQ asks no right for.
     """
 
-    def __init__(self, rules: AclRules, files: AccountFiles | None = None) -> None:
+    def __init__(self, rules: AclRules, files: AccountFiles | None = None, *, compatible: bool = False) -> None:
         self._rules = rules
         self.files: Final = files
-        self.gatekeeper: Final = Gatekeeper(self._authorise, self._trusts)
+        self.gatekeeper: Final = Gatekeeper(self._authorise, self._trusts, compatible=compatible)
 
     @property
     def rules(self) -> AclRules:

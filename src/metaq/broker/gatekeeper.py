@@ -31,6 +31,7 @@ class Gatekeeper:
         trusted: whether nothing is refused to a caller, as to RocketMQ's `admin` accounts. Only they may use fast paths that do
             not know which resource a request touches.
         administration: the rules of `check_administration` where there are no others.
+        compatible: whether any account may what RocketMQ asks no right for (`check_uncovered`).
     """
 
     def __init__(
@@ -38,9 +39,12 @@ class Gatekeeper:
         authorise: Authorise = everybody,
         trusted: Callable[[Caller], bool] = nobody,
         administration: Authorise = administered_locally,
+        *,
+        compatible: bool = False,
     ) -> None:
         self.unguarded: Final = authorise is everybody
         """Whether there are no rules. For paths on which even the call of `check` is measurable."""
+        self.compatible: Final = compatible
         self.changes = 0
         """Number of changes of the rules."""
         self._authorise, self._trusted, self._administration = authorise, trusted, administration
@@ -59,6 +63,12 @@ class Gatekeeper:
         if len(self._allowed) >= JUDGEMENTS_MAX:
             self._allowed.clear()
         self._allowed.add(judged)
+
+    def check_uncovered(self, caller: Caller, action: Action, resource: str) -> None:
+        """`check` of what RocketMQ asks no right for: with `compatible` any account may. Raises Refused."""
+        if self.compatible:
+            action, resource = Action.OBSERVE, ""
+        self.check(caller, action, resource)
 
     def allows(self, caller: Caller, action: Action, resource: str) -> bool:
         """Return whether `check` passes."""

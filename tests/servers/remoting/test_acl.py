@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -68,7 +69,19 @@ class Guarded(NamedTuple):
 
 @pytest.fixture
 def guarded(tmp_path: pathlib.Path) -> Iterator[Guarded]:
-    access = AccessControl(rules_of(*ALL))
+    with guarding(tmp_path, AccessControl(rules_of(*ALL))) as found:
+        yield found
+
+
+@pytest.fixture
+def compatible(tmp_path: pathlib.Path) -> Iterator[Guarded]:
+    """With aclCompatible."""
+    with guarding(tmp_path, AccessControl(rules_of(*ALL), compatible=True)) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def guarding(tmp_path: pathlib.Path, access: AccessControl) -> Iterator[Guarded]:
     with open_broker(tmp_path, access=access) as broker:
         server = RemotingServer(broker, lambda act: act(), identify=by_signature(access))
         broker.topics.ensure("orders")
@@ -151,8 +164,19 @@ def full(header: type[Header]) -> dict[str, str]:
     return {one.wire_name: texts.get(one.attribute, plain[one.kind]) for one in items(header)}
 
 
-def test_each_request_is_for_those_who_have_the_right_to_what_it_names(guarded) -> None:
+OPEN_IN_ROCKETMQ = (
+    Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2, Code.QUERY_CONSUMER_OFFSET,
+    Code.SEARCH_OFFSET_BY_TIMESTAMP, Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET, Code.GET_EARLIEST_MSG_STORETIME,
+    Code.GET_TOPIC_STATS_INFO, Code.QUERY_TOPIC_CONSUME_BY_WHO, Code.GET_CONSUMER_CONNECTION_LIST, Code.GET_CONSUME_STATS,
+)  # fmt: skip
+"""For any account with aclCompatible."""
+
+
+@pytest.mark.parametrize("kind", ["guarded", "compatible"])
+def test_each_request_is_for_those_who_have_the_right_to_what_it_names(kind, request) -> None:
     """And for nobody unsigned; a new request has to be entered here."""
+    guarded = request.getfixturevalue(kind)
+    may_then = MAY | dict.fromkeys(OPEN_IN_ROCKETMQ, ANY) if kind == "compatible" else MAY
     handlers = guarded.server.handling.handlers
     assert {request_name(code) for code in handlers} == {request_name(code) for code in MAY}
     ran: list[int] = []
@@ -162,7 +186,7 @@ def test_each_request_is_for_those_who_have_the_right_to_what_it_names(guarded) 
     }
     guarded.server.handling = structs.replace(guarded.server.handling, handlers=stubs)
     client = Client(guarded.server)
-    for code, may in MAY.items():
+    for code, may in may_then.items():
         ext = full(handlers[code].header)
         refused = [who.access_key for who in ALL if denied(ask(client, who, code, ext, b"{}"))]
         assert refused == [who.access_key for who in ALL if who not in may], request_name(code)
@@ -264,6 +288,34 @@ def test_staged_transactions_may_what_their_topics_allow(guarded) -> None:
             assert denied(ask(client, who, asked.code, asked.ext, asked.body))
         assert ask(client, SENDER, asked.code, asked.ext, asked.body).code == 0
     assert guarded.broker.lookup.max_offset("orders", 0) == 1
+
+
+def test_compatible_rules_ask_for_no_right_where_rocketmq_asks_for_none(compatible) -> None:
+    """Behind the headers: locks, messages by their place, ends of transactions. An account is needed all the same, and what
+    RocketMQ asks for is asked for here."""
+    client = Client(compatible.server)
+    locks = bodies.queue_locks(QueueLocks("G", "c@1", (MessageQueue("orders", "broker-a", 0),)))
+    sent = ask(client, ADMIN, Code.SEND_MESSAGE_V2, send_header("bills"), b"x")
+    place = int(sent.ext["msgId"][-16:], 16)
+    view = headers.ViewMessageHeader(offset=place)
+    back = headers.SendBackHeader(offset=place, group="G", delay_level=1, max_reconsume_times=16)
+    half = ask(client, SENDER, Code.SEND_MESSAGE_V2, half_header(queue_id=0), b"x")
+    end = end_header(int(half.ext["queueOffset"]), int(half.ext["msgId"][-16:], 16))
+    for code, header, body, may in (
+        (Code.LOCK_BATCH_MQ, None, locks, ANY),
+        (Code.UNLOCK_BATCH_MQ, None, locks, ANY),
+        (Code.VIEW_MESSAGE_BY_ID, view, b"", ANY),
+        (Code.CONSUMER_SEND_MSG_BACK, back, b"", OF_GROUP),
+        (Code.END_TRANSACTION, end, b"", ANY),
+        (Code.PULL_MESSAGE, pull_header("orders"), b"", BOTH),
+        (Code.SEND_MESSAGE_V2, send_header("orders"), b"x", PUB),
+    ):
+        assert denied(ask(client, None, code, header, body))
+        refused = [who.access_key for who in ALL if denied(ask(client, who, code, header, body))]
+        assert refused == [who.access_key for who in ALL if who not in may], request_name(code)
+    assert compatible.broker.lookup.max_offset("orders", 0) == 1 + len(PUB)
+    assert ask(client, NOBODY, Code.LOCK_BATCH_MQ, None, locks).code == 0
+    assert compatible.broker.locks.holder("G", "orders", 0) == "c@1"
 
 
 # ---------------------------------------------------------------- names that mean more than themselves

@@ -28,6 +28,7 @@ from metaq.in_pieces import InPieces, finish
 from metaq.log import RateLimitedLog
 from metaq.model import MessageQueue, QueueLocks
 from metaq.model.access import Action, Caller
+from metaq.model.topics.topic import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -148,13 +149,13 @@ class Locks:
             )
         if len(asked.queues) > QUEUES_MAX:
             raise Refused(Reason.INVALID, f"{len(asked.queues)} queues in one request, the limit is {QUEUES_MAX}")
-        self._gatekeeper.check_consumer(caller, asked.group)
+        self._gatekeeper.check_uncovered(caller, Action.SUBSCRIBE, RETRY_PREFIX + asked.group)
 
     def _queues_of(self, caller: Caller, topic: str) -> int | str:
         """Return the number of the topic's queues, or the reason why this client may lock none of them."""
         try:
             config = self._topics.require(check_client_topic(topic))
-            self._gatekeeper.check(caller, Action.SUBSCRIBE, topic)
+            self._gatekeeper.check_uncovered(caller, Action.SUBSCRIBE, topic)
         except Refused as refused:
             return refused.text
         # The larger: while a topic shrinks, queues that take no more messages are still consumed.

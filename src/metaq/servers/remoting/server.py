@@ -22,6 +22,7 @@ from metaq.options import BrokerOptions
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.pieces import ColdReads
 from metaq.servers.remoting.acl.accounts import AccountHandlers, ServerName
+from metaq.servers.remoting.acl.covered import as_covered
 from metaq.servers.remoting.admin import AdminHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.clients import ClientHandlers
@@ -91,16 +92,19 @@ class RemotingServer:
         self._following = FollowingHandlers(broker)
         self.handling = Handling(
             by_leaders(
-                table_of(
-                    MessageHandlers(broker, self.workspace),
-                    ClientHandlers(broker),
-                    TransactionHandlers(broker, self.workspace),
-                    ReplyHandlers(broker),
-                    StagingHandlers(broker, self.workspace),
-                    BranchHandlers(broker, self.workspace),
-                    AdminHandlers(broker, when_announced),
-                    accounts or AccountHandlers(None, ServerName("", "", "")),
-                    self._following,
+                as_covered(
+                    broker.gatekeeper,
+                    table_of(
+                        MessageHandlers(broker, self.workspace),
+                        ClientHandlers(broker),
+                        TransactionHandlers(broker, self.workspace),
+                        ReplyHandlers(broker),
+                        StagingHandlers(broker, self.workspace),
+                        BranchHandlers(broker, self.workspace),
+                        AdminHandlers(broker, when_announced),
+                        accounts or AccountHandlers(None, ServerName("", "", "")),
+                        self._following,
+                    ),
                 ),
                 broker,
             ),
