@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import metaq
-from metaq.app.configuration import EVERYWHERE, METAQ1, listen_limits
+from metaq.app.addresses import advertised_host, advertised_to_clients, check_addresses
+from metaq.app.configuration import METAQ1, listen_limits
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
@@ -28,7 +29,7 @@ from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
-from metaq.net.address import join_address, local_address
+from metaq.net.address import join_address
 from metaq.net.budget import Budget
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.servers.ha.server import replication_server
@@ -243,6 +244,7 @@ async def start_broker(
     check_role(options, metaq1)
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
+    check_addresses(options)
     acl, credentials = _access_control(options)
     front = _front(options, metaq1, name_servers, servers)
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
@@ -321,8 +323,7 @@ def _compose(
     access: tuple[AclWatch | None, Credentials | None],
 ) -> RunningBroker:
     options, store_options, metaq1 = settings
-    listen_host, port = front.remoting.host, front.remoting.port
-    host = options.broker_ip1 or (local_address() if listen_host in {EVERYWHERE, "::"} else listen_host)
+    port, host = front.remoting.port, advertised_host(options, front.remoting.host)
     store_host = host_bytes(host, port)
     store = MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk)
     try:
@@ -359,6 +360,7 @@ def _compose(
             metaq1=metaq1,
         )
         role = RunningRole(broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials)
+        role.also_known_as = advertised_to_clients(options).addresses
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host, control)
         tasks = Tasks(delivery, front.registrations, peers, role, acl)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Final
 
+from metaq.app.addresses import listeners_of
 from metaq.app.configuration import listen_limits
 from metaq.app.serving import Serving
 from metaq.clock import SYSTEM, Clock
@@ -30,7 +31,8 @@ class RunningNamesrv:
     """A name server whose KV file is read. Made by `start_namesrv`."""
 
     def __init__(self, address: str, serving: Serving[NameService], service: NameService) -> None:
-        self.address, self._serving, self._service = address, serving, service
+        self.address, self.addresses, self._serving, self._service = address, serving.addresses, serving, service
+        """`addresses`: those of the named listeners are under `remoting NAME`."""
         self.settings = {"namesrv": service.settings}
         self.metaq1 = self.reloading = self.again = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
@@ -80,7 +82,7 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
         listen_limits(options),
         lambda service, _: NamesrvServer(service),
     )
-    serving = Serving([server])
+    serving = Serving([server, *_named(options)])
     await serving.bind()
     running = RunningNamesrv(server.address, serving, service)
     try:
@@ -89,6 +91,19 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
         await running.close()
         raise
     return running
+
+
+def _named(options: NamesrvOptions) -> list[PeerServer[NameService]]:
+    """Make the servers of `listeners`, not bound yet. Raises ConfigError."""
+
+    def sessions(name: str) -> Callable[[NameService, PeerServer[NameService]], NamesrvServer]:
+        return lambda service, _: NamesrvServer(service, name)
+
+    limits = listen_limits(options)
+    return [
+        PeerServer(f"remoting {name}", place, limits, sessions(name), what=f"the listener {name} (listeners)")
+        for name, place in listeners_of(options.listeners).items()
+    ]
 
 
 def _kv_file(options: NamesrvOptions, disk: Disk | None) -> ConfigFile:
