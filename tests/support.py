@@ -16,6 +16,7 @@ from typing import BinaryIO, TypeVar
 from msgspec import structs
 
 import metaq.testing
+from metaq.address import split_address
 from metaq.cli.serve import SERVERS
 from metaq.wire.command import LENGTH_BYTES, Command, decode, encode
 from tests.forked import forks
@@ -111,9 +112,8 @@ UNDER_WAY_MAX = 200
 
 def exchange(address: str, requests: Sequence[Command]) -> list[Command]:
     """Ask the server at `host:port`, over a connection of its own. Returns the answers, in the order of the requests."""
-    host, _, port = address.rpartition(":")
     answers: dict[int, Command] = {}
-    with socket.create_connection((host, int(port)), PATIENCE) as connection, connection.makefile("rb") as stream:
+    with socket.create_connection(split_address(address), PATIENCE) as connection, connection.makefile("rb") as stream:
         for first in range(0, len(requests), UNDER_WAY_MAX):
             some = requests[first : first + UNDER_WAY_MAX]
             connection.sendall(

@@ -16,8 +16,19 @@ from tools.imports import MODULES, SOURCE, imported, imported_of_ours, inside, t
 
 from tests.support import PATIENCE, environment
 
-GROUND = {"compiled", "errors", "clock", "in_pieces", "kept", "log", "option_table", "options", "tls_options"}
-"""What every layer may import: compiled modules, errors, time and chance, work in pieces, counts of memory, logging, the option tables."""
+GROUND = {
+    "address",
+    "compiled",
+    "errors",
+    "clock",
+    "in_pieces",
+    "kept",
+    "log",
+    "option_table",
+    "options",
+    "tls_options",
+}
+"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, work in pieces, counts of memory, logging, the option tables."""
 
 SERVICE_BYTES = {"wire.hot", "wire.record"}
 """The bytes that services and store work on: records and batches. Commands, headers, codes and bodies are a protocol server's."""
@@ -31,6 +42,7 @@ class Rule(NamedTuple):
 
 
 RULES: dict[str, Rule] = {
+    "address": Rule(set(), "how an address is written is the same everywhere, IPv6 too"),
     "compiled": Rule(set(), "whoever has a compiled module asks here whether it is taken"),
     "errors": Rule(set(), "everybody raises and catches them, so they know nobody"),
     "clock": Rule(set(), "the only place that asks what time it is; a test hands in another"),

@@ -132,6 +132,14 @@ class BrokerOptions(OptionTable):
     bind_address: str = option("127.0.0.1", "Address that the servers listen on.", aliases=("host",))
     broker_ip1: str | None = option(None, "Address that clients are told; by default the first that is not loopback.")
     broker_ip2: str | None = option(None, "Address that slaves are told; by default that of clients.")
+    advertised_addresses: str = option(
+        "",
+        "Addresses for clients that reach brokerIP1 not, each by the name of the name server's listener where they come in, or by "
+        "the network they come from: `outside=host:port,10.0.0.0/8=host:port` (docs/addresses.md).",
+    )
+    advertised_ha_addresses: str = option(
+        "", "The same for slaves: addresses of the replication port, by where they come in at the name server."
+    )
     broker_name: str | None = option(None, "Name of the broker; by default the host name.")
     broker_cluster_name: str = option("DefaultCluster", "Name of the cluster that the broker joins.")
     broker_id: int = option(0, "0 for the master, another number for each of its slaves.", low=0)
@@ -466,6 +474,11 @@ class NamesrvOptions(OptionTable):
 
     listen_port: int = option(9876, "Port of the name server; 0 takes a free one.", low=0, high=65535)
     bind_address: str = option("127.0.0.1", "Address that the server listens on.", aliases=("host",))
+    listeners: str = option(
+        "",
+        "Further addresses to listen on, with names by which brokers' advertisedAddresses tell who comes in there: "
+        "`outside=0.0.0.0:9877`, several joined by `,`.",
+    )
     kv_config_path: str | None = option(None, "The file of the KV configuration.")
     order_message_enable: bool = option(False, "Add ORDER_TOPIC_CONFIG to routes.", hot=True)
     remote_administration_enable: bool = option(

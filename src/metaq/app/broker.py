@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import metaq
-from metaq.app.configuration import EVERYWHERE, METAQ1, TLS, listen_limits
+from metaq.app.addresses import advertised_host, advertised_to_clients, check_addresses
+from metaq.app.configuration import METAQ1, TLS, listen_limits
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
@@ -29,7 +30,7 @@ from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
-from metaq.net.address import join_address, local_address
+from metaq.net.address import join_address
 from metaq.net.budget import Budget
 from metaq.options import BrokerOptions, Settings, StoreOptions
 from metaq.servers.ha.server import replication_server
@@ -254,6 +255,7 @@ async def start_broker(
     check_role(options, metaq1)
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
+    check_addresses(options)
     acl, credentials = _access_control(options)
     running_tls = tls_of(tls, asyncio.get_running_loop().call_soon_threadsafe)
     front = _front(options, metaq1, name_servers, servers, running_tls)
@@ -345,8 +347,7 @@ def _compose(
     tls: RunningTls | None,
 ) -> RunningBroker:
     options, store_options, metaq1 = settings
-    listen_host, port = front.remoting.host, front.remoting.port
-    host = options.broker_ip1 or (local_address() if listen_host in {EVERYWHERE, "::"} else listen_host)
+    port, host = front.remoting.port, advertised_host(options, front.remoting.host)
     store_host = host_bytes(host, port)
     store = MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk)
     try:
@@ -386,6 +387,7 @@ def _compose(
             broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials,
             tls.client if tls is not None else None, tls.ha_client if tls is not None else None,
         )  # fmt: skip
+        role.also_known_as = advertised_to_clients(options).addresses
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host, control)
         tasks = Tasks(delivery, front.registrations, peers, role, acl, tls)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)

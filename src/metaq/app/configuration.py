@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
+from metaq.app.addresses import EVERYWHERE, listeners_of
 from metaq.app.refused import PROMISES, refuse
 from metaq.errors import ConfigError
 from metaq.net.address import is_loopback
@@ -51,7 +52,6 @@ GROUP_COMMIT: Final = "groupCommitEnable"
 """Another word for flushDiskType: true is SYNC_FLUSH, false ASYNC_FLUSH."""
 
 LOOPBACK: Final = "127.0.0.1"
-EVERYWHERE: Final = "0.0.0.0"  # noqa: S104  compared and named in texts; binding it needs the user's consent
 ACL_FILE: Final = "plain_acl.yml"
 """RocketMQ's name for the file of accounts."""
 
@@ -282,6 +282,10 @@ def load(
             warnings += _check_address(
                 section, values[section], everywhere=everywhere, insecure=insecure, has_accounts=has_accounts
             )
+            for host, _ in listeners_of(str(values[section].get("listeners") or "")).values():
+                warnings += _check_address(
+                    section, {"bind_address": host}, everywhere=everywhere, insecure=insecure, has_accounts=has_accounts
+                )
             if insecure:  # whoever lets everybody delete topics at the broker wants the routes deleted, too
                 values[section].setdefault("remote_administration_enable", True)
     metaq1 = Metaq1Options.read(values[METAQ1], file or "")[0]

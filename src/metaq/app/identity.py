@@ -14,6 +14,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from metaq.model.metaq1.settings import PartitionRules
+from metaq.net.address import is_address
 from metaq.options import BrokerOptions, Metaq1Options, StoreOptions
 
 _PARTITION_FOLDER: Final = re.compile(r".+-\d+")
@@ -31,7 +32,8 @@ def implied(options: Metaq1Options, given: Collection[str], rules: PartitionRule
         "broker_name": f"broker-{options.broker_id}" if "broker_id" in given else platform.node() or None
     }
     store: dict[str, Any] = {}
-    if options.host_name is not None:
+    # Another name is for 1.x clients alone: records have room for an address only.
+    if options.host_name is not None and is_address(options.host_name):
         broker["broker_ip1"] = options.host_name
     if "data_path" in given:
         store["store_path_root_dir"] = options.data_path
@@ -54,7 +56,7 @@ def implied(options: Metaq1Options, given: Collection[str], rules: PartitionRule
 def settled(options: Metaq1Options, broker: BrokerOptions, store: StoreOptions) -> Metaq1Options:
     """Return the options with the values of [broker] and [store] where those decide."""
     return options.replace(
-        host_name=broker.broker_ip1,
+        host_name=broker.broker_ip1 or options.host_name,
         data_path=store.store_path_root_dir,
         max_segment_size=store.mapped_file_size_commit_log,
     )

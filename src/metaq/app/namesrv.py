@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from metaq.app.addresses import listeners_of
 from metaq.app.configuration import TLS, listen_limits
 from metaq.app.serving import Serving
 from metaq.app.tls.wanted import tls_of
@@ -24,6 +25,7 @@ from metaq.wire.files import KV_CONFIG
 
 if TYPE_CHECKING:
     from metaq.app.tls.running import RunningTls
+    from metaq.net.tls.server import ServerTls
 
 EXPIRY_SECONDS: Final = 10.0
 """Interval of the search for expired leases, as in RocketMQ."""
@@ -42,7 +44,9 @@ class RunningNamesrv:
         tls: RunningTls | None = None,
         tls_options: TlsOptions = NO_TLS,
     ) -> None:
-        self.address, self._serving, self._service, self._tls = address, serving, service, tls
+        self.address, self.addresses, self._serving, self._service = address, serving.addresses, serving, service
+        """`addresses`: those of the named listeners are under `remoting NAME`."""
+        self._tls = tls
         self.settings = {"namesrv": service.settings, TLS: Settings(tls_options)}
         self.metaq1 = self.reloading = self.again = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
@@ -92,6 +96,7 @@ async def start_namesrv(
         loop.call_soon_threadsafe(work)
 
     running_tls = tls_of(tls, call_soon)
+    server_tls = running_tls.server if running_tls is not None else None
     kv = KvTable(TableFile(BackgroundFile(_kv_file(options, disk)), KV_CONFIG), clock, call_soon)
     service = NameService(options, clock, kv)
     server: PeerServer[NameService] = PeerServer(
@@ -99,9 +104,9 @@ async def start_namesrv(
         (options.bind_address, options.listen_port),
         listen_limits(options),
         lambda service, _: NamesrvServer(service),
-        tls=running_tls.server if running_tls is not None else None,
+        tls=server_tls,
     )
-    serving = Serving([server])
+    serving = Serving([server, *_named(options, server_tls)])
     await serving.bind()
     running = RunningNamesrv(server.address, serving, service, running_tls, tls)
     try:
@@ -110,6 +115,19 @@ async def start_namesrv(
         await running.close()
         raise
     return running
+
+
+def _named(options: NamesrvOptions, tls: ServerTls | None) -> list[PeerServer[NameService]]:
+    """Make the servers of `listeners`, not bound yet. Raises ConfigError."""
+
+    def sessions(name: str) -> Callable[[NameService, PeerServer[NameService]], NamesrvServer]:
+        return lambda service, _: NamesrvServer(service, name)
+
+    limits = listen_limits(options)
+    return [
+        PeerServer(f"remoting {name}", place, limits, sessions(name), what=f"the listener {name} (listeners)", tls=tls)
+        for name, place in listeners_of(options.listeners).items()
+    ]
 
 
 def _kv_file(options: NamesrvOptions, disk: Disk | None) -> ConfigFile:

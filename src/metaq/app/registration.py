@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from metaq.app.addresses import advertised_to_clients, advertised_to_slaves
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
@@ -95,6 +96,8 @@ class NameServerRegistration:
             options.broker_id,
             join_address(host, port),
             join_address(options.broker_ip2 or host, self._replication.port),
+            advertised_to_clients(options),
+            advertised_to_slaves(options),
         )
 
         def describe(names: Collection[str] | None) -> tuple[DataVersion, Mapping[str, TopicConfig]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from metaq.app.addresses import from_here
 from metaq.app.broker import RunningBroker, start_broker
-from metaq.app.configuration import EVERYWHERE, LOOPBACK
 from metaq.app.namesrv import RunningNamesrv, start_namesrv
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import SYSTEM, Clock
@@ -46,7 +46,7 @@ async def start_up(
     """
     first = await start_namesrv(namesrv, clock, tls=tls)
     try:
-        own = first.address.replace(EVERYWHERE, LOOPBACK)
+        own = from_here(first.address)
         addresses = ";".join(filter(None, [own, broker.namesrv_addr]))
         second = await start_broker(broker.replace(namesrv_addr=addresses), store, clock, disk, metaq1, tls=tls)
     except BaseException:

@@ -16,12 +16,15 @@ from msgspec import Struct, structs
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import BrokerData, ClusterInfo, DataVersion, Perm, QueueData, Route
+from metaq.model.topics.advertised import ANYWHERE, Advertised, Origin
 from metaq.model.topics.registration import BrokerIdentity, Registration, VersionCheck
 from metaq.model.topics.route import MASTER_ID
 from metaq.model.topics.topic import READ_WRITE
 
 _LEASE_BYTES: Final = 800
 """Estimated memory of a lease with the broker's data, without their texts."""
+_ADVERTISED_BYTES: Final = 500
+"""Estimated memory of a further address for clients of one origin."""
 _QUEUES_BYTES: Final = 400
 """Estimated memory of a broker's queues of one topic, without the topic's name."""
 
@@ -47,6 +50,8 @@ class _Lease(Struct):
     ha_address: str
     size: int
     """Bytes that it counts for at its connection."""
+    advertised: Advertised = Advertised()
+    advertised_ha: Advertised = Advertised()
 
 
 class _Charge(Struct):
@@ -97,7 +102,12 @@ class RouteTable:
         moved = lease is None or lease.version != registration.version
         # Only then, as in RocketMQ: otherwise each registration would undo WIPE_WRITE_PERM_OF_BROKER within 30 s.
         topics = registration.topics.values() if who.broker_id == MASTER_ID and (first or moved) else ()
-        size = _LEASE_BYTES + sum(map(len, (who.cluster, who.broker, who.address, who.ha_address)))
+        texts = who.cluster, who.broker, who.address, who.ha_address, str(who.advertised), str(who.advertised_ha)
+        size = (
+            _LEASE_BYTES
+            + sum(map(len, texts))
+            + _ADVERTISED_BYTES * (len(who.advertised.addresses) + len(who.advertised_ha.addresses))
+        )
         more = size - (0 if lease is None else lease.size)
         grown = sum(_size_of(topic.name) for topic in topics if who.broker not in self._queues.get(topic.name, ()))
         if more + grown > 0 and not connection.may_keep(more + grown):
@@ -115,8 +125,9 @@ class RouteTable:
             data = QueueData(who.broker, topic.read_queues, topic.write_queues, topic.perm, topic.sys_flag)
             self._queues.setdefault(topic.name, {})[who.broker] = data
         self._leases[who.address] = _Lease(
-            self._clock.monotonic(), connection, registration.version, who.ha_address, size
-        )
+            self._clock.monotonic(), connection, registration.version, who.ha_address, size,
+            who.advertised, who.advertised_ha,
+        )  # fmt: skip
         charge = self._charges.setdefault(who.broker, _Charge(connection))
         if who.broker_id == MASTER_ID or (lease is not None and charge.connection is lease.connection):
             charge.move(connection)
@@ -141,10 +152,22 @@ class RouteTable:
             number != who.broker_id and address == who.address for number, address in known.addresses.items()
         )
 
-    def ha_address(self, address: str) -> str | None:
-        """Return the replication address of the broker at `address`, None if it is not alive."""
+    def ha_address(self, address: str, origin: Origin = ANYWHERE) -> str | None:
+        """Return the replication address of the broker at `address` for slaves of `origin`, None if it is not alive."""
         lease = self._leases.get(address)
-        return lease.ha_address if lease else None
+        return lease.advertised_ha.fitting(origin) or lease.ha_address if lease else None
+
+    def address_for(self, address: str, origin: Origin) -> str:
+        """Return the address by which clients of `origin` reach the broker that is registered at `address`."""
+        lease = self._leases.get(address)
+        return (lease.advertised.fitting(origin) if lease is not None else None) or address
+
+    def _told(self, data: BrokerData, origin: Origin) -> BrokerData:
+        """Return a broker's data as clients of `origin` are told it."""
+        if not any(self._leases[address].advertised for address in data.addresses.values()):
+            return data
+        fitting = {number: self.address_for(address, origin) for number, address in data.addresses.items()}
+        return structs.replace(data, addresses=fitting)
 
     def check_version(self, address: str, asked: DataVersion) -> VersionCheck:
         """Return whether a broker must register again. Renews its lease if not."""
@@ -201,13 +224,13 @@ class RouteTable:
 
     # ---------------------------------------------------------------- topics
 
-    def route(self, topic: str) -> Route | None:
-        """Return the topic's route, None if no live broker has a queue of it."""
+    def route(self, topic: str, origin: Origin = ANYWHERE) -> Route | None:
+        """Return the topic's route for clients of `origin`, None if no live broker has a queue of it."""
         holders = self._queues.get(topic)
         if not holders:
             return None
         # Clients need both, queues and an address: RocketMQ answers "no route" without either.
-        brokers = tuple(self._brokers[name] for name in holders if name in self._brokers)
+        brokers = tuple(self._told(self._brokers[name], origin) for name in holders if name in self._brokers)
         return Route(topic, tuple(holders.values()), brokers) if brokers else None
 
     def topics(self, cluster: str | None = None) -> list[str]:
@@ -254,12 +277,13 @@ class RouteTable:
 
     # ---------------------------------------------------------------- the cluster
 
-    def clusters(self) -> ClusterInfo:
-        """Return every broker, and the brokers of each cluster."""
+    def clusters(self, origin: Origin = ANYWHERE) -> ClusterInfo:
+        """Return every broker, with the addresses for clients of `origin`, and the brokers of each cluster."""
         clusters: dict[str, tuple[str, ...]] = {}
         for name, data in sorted(self._brokers.items()):
             clusters[data.cluster] = (*clusters.get(data.cluster, ()), name)
-        return ClusterInfo(dict(sorted(self._brokers.items())), clusters)
+        told = {name: self._told(data, origin) for name, data in sorted(self._brokers.items())}
+        return ClusterInfo(told, clusters)
 
 
 def _size_of(topic: str) -> int:

@@ -8,6 +8,7 @@ from msgspec import structs
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import ClusterInfo, DataVersion, Route
+from metaq.model.topics.advertised import ANYWHERE, Origin
 from metaq.model.topics.registration import Registered, Registration, VersionCheck
 from metaq.model.topics.route import MASTER_ID, ORDER_NAMESPACE, SystemTopics
 from metaq.model.topics.topic import UNIT, UNIT_SUBSCRIBED, check_partition_topic
@@ -44,8 +45,10 @@ class NameService:
 
     # ---------------------------------------------------------------- brokers
 
-    def register(self, registration: Registration, connection: BrokerConnection) -> Registered:
-        """Take a registration, which lasts as long as `connection`.
+    def register(
+        self, registration: Registration, connection: BrokerConnection, origin: Origin = ANYWHERE
+    ) -> Registered:
+        """Take a registration, which lasts as long as `connection`. `origin`: of the broker, as its master's client.
 
         Raises Refused INVALID: a name that no topic may have; BUSY: all peers together hold what they may.
         """
@@ -57,7 +60,8 @@ class NameService:
         order = self._kv.table(ORDER_NAMESPACE)
         # Only slaves are told: they copy their configuration from the master's address.
         if registration.who.broker_id != MASTER_ID and broker.master:
-            return Registered(broker.master, self._routes.ha_address(broker.master), order, replaced)
+            master = self._routes.address_for(broker.master, origin)
+            return Registered(master, self._routes.ha_address(broker.master, origin), order, replaced)
         return Registered(order=order, replaced=replaced, has_changed_role=changed)
 
     def unregister(self, broker: str, broker_id: int, address: str) -> None:
@@ -76,18 +80,18 @@ class NameService:
         """Remove or restore the write permission of a broker's queues. Return the number of topics."""
         return self._routes.set_writable(broker, writable=writable)
 
-    def clusters(self) -> ClusterInfo:
-        """Return every broker, and the brokers of each cluster."""
-        return self._routes.clusters()
+    def clusters(self, origin: Origin = ANYWHERE) -> ClusterInfo:
+        """Return every broker, with the addresses for clients of `origin`, and the brokers of each cluster."""
+        return self._routes.clusters(origin)
 
     # ---------------------------------------------------------------- topics
 
-    def route(self, topic: str) -> Route:
-        """Return the route, with the layout of an ordered topic if `orderMessageEnable` is on.
+    def route(self, topic: str, origin: Origin = ANYWHERE) -> Route:
+        """Return the route for clients of `origin`, with the layout of an ordered topic if `orderMessageEnable` is on.
 
         Raises Refused NO_TOPIC: no live broker has a queue of it.
         """
-        route = self._routes.route(topic)
+        route = self._routes.route(topic, origin)
         if route is None:
             raise Refused(Reason.NO_TOPIC, f"No topic route info in name server for the topic: {topic[:200]}")
         # Off by default, as in RocketMQ.
@@ -99,9 +103,9 @@ class NameService:
         """Return the names of all topics, or of those at brokers of `cluster`, sorted."""
         return self._routes.topics(cluster)
 
-    def system_topics(self) -> SystemTopics:
-        """Return the topics with names of clusters and brokers."""
-        info = self._routes.clusters()
+    def system_topics(self, origin: Origin = ANYWHERE) -> SystemTopics:
+        """Return the topics with names of clusters and brokers, and a broker's address for clients of `origin`."""
+        info = self._routes.clusters(origin)
         address = next((data.any_address for data in info.brokers.values() if data.addresses), None)
         return SystemTopics((*info.clusters, *info.brokers), address)
 

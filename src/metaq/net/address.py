@@ -6,22 +6,17 @@ import functools
 import ipaddress
 import socket
 
-from metaq.errors import ConfigError
+from metaq.address import join_address, split_address
 
-
-def split_address(text: str) -> tuple[str, int]:
-    """Return host and port of `host:port` or `[v6]:port`. Raises ConfigError."""
-    host, colon, port = text.strip().rpartition(":")
-    # Six digits are enough to see that it is no port; `int` of a very long text is slow, and refused above 4 300
-    # digits.
-    if not colon or not host or not port.isdecimal() or not 0 <= int(port[:6]) <= 65535:
-        raise ConfigError(f"the address {text!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    """Return `host:port`, with brackets around an IPv6 host."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+__all__ = [
+    "LOOPBACK",
+    "address_of",
+    "is_address",
+    "is_loopback",
+    "join_address",
+    "local_address",
+    "split_address",
+]
 
 
 def is_address(host: str) -> bool:
@@ -46,24 +41,32 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback
 
 
-# An address of RFC 5737, for documentation only: connecting a datagram socket sends nothing, the kernel only picks a route.
+# Addresses of RFC 5737 and RFC 3849, for documentation only: connecting a datagram socket sends nothing, the kernel only picks a route.
 _ANY_PUBLIC = ("192.0.2.1", 9)
+_ANY_PUBLIC_V6 = ("2001:db8::1", 9)
+_MAPPED = "::ffff:"
 LOOPBACK = "127.0.0.1"
 
 
 @functools.cache
 def local_address() -> str:
-    """Return the IPv4 address of the interface that leads outside; the loopback address on a machine without
-    network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    """Return the address of the interface that leads outside: the IPv4 address, on a machine that has none the IPv6 address;
+    the loopback address on a machine without network."""
+    for family, public in ((socket.AF_INET, _ANY_PUBLIC), (socket.AF_INET6, _ANY_PUBLIC_V6)):
         try:
-            probe.connect(_ANY_PUBLIC)
-        except OSError:
-            return LOOPBACK
-        address: str = probe.getsockname()[0]
-        return address
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(public)
+                address: str = probe.getsockname()[0]
+                return address
+        except OSError:  # no such network, or no such family
+            continue
+    return LOOPBACK
 
 
 def address_of(name: object) -> tuple[str, int]:
     """Return host and port of a socket's name, as a transport has it; ("", 0) of a peer that has gone again."""
-    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
+    if not isinstance(name, tuple):
+        return "", 0
+    host = str(name[0])
+    # A socket that listens on `::` has its IPv4 peers as ::ffff:10.0.0.1: to everybody else they are IPv4.
+    return host[len(_MAPPED) :] if host.startswith(_MAPPED) and "." in host else host, int(name[1])

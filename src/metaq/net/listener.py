@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from metaq.net.tls.server import ServerTls  # loaded only where it is on
 
 BACKLOG = 1024
+_BOTH_FAMILIES = "::"
 FREE_PORTS_MAX = 100
 """Free ports that are tried, until one is found whose second port is free too."""
 
@@ -73,10 +75,12 @@ class Listener:
     async def _serve(self, host: str, port: int, what: str = "") -> asyncio.Server:
         if not 0 <= port <= 65535:
             raise ConfigError(f"cannot listen on port {port}{what}: there is no such port; choose another")
+        loop = asyncio.get_running_loop()
         try:
-            return await asyncio.get_running_loop().create_server(
-                self._stream, host, port, backlog=BACKLOG, start_serving=False
-            )
+            if host == _BOTH_FAMILIES:
+                raw = _both_families(port)
+                return await loop.create_server(self._stream, sock=raw, backlog=BACKLOG, start_serving=False)
+            return await loop.create_server(self._stream, host, port, backlog=BACKLOG, start_serving=False)
         except OSError as error:
             raise _taken(f"{join_address(host, port)}{what}", error) from error
 
@@ -176,6 +180,20 @@ async def listen(
     listener = await bind(host, port, limits, second, layer, tls)
     await listener.start(make_session)
     return listener
+
+
+def _both_families(port: int) -> socket.socket:
+    """Return a socket bound to the port at all addresses, IPv4 too: event loops make it for IPv6 alone. Raises OSError."""
+    raw = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        raw.setblocking(False)
+        raw.bind((_BOTH_FAMILIES, port))
+    except OSError:
+        raw.close()
+        raise
+    return raw
 
 
 def _taken(where: str, error: OSError) -> ConfigError:

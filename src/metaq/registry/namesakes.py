@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
+from metaq.address import split_address
 from metaq.client.conversation.administration import GetSettings
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import Caller, ask
@@ -93,7 +94,7 @@ class Namesakes:
         except FAULTS:
             return  # the registration says so
         other = data.addresses.get(who.broker_id) if data is not None else None
-        if other is None or other == who.address:
+        if other is None or other in who.addresses:
             # Each of two brokers that register in turns may find itself alone, whenever it looks.
             await self._settle(server, self._unsettled.get(server))
             return
@@ -128,6 +129,6 @@ class Namesakes:
         except FAULTS:
             return False
         # Under an address that it had before, this broker may answer itself.
-        host, _, port = address.rpartition(":")
+        host, port = split_address(address)
         told = settings.get("brokerIP1"), settings.get("listenPort")
-        return settings.get("brokerName") == self._identity.broker and told == (host.strip("[]"), port)
+        return settings.get("brokerName") == self._identity.broker and told == (host, str(port))

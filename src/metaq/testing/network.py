@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
+from metaq.address import join_address, split_address
 from metaq.errors import ConfigError
 from metaq.testing.ports import free_port
 
@@ -83,8 +84,8 @@ class FlakyNetwork:
         """`host:port` to connect to, once it is started."""
         self.connections = 0
         """Connections accepted so far."""
-        self._where = _split(listen)
-        self._target = _split(target)
+        self._where = split_address(listen)
+        self._target = split_address(target)
         self._shared_thread = thread
         self._thread: NetworkThread | None = None
         self._to_server, self._to_client = _Way(), _Way()
@@ -100,7 +101,7 @@ class FlakyNetwork:
             raise ConfigError(f"the network to {self.target} is started already")
         self._socket = _listen(*self._where)
         self._socket.setblocking(False)
-        self.address = f"{self._where[0]}:{self._socket.getsockname()[1]}"
+        self.address = join_address(self._where[0], self._socket.getsockname()[1])
         self._thread = self._shared_thread or NetworkThread()
         self._thread.call(self._begin())
         return self
@@ -498,8 +499,3 @@ def _listen(host: str, port: int) -> socket.socket:
             if port:
                 raise
     return socket.create_server((host, free_port(host=host)), backlog=_BACKLOG)
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)

@@ -272,3 +272,51 @@ def test_garbage_ends_its_own_connection_alone(server):
     with pytest.raises(RemoteProtocolError):
         bad.session.data_received(memoryview(b"GET / HTTP/1.1\r\n\r\n"))
     assert ask_route(good, "T").code == 0
+
+
+def advertising(text: str, ha: str | None = None, *, broker_id: int = 0) -> Command:
+    body = bodies.registration(DataVersion(5, 1), {"T": TopicConfig("T", 4, 4)})
+    header = headers.RegisterBrokerHeader(
+        broker_name="a", broker_address=f"172.17.0.{2 + broker_id}:10911", cluster="C", ha_address="172.17.0.2:10912",
+        broker_id=broker_id, advertised=text, advertised_ha=ha,
+    )  # fmt: skip
+    return request(RequestCode.REGISTER_BROKER, header, body)
+
+
+def test_each_client_is_told_the_address_that_fits_where_it_came_in(server):
+    """Routes, cluster lists and a broker for the system topics; nothing of one client's answer is kept for the next."""
+    outside = NamesrvServer(server.service, "outside")
+    Client(server).ask(advertising("outside=broker.example.com:30911,10.0.0.0/8=10.1.2.3:10911"))
+    told = {
+        Client(server, "172.17.0.9").session: "172.17.0.2:10911",
+        Client(server, "10.200.0.1").session: "10.1.2.3:10911",
+        Client(outside, "172.17.0.1").session: "broker.example.com:30911",
+    }
+    route = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic="T"))
+    for _ in range(2):  # the second time whatever was kept would be told
+        for session, address in told.items():
+            client = session.peer
+            assert bodies.route_of("T", client.ask(route).body).brokers[0].addresses == {0: address}
+            clusters = bodies.cluster_info_of(client.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+            assert clusters.brokers["a"].addresses == {0: address}
+            system = json.loads(client.ask(request(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)).body)
+            assert system["brokerAddr"] == address
+
+
+def test_slave_is_told_the_addresses_of_its_master_that_fit(server):
+    """Both, that for clients and that for its log, by the slave's own connection."""
+    Client(server).ask(advertising("10.0.0.0/8=10.1.2.3:10911", "10.0.0.0/8=10.1.2.3:10912"))
+    far = Client(server, "10.200.0.1").ask(advertising("", broker_id=1))
+    near = Client(server, "172.17.0.3").ask(advertising("", broker_id=2))
+    assert (far.ext["masterAddr"], far.ext["haServerAddr"]) == ("10.1.2.3:10911", "10.1.2.3:10912")
+    assert (near.ext["masterAddr"], near.ext["haServerAddr"]) == ("172.17.0.2:10911", "172.17.0.2:10912")
+
+
+@pytest.mark.parametrize("text", ["nothing", "a=b", "a=b:1,a=c:1", ",".join(f"l{n}=a:1" for n in range(1000))])
+def test_addresses_that_are_none_are_refused(server, text):
+    client = Client(server)
+    answer = client.ask(advertising(text))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "metaqAdvertised" in (answer.remark or "")
+    clusters = bodies.cluster_info_of(client.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+    assert not clusters.brokers

@@ -71,6 +71,8 @@ class RunningRole:
     ) -> None:
         self._broker, self._roles, self._call_soon, self._announced = broker, broker.roles, call_soon, announced
         self._address, self._metaq1 = address, metaq1
+        self.also_known_as = frozenset[str]()
+        """Addresses under which a name server may name this broker to some clients, such as itself."""
         self._loop = asyncio.get_running_loop()
         self._transport, self._ha_tls = Transport(credentials=credentials, tls=tls), ha_tls
         self._mender: Mender | None = None
@@ -214,7 +216,7 @@ class RunningRole:
             except FAULTS:
                 continue  # the registration says so
             for number, address in data.addresses.items() if data is not None else ():
-                if address != self._address:
+                if address != self._address and address not in self.also_known_as:
                     found[address] = number
         return found
 
@@ -241,7 +243,7 @@ class RunningRole:
                 continue  # gone, and the name servers do not know yet
             if (settings.get("brokerName"), settings.get("brokerId")) == (name, str(number)):
                 state = await self._ask(address)
-                if state is not None and state.master == self._address:
+                if state is not None and state.master in {self._address, *self.also_known_as}:
                     continue  # it has stepped down for this one, which was to lead, and did not come so far
                 raise ConfigError(
                     f"brokerId={number} of {name} is taken by the broker at {address}: give each slave a number of its own"

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 from msgspec import structs
 
+from metaq.address import split_address
 from metaq.broker.environment import Environment
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.replication.replicas import Replicas
@@ -134,7 +135,7 @@ class Roles:
 
     def _is_of_a_slave(self, caller: Caller) -> bool:
         """Whether it comes from the machine of a slave, which has all of this broker's messages already."""
-        return any(address.rpartition(":")[0].strip("[]") == caller.address for address in self._replicas.reported())
+        return any(split_address(address)[0] == caller.address for address in self._replicas.reported())
 
     # ------------------------------------------------------------------ what is kept
 

@@ -6,8 +6,9 @@ Name servers do not talk to each other, but every broker registers with all of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from metaq.address import is_v6, join_address, split_address
 from metaq.client.conversation.call import FAULTS, Call, Consultation, asked_at
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.routes import (
@@ -26,6 +27,8 @@ from metaq.wire.codes import ResponseCode
 
 T = TypeVar("T")
 
+DEFAULT_PORT: Final = 9876
+
 
 def parse_addresses(text: str) -> tuple[str, ...]:
     """Parse `host:port;host:port` (or commas); the default port is 9876. Raises ConfigError, TypeError."""
@@ -34,20 +37,28 @@ def parse_addresses(text: str) -> tuple[str, ...]:
     addresses = []
     for part in text.replace(",", ";").split(";"):
         if address := part.strip():
-            host, colon, port = address.rpartition(":")
-            if not colon:
-                host, port = address, "9876"
             if "/" in address:
                 raise ConfigError(
                     f"the name server address {address!r} is a URL or a path: write host:port, without http://"
                 )
-            if not host or any(map(str.isspace, host)) or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-                raise ConfigError(f"the name server address {address!r} is not host:port")
-            addresses.append(f"{host}:{port}")
+            addresses.append(_with_port(address))
     if not addresses:
         raise ConfigError("no name server: pass its address, such as 'localhost:9876', or set NAMESRV_ADDR")
     # Without duplicates, each of which would be tried once more when it fails.
     return tuple(dict.fromkeys(addresses))
+
+
+def _with_port(address: str) -> str:
+    """Return `host:port`, with brackets around an IPv6 host, and 9876 for a port that is missing. Raises ConfigError."""
+    # A bare IPv6 address has no port: `::1:9876` would be another one.
+    bare = ":" not in address or is_v6(address) or (address.startswith("[") and address.endswith("]"))
+    try:
+        host, port = (address.removeprefix("[").removesuffix("]"), DEFAULT_PORT) if bare else split_address(address)
+    except ConfigError:
+        host, port = "", 0
+    if not host or not port or any(map(str.isspace, host)) or (":" in host and not is_v6(host)):
+        raise ConfigError(f"the name server address {address!r} is not host:port")
+    return join_address(host, port)
 
 
 class NameServers:

@@ -35,6 +35,9 @@ class RegisterBroker(Call[Registered], frozen=True):
             ha_address=self.who.ha_address,
             broker_id=self.who.broker_id,
             body_crc32=crc31(body),
+            # A RocketMQ does not read them, and tells everybody the address above.
+            advertised=str(self.who.advertised) or None,
+            advertised_ha=str(self.who.advertised_ha) or None,
         )
         return request(RequestCode.REGISTER_BROKER, header, body)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from metaq.model.topics.advertised import Advertised
 from metaq.model.topics.topic import DataVersion, TopicConfig
 
 
@@ -18,6 +19,15 @@ class BrokerIdentity(Struct, frozen=True):
     address: str
     ha_address: str
     """Address from which its slaves replicate."""
+    advertised: Advertised = Advertised()
+    """Addresses that clients of some origins are told in place of `address`."""
+    advertised_ha: Advertised = Advertised()
+    """Addresses that slaves of some origins are told in place of `ha_address`."""
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """All addresses under which a name server may name this broker to somebody."""
+        return self.advertised.addresses | {self.address}
 
 
 class Registration(Struct, frozen=True):

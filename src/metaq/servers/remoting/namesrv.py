@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 from metaq.broker.gatekeeper import Gatekeeper
-from metaq.errors import Reason, Refused
+from metaq.errors import BadRequest, ConfigError, Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, administered_locally, everybody
+from metaq.model.topics.advertised import Advertised, Origin
 from metaq.model.topics.registration import BrokerIdentity, Registration
 from metaq.namesrv.service import NameService
 from metaq.net.peer import Peer
@@ -36,10 +37,15 @@ _DOCS = "See http://rocketmq.apache.org/docs/faq/ for further details."
 
 
 class NamesrvServer:
-    """The sessions of one name server. A `metaq.servers.server.SessionServer`."""
+    """The sessions of one name server. A `metaq.servers.server.SessionServer`.
 
-    def __init__(self, service: NameService) -> None:
-        self.service = service
+    Args:
+        service: the routes, and the KV table.
+        listener: name of the listener whose connections these are; "" for that of listenPort.
+    """
+
+    def __init__(self, service: NameService, listener: str = "") -> None:
+        self.service, self.listener = service, listener
         self.handling = Handling(
             table_of(
                 BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service)
@@ -73,6 +79,8 @@ class _NamesrvSession(RemotingSession):
     def __init__(self, peer: Peer, server: NamesrvServer) -> None:
         super().__init__(peer, server.handling)
         self._service = server.service
+        self.origin = Origin(peer.address[0], server.listener)
+        """Decides which of a broker's addresses is told."""
 
     def on_lost(self, why: str) -> None:
         for address in self._service.disconnected(self.peer):
@@ -98,10 +106,11 @@ class BrokerRegistration:
         bare = call.version < MODERN_REGISTRATION_VERSION
         version, topics = yield from bodies.registration_in_pieces(body, compressed=header.compressed, bare=bare)
         who = BrokerIdentity(
-            header.cluster, header.broker_name, header.broker_id, header.broker_address, header.ha_address
-        )
+            header.cluster, header.broker_name, header.broker_id, header.broker_address, header.ha_address,
+            _advertised(header.advertised, "metaqAdvertised"), _advertised(header.advertised_ha, "metaqAdvertisedHa"),
+        )  # fmt: skip
         # The connection is handed in, too: its end ends the registration, long before the lease of 120 s does.
-        told = self._service.register(Registration(who, version, topics), call.session.peer)
+        told = self._service.register(Registration(who, version, topics), call.session.peer, _origin(call))
         # A slave that is promoted registers while its master, which has stepped down, may be connected still.
         if told.replaced is not None and not told.has_changed_role:
             self._log.warning(
@@ -125,6 +134,20 @@ class BrokerRegistration:
         return Reply(answer, bodies.data_version(found.known) if found.known else b"")
 
 
+def _origin(call: Call[Any]) -> Origin:
+    session = call.session
+    assert isinstance(session, _NamesrvSession), "a name server makes no others"
+    return session.origin
+
+
+def _advertised(text: str | None, field: str) -> Advertised:
+    """Raises BadRequest."""
+    try:
+        return Advertised.of(text or "", field)
+    except ConfigError as error:
+        raise BadRequest(str(error)) from None
+
+
 class RouteHandlers:
     """Routes, clusters and lists of topics (105, 106, 206, 216, 224, 304, 311-313)."""
 
@@ -134,14 +157,14 @@ class RouteHandlers:
     @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader, Action.OBSERVE)
     def _route(self, call: Call[headers.RouteHeader]) -> bytes:
         try:
-            return bodies.route(self._service.route(call.header.topic))
+            return bodies.route(self._service.route(call.header.topic, _origin(call)))
         except Refused as refused:
             # RocketMQ's whole text: Java's client looks at the code alone, people search for the words.
             raise Refused(refused.reason, f"{refused.text}\n{_DOCS}") from None
 
     @handles(RequestCode.GET_BROKER_CLUSTER_INFO, NoHeader, Action.OBSERVE)
-    def _clusters(self, _call: Call[NoHeader]) -> bytes:
-        return bodies.cluster_info(self._service.clusters())
+    def _clusters(self, call: Call[NoHeader]) -> bytes:
+        return bodies.cluster_info(self._service.clusters(_origin(call)))
 
     @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, NoHeader, Action.OBSERVE)
     def _topics(self, _call: Call[NoHeader]) -> bytes:
@@ -152,8 +175,8 @@ class RouteHandlers:
         return bodies.topic_list(self._service.topics(call.header.cluster))
 
     @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, NoHeader, Action.OBSERVE)
-    def _system_topics(self, _call: Call[NoHeader]) -> bytes:
-        found = self._service.system_topics()
+    def _system_topics(self, call: Call[NoHeader]) -> bytes:
+        found = self._service.system_topics(_origin(call))
         return bodies.topic_list(found.names, found.broker_address)
 
     @handles(RequestCode.GET_UNIT_TOPIC_LIST, NoHeader, Action.OBSERVE)

@@ -18,6 +18,10 @@ class RegisterBrokerHeader(Header, kw_only=True):
     broker_id: Long
     compressed: bool = False
     body_crc32: Int = 0
+    advertised: str | None = field(name="metaqAdvertised", default=None)
+    """Ours: further addresses for clients (`metaq.model.topics.advertised`)."""
+    advertised_ha: str | None = field(name="metaqAdvertisedHa", default=None)
+    """Ours: the same for slaves, in place of `haServerAddr`."""
 
 
 class RegisterBrokerReplyHeader(Header, kw_only=True):
