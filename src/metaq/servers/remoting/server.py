@@ -30,7 +30,7 @@ from metaq.servers.remoting.leading import by_leaders
 from metaq.servers.remoting.messages import MessageHandlers
 from metaq.servers.remoting.replies import ASKING, ReplyHandlers
 from metaq.servers.remoting.session import BrokerSession, Workspace
-from metaq.servers.remoting.signed import by_signature
+from metaq.servers.remoting.signed import Signers, by_signature
 from metaq.servers.remoting.staging import StagingHandlers
 from metaq.servers.remoting.sweeping import SweptSends
 from metaq.servers.remoting.transactions import BranchHandlers, TransactionHandlers
@@ -60,6 +60,7 @@ class RemotingServer:
         when_announced: calls its argument once the name servers know the topics as they are.
         asking: requests that the server itself can send; by default pushed replies.
         identify: finds the caller of a request that is signed, or should be.
+        signers: whose signed requests the fast paths take; None: all of them take the slow path.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class RemotingServer:
         when_announced: WhenAnnounced = at_once,
         asking: Asking | None = None,
         identify: Identify | None = None,
+        signers: Signers | None = None,
     ) -> None:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
@@ -77,7 +79,7 @@ class RemotingServer:
             broker.acks, broker.store.flusher, broker.clock, call_soon, timeout,
             took=broker.stats.took, copy_seconds=broker.options.slave_timeout / 1000,
         )  # fmt: skip
-        self.workspace = Workspace(broker, held, ColdReads(self._cold_readers))
+        self.workspace = Workspace(broker, held, ColdReads(self._cold_readers), signers)
         if sweep.available():
             # One sweep for all connections of this server: the more of them it reads in a pass, the less each costs.
             self.workspace.sweep = SweptSends(self.workspace).sweep
@@ -127,8 +129,12 @@ def remoting_server(
     """Make the server of a broker's `listenPort`, not bound yet. `budget`: of all servers of the process."""
 
     def open_sessions(services: BrokerServices, _: PeerServer[BrokerServices]) -> RemotingServer:
-        identify = None if services.access is None else by_signature(services.access)
-        return RemotingServer(services.broker, services.call_soon, services.when_announced, identify=identify)
+        access = services.access
+        return RemotingServer(
+            services.broker, services.call_soon, services.when_announced,
+            identify=None if access is None else by_signature(access),
+            signers=None if access is None else Signers(access),
+        )  # fmt: skip
 
     return PeerServer(
         "remoting",
