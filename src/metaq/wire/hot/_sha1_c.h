@@ -173,13 +173,13 @@ static void hmac_key(HmacKey *key, const uint8_t *secret, size_t n)
     memset(block, 0, sizeof block);
 }
 
-static void hmac_begin(Sha1 *s, const HmacKey *key) { sha1_begin(s, &key->inner, SHA1_BLOCK); }
+static inline void hmac_begin(Sha1 *s, const HmacKey *key) { sha1_begin(s, &key->inner, SHA1_BLOCK); }
 
-/* Whether `text`, SHA1_TEXT bytes, is the signature in base64. Takes the same time whatever differs. */
-static int hmac_is(Sha1 *s, const HmacKey *key, const uint8_t *text)
+/* Writes the signature in base64, SHA1_TEXT bytes. */
+static inline void hmac_text(Sha1 *s, const HmacKey *key, uint8_t *text)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint8_t digest[SHA1_BYTES + 1], wrong = 0;
+    uint8_t digest[SHA1_BYTES + 1];
     sha1_end(s, digest);
     sha1_begin(s, &key->outer, SHA1_BLOCK);
     sha1_add(s, digest, SHA1_BYTES);
@@ -188,10 +188,18 @@ static int hmac_is(Sha1 *s, const HmacKey *key, const uint8_t *text)
     for (int i = 0; i < 7; i++) {
         uint32_t three = (uint32_t)digest[3 * i] << 16 | (uint32_t)digest[3 * i + 1] << 8 | digest[3 * i + 2];
         for (int k = 0; k < 4; k++)
-            if (4 * i + k < SHA1_TEXT - 1)
-                wrong |= text[4 * i + k] ^ (uint8_t)digits[three >> (18 - 6 * k) & 63];
+            text[4 * i + k] = (uint8_t)digits[three >> (18 - 6 * k) & 63];
     }
-    wrong |= text[SHA1_TEXT - 1] ^ '=';
+    text[SHA1_TEXT - 1] = '=';
+}
+
+/* Whether `text`, SHA1_TEXT bytes, is the signature. Takes the same time whatever differs. */
+static inline int hmac_is(Sha1 *s, const HmacKey *key, const uint8_t *text)
+{
+    uint8_t right[SHA1_TEXT], wrong = 0;
+    hmac_text(s, key, right);
+    for (int i = 0; i < SHA1_TEXT; i++)
+        wrong |= right[i] ^ text[i];
     return !wrong;
 }
 

@@ -208,3 +208,8 @@ def signed_rows(FrameTable table not None, Py_ssize_t row, Py_ssize_t end, SignK
     if not 0 <= row <= end <= table.count:
         raise IndexError(f"rows [{row}, {end}) of {table.count}")
     return signed_until(table, row, end, key)
+
+
+def _sha1_by_processor(bint wanted):
+    """For tests: hash with or without the processor's instructions. Returns which it is now."""
+    return bool(sha1_choose(wanted))
