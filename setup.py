@@ -15,6 +15,7 @@ if os.environ.get("METAQ_BUILD_SANITIZED", "0") != "0":
     LINK = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     FLAGS += LINK
 
+HOT = Path("src/metaq/wire/hot")
 extensions = []
 if os.environ.get("METAQ_BUILD_HOT", "1") != "0":
     try:
@@ -25,7 +26,7 @@ if os.environ.get("METAQ_BUILD_HOT", "1") != "0":
         hot = Extension(
             "metaq.wire.hot._native",
             ["src/metaq/wire/hot/_native.pyx"],
-            depends=["src/metaq/wire/hot/_native_c.h", *sorted(map(str, Path("src/metaq/wire/hot/native").glob("*.pxi")))],
+            depends=sorted(map(str, [*HOT.glob("_*.h"), *HOT.glob("native/*.pxi")])),
             include_dirs=["src/metaq/wire/hot"],
             extra_compile_args=[*FLAGS, "-fno-strict-aliasing"],
             extra_link_args=LINK,

@@ -17,12 +17,14 @@
 // With delay=N the messages of queue Q are sent with delay level 1 + Q mod N (and verify=0: the queues grow later); with
 // rate=N at most N requests are sent in a second; with retry=1 they go to retry topics, as what a consumer gives back when its
 // broker cannot be reached (queues=1 with it, and delay=N); with odd=1 queue ids are written as "00", "01", which is legal; with
-// bare=1 the messages of a batch have no properties.
+// bare=1 the messages of a batch have no properties. With access_key= and secret= every request is signed; then, and with fixed=1, a
+// queue's send is the same each time, with its key and its time of birth: signed once, as the generator must not be the slower one.
 //
 // Every answer is checked (code 0, an opaque that is under way, for pulls the next offset and the first record), and at
 // the end the queues must have grown by what was acknowledged. One JSON object goes to standard output.
 #define _GNU_SOURCE
 #include "latency.h"
+#include "../../src/metaq/wire/hot/_sha1_c.h"
 #include "wire.h"
 
 enum { CONNS_MAX = 256, OUTSTANDING_MAX = 1024, QUEUES_MAX = 16384, PULL_COUNT = 32, OPAQUE_BASE = 1000000000 };
@@ -53,8 +55,8 @@ typedef struct {
 } Conn;
 
 static struct {
-    const char *mode, *prefix;
-    int conns, outstanding, body, batch, topics, queues, verify, delay, rate, oneway, odd, retry, pull, bare;
+    const char *mode, *prefix, *access_key, *secret;
+    int conns, outstanding, body, batch, topics, queues, verify, delay, rate, oneway, odd, retry, pull, bare, fixed;
     bool tx, back, reads;
     int64_t count;
     double seconds;
@@ -78,7 +80,60 @@ static void next_key(uint8_t *end) {  // patches the 12 counting digits of a key
     for (int i = 1; i <= 12; i++, n >>= 4) end[-i] = (uint8_t)digits[n & 15];
 }
 
-static size_t json_header_flagged(char *to, size_t room, int code, int flag, const char *ext) {
+static HmacKey signing_key;
+
+enum { SIGNED_FIELDS = 32 };
+
+typedef struct {
+    const uint8_t *name, *value;
+    size_t name_bytes, value_bytes;
+} SignedField;
+
+static int by_name(const void *a, const void *b) {
+    const SignedField *one = a, *other = b;
+    size_t shorter = one->name_bytes < other->name_bytes ? one->name_bytes : other->name_bytes;
+    int order = memcmp(one->name, other->name, shorter);
+    return order ? order : (int)one->name_bytes - (int)other->name_bytes;
+}
+
+// Puts the signature over the 28 placeholders of a frame of ours, whose values have no escapes but \u00XX.
+static void sign_frame(uint8_t *frame, size_t header_bytes, size_t body_bytes) {
+    if (!o.access_key) return;
+    SignedField fields[SIGNED_FIELDS];
+    int count = 0;
+    uint8_t *at = (uint8_t *)memmem(frame + 8, header_bytes, "\"extFields\":{", 13) + 13, *signature = NULL;
+    while (*at == '"') {
+        SignedField field = {.name = at + 1};
+        uint8_t *quote = (uint8_t *)strchr((char *)at + 1, '"');
+        field.name_bytes = (size_t)(quote - field.name);
+        field.value = quote + 3;
+        quote = (uint8_t *)strchr((char *)quote + 3, '"');
+        field.value_bytes = (size_t)(quote - field.value);
+        if (field.name_bytes == 9 && !memcmp(field.name, "Signature", 9)) signature = (uint8_t *)field.value;
+        else if (count < SIGNED_FIELDS) fields[count++] = field;
+        at = quote + (quote[1] == ',' ? 2 : 1);
+    }
+    qsort(fields, (size_t)count, sizeof *fields, by_name);
+    Sha1 sha;
+    hmac_begin(&sha, &signing_key);
+    for (int i = 0; i < count; i++) {
+        const uint8_t *p = fields[i].value, *end = p + fields[i].value_bytes, *escape;
+        while ((escape = memmem(p, (size_t)(end - p), "\\u00", 4))) {
+            char digits[3] = {(char)escape[4], (char)escape[5], 0};
+            uint8_t value = (uint8_t)strtoul(digits, NULL, 16);
+            sha1_add(&sha, p, (size_t)(escape - p));
+            sha1_add(&sha, &value, 1);
+            p = escape + 6;
+        }
+        sha1_add(&sha, p, (size_t)(end - p));
+    }
+    sha1_add(&sha, frame + 8 + header_bytes, body_bytes);
+    hmac_text(&sha, &signing_key, signature);
+}
+
+static size_t json_header_flagged(char *to, size_t room, int code, int flag, const char *unsigned_ext) {
+    char ext[2048];
+    snprintf(ext, sizeof ext, o.access_key ? "%s,\"AccessKey\":\"%s\",\"Signature\":\"============================\"" : "%s", unsigned_ext, o.access_key);
     return (size_t)snprintf(to, room,
         "{\"code\":%d,\"extFields\":{%s},\"flag\":%d,\"language\":\"JAVA\",\"opaque\":%d,"
         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":409}", code, ext, flag, OPAQUE_BASE);
@@ -120,6 +175,7 @@ static void prepare_send(Queue *q, bool batch, bool half) {
     if (!batch) {
         q->key_at = (size_t)((uint8_t *)memmem(q->frame, q->frame_bytes, key, 32) - q->frame) + 32;
         memset(p, 'x', (size_t)o.body);
+        sign_frame(q->frame, header_bytes, body_bytes);
         return;
     }
     if (!o.bare) q->entry_keys = malloc((size_t)o.batch * sizeof *q->entry_keys);
@@ -142,6 +198,7 @@ static void prepare_send(Queue *q, bool batch, bool half) {
         q->entry_keys[i] = (size_t)(end + 43 - q->frame);
         p += entry_bytes;
     }
+    sign_frame(q->frame, header_bytes, body_bytes);
 }
 
 static void put_opaque(uint8_t *digits, int value) {  // ten digits, always
@@ -166,6 +223,7 @@ static size_t write_pull(uint8_t *to, size_t room, const Queue *q, int64_t offse
     size_t bytes = json_header(header, sizeof header, 11, ext);
     if (8 + bytes > room) die("pull header too long");
     frame_of(to, header, bytes, 0);
+    sign_frame(to, bytes, 0);
     put_opaque(memmem(to, 8 + bytes, "\"opaque\":", 9) + 9, opaque);
     return 8 + bytes;
 }
@@ -178,6 +236,7 @@ static size_t write_commit(uint8_t *to, size_t room, const char *key, int64_t ha
     size_t bytes = json_header_flagged(header, sizeof header, 37, o.oneway ? 2 : 0, ext);
     if (8 + bytes > room) die("commit header too long");
     frame_of(to, header, bytes, 0);
+    sign_frame(to, bytes, 0);
     put_opaque(memmem(to, 8 + bytes, "\"opaque\":", 9) + 9, opaque);
     return 8 + bytes;
 }
@@ -190,6 +249,7 @@ static size_t write_back(uint8_t *to, size_t room, int64_t log_offset, const cha
     size_t bytes = json_header(header, sizeof header, 36, ext);
     if (8 + bytes > room) die("header too long");
     frame_of(to, header, bytes, 0);
+    sign_frame(to, bytes, 0);
     put_opaque(memmem(to, 8 + bytes, "\"opaque\":", 9) + 9, opaque);
     return 8 + bytes;
 }
@@ -210,8 +270,9 @@ static void issue(Conn *c, int slot, uint64_t now) {
         return;
     }
     put_opaque(q->frame + q->opaque_at, opaque);
-    memcpy(q->frame + q->born_at, born_text, 13);
-    if (q->entry_keys) for (int i = 0; i < o.batch; i++) next_key(q->frame + q->entry_keys[i]);
+    if (!o.fixed) memcpy(q->frame + q->born_at, born_text, 13);
+    if (o.fixed) {
+    } else if (q->entry_keys) for (int i = 0; i < o.batch; i++) next_key(q->frame + q->entry_keys[i]);
     else if (q->key_at) next_key(q->frame + q->key_at);
     if (o.tx) memcpy(s->key, q->frame + q->key_at - 32, 32);
     memcpy(reserve(c, q->frame_bytes), q->frame, q->frame_bytes);
@@ -315,6 +376,7 @@ static int64_t ask_offset(int fd, int code, const Queue *q) {
     snprintf(ext, sizeof ext, "\"topic\":\"%s\",\"queueId\":\"%d\"", q->topic, q->id);
     size_t bytes = json_header(header, sizeof header, code, ext);
     frame_of(frame, header, bytes, 0);
+    sign_frame(frame, bytes, 0);
     if (!exchange(fd, frame, 8 + bytes, answer, sizeof answer)) die("no answer to an offset request");
     if (member(answer, strlen(answer), "\"code\":") != 0) refuse("offset refused", (uint8_t *)answer, strlen(answer));
     return member(answer, strlen(answer), "\"offset\":");
@@ -485,12 +547,21 @@ static void parse_options(int argc, char **argv) {
         else if (!strcmp(k, "pull")) o.pull = atoi(v);
         else if (!strcmp(k, "bare")) o.bare = atoi(v);
         else if (!strcmp(k, "oneway")) o.oneway = atoi(v);
+        else if (!strcmp(k, "fixed")) o.fixed = atoi(v);
+        else if (!strcmp(k, "access_key")) o.access_key = v;
+        else if (!strcmp(k, "secret")) o.secret = v;
         else if (!strcmp(k, "verify")) o.verify = atoi(v);
         else if (!strcmp(k, "count")) o.count = atoll(v);
         else if (!strcmp(k, "seconds")) o.seconds = atof(v);
         else { fprintf(stderr, "unknown option %s\n", k); exit(2); }
     }
     errno = 0;
+    if (!o.access_key != !o.secret) die("access_key and secret go together");
+    if (o.access_key) {
+        sha1_choose(1);
+        hmac_key(&signing_key, (const uint8_t *)o.secret, strlen(o.secret));
+        o.fixed = 1;  // signed once
+    }
     if (o.conns < 1 || o.conns > CONNS_MAX || o.outstanding < 1 || o.outstanding > OUTSTANDING_MAX || o.topics * o.queues < 1 ||
         o.topics * o.queues > QUEUES_MAX || o.body < 1 || o.batch < 1 || (int64_t)o.batch * (o.body + 100) > FRAME_MAX / 2 || o.pull < 1)
         die("an option is out of range");

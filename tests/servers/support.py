@@ -30,8 +30,8 @@ from tests.support import PATIENCE
 class FakePeer:
     """The transport side of a connection: keeps what is written."""
 
-    def __init__(self, port: int = 50000) -> None:
-        self.address, self.local, self.plain = ("127.0.0.1", port), ("127.0.0.1", 10911), True
+    def __init__(self, port: int = 50000, address: str = "127.0.0.1") -> None:
+        self.address, self.local, self.plain = (address, port), ("127.0.0.1", 10911), True
         self.on_writable = None
         self.congested = self.closed = self.paused = False
         self.present: Callable[[], None] = lambda: None
@@ -96,8 +96,13 @@ class Client:
 
     _ports = itertools.count(40000)
 
-    def __init__(self, protocol_server: RemotingServer, serialize: SerializeType = SerializeType.JSON) -> None:
-        self.peer = FakePeer(next(self._ports))
+    def __init__(
+        self,
+        protocol_server: RemotingServer,
+        serialize: SerializeType = SerializeType.JSON,
+        address: str = "127.0.0.1",
+    ) -> None:
+        self.peer = FakePeer(next(self._ports), address)
         self.server, self.serialize = protocol_server, serialize
         self.session = protocol_server.session(self.peer)
         self._opaque = itertools.count(1)

@@ -8,10 +8,10 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from metaq.broker.gatekeeper import Gatekeeper
-from metaq.model.access import Action, Caller
+from metaq.model.access import WHITE, Action, Caller
 from metaq.model.acl.accounts import AclRules
 from metaq.model.acl.changes import AclChange
-from metaq.model.acl.judgement import admit, admitted, authorise, needed
+from metaq.model.acl.judgement import Denied, admit, admitted, authorise, needed
 from metaq.model.acl.secret import Secret
 from metaq.saved import Pending
 
@@ -66,9 +66,12 @@ class AccessControl:
     def _authorise(self, caller: Caller, action: Action, resource: str) -> None:
         admission = admitted(self._rules, caller.address, caller.identity)
         if admission is None:
-            # Of no account, or of one that is gone: what `admit` raises says which. A white list that has come since a
-            # connection's only judgement counts for its next signed or unsigned request, not for this one.
+            # Of no account, or of one that is gone: what `admit` raises says which.
             admission = admit(self._rules, caller.address, caller.identity, _unsigned)
+            if not caller.identity.startswith(WHITE):
+                # Let in by its address, which such an identity does not prove: the verdict is kept for all callers of the kind,
+                # whatever their addresses. Its next request has the right identity.
+                raise Denied("No accessKey is configured", "the white list that lets this address in is new: ask again")
         # Requests that change settings name themselves: their resource is what RocketMQ calls the request code.
         authorise(admission, [needed(action, resource)], resource)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from typing import Final
+from weakref import WeakValueDictionary
 
 from metaq.broker.environment import Environment
 from metaq.broker.gatekeeper import Gatekeeper
@@ -87,7 +88,8 @@ class Gates:
 
         Valid also while the queue is closed to others.
         """
-        self._senders: dict[CallerKind, GateTable] = {}
+        # Of connections that there are: a white list may let in any number of addresses, and each is a kind.
+        self._senders = WeakValueDictionary[CallerKind, GateTable]()
         gatekeeper.watch(self.close_all)
         topics.watch(self.close)
         if groups is not None:
@@ -102,7 +104,8 @@ class Gates:
             self.close_all()
 
     def of(self, caller: Caller) -> GateTable:
-        """Return the gates of a client's kind: of topics that it may send plain messages to."""
+        """Return the gates of a client's kind: of topics that it may send plain messages to. They are kept current while somebody
+        has them."""
         table = self._senders.get(caller.kind)
         if table is None:
             table = self._senders[caller.kind] = GateTable(lambda topic: self._for_sender(topic, caller))

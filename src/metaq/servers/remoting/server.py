@@ -33,7 +33,7 @@ from metaq.servers.remoting.leading import by_leaders
 from metaq.servers.remoting.messages import MessageHandlers
 from metaq.servers.remoting.replies import ASKING, ReplyHandlers
 from metaq.servers.remoting.session import BrokerSession, Workspace
-from metaq.servers.remoting.signed import by_signature
+from metaq.servers.remoting.signed import Signers, by_signature
 from metaq.servers.remoting.staging import StagingHandlers
 from metaq.servers.remoting.sweeping import SweptSends
 from metaq.servers.remoting.transactions import BranchHandlers, TransactionHandlers
@@ -67,6 +67,7 @@ class RemotingServer:
         asking: requests that the server itself can send; by default pushed replies.
         identify: finds the caller of a request that is signed, or should be.
         accounts: answers requests about accounts.
+        signers: whose signed requests the fast paths take; None: all of them take the slow path.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class RemotingServer:
         asking: Asking | None = None,
         identify: Identify | None = None,
         accounts: AccountHandlers | None = None,
+        signers: Signers | None = None,
     ) -> None:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
@@ -85,7 +87,7 @@ class RemotingServer:
             broker.acks, broker.store.flusher, broker.clock, call_soon, timeout,
             took=broker.stats.took, copy_seconds=broker.options.slave_timeout / 1000,
         )  # fmt: skip
-        self.workspace = Workspace(broker, held, ColdReads(self._cold_readers))
+        self.workspace = Workspace(broker, held, ColdReads(self._cold_readers), signers)
         if sweep.available():
             # One sweep for all connections of this server: the more of them it reads in a pass, the less each costs.
             self.workspace.sweep = SweptSends(self.workspace).sweep
@@ -146,6 +148,7 @@ def remoting_server(
             broker, services.call_soon, services.when_announced,
             identify=None if access is None else by_signature(access),
             accounts=AccountHandlers(access, who),
+            signers=None if access is None else Signers(access),
         )  # fmt: skip
 
     return PeerServer(

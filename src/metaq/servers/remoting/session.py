@@ -32,20 +32,18 @@ from metaq.servers.pieces import ColdPieces, ColdReads, Pieces
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import Call
 from metaq.servers.remoting.notices import notification_of
+from metaq.servers.remoting.signed import ConnectionCallers, Signers
 from metaq.store.reads.long_body import LONG_BYTES, ColdBody, LongBody
 from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import LENGTH_BYTES, ONEWAY_FLAG, Command, SerializeType, decode, frame_bytes
-from metaq.wire.signing import SIGNATURE
 
 log = logging.getLogger(__name__)
 
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 RETRY_LIMIT_VERSION = 121
 """RocketMQ 3.4.9, from which on clients mean the maxReconsumeTimes that they send; older ones get the group's retryMaxTimes."""
-_SIGNATURE: Final = SIGNATURE.encode()
-"""Looked for in whole frames: a request that has it only in its body goes by the slow path too."""
 ROWS_MAX = 4096
 """Most requests of one read event that are scanned at once."""
 JOINED_BYTES_MAX = 256 * 1024
@@ -85,10 +83,13 @@ class Workspace:
         broker: the services.
         held_acks: holds answers to sends until they are durable.
         cold_reads: reads old messages in threads.
+        signers: with access control: whose signed requests the fast paths take; None: signed ones take the slow path.
     """
 
-    def __init__(self, broker: Broker, held_acks: HeldAcks, cold_reads: ColdReads) -> None:
-        self.broker, self.appender = broker, broker.appender
+    def __init__(
+        self, broker: Broker, held_acks: HeldAcks, cold_reads: ColdReads, signers: Signers | None = None
+    ) -> None:
+        self.broker, self.appender, self.signers = broker, broker.appender, signers
         self.held_acks, self.cold_reads = held_acks, cold_reads
         self.table = hot.FrameTable(broker.options.frame_bytes_max, ROWS_MAX)
         self.outcome = hot.AppendOutcome()
@@ -132,7 +133,13 @@ class BrokerSession(RemotingSession):
         """Memory of pulls that wait for their turn or for the disk."""
         self._singles = 0
         """Single plain requests in a row."""
+        signers = workspace.signers
+        self._callers = None if signers is None else ConnectionCallers(signers, self.caller)
+        """With access control: who has sent the rows of a read event."""
+        self._sender = self.caller
+        """Caller of the rows that a fast path handles now. With access control, the last one that was proven."""
         self.gates = workspace.broker.gates.of(self.caller)
+        """Of that caller."""
 
     def data_received(self, data: memoryview) -> int:
         """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError after answering what came before."""
@@ -180,8 +187,9 @@ class BrokerSession(RemotingSession):
     def _join(self) -> None:
         """Have a sweep read this connection, since it sends one by one."""
         self._singles, sweep = 0, self._workspace.sweep
-        if sweep is not None and self.handling.identify is None:  # a sweep does not look for signatures
-            self.peer.join(sweep, (self.gates.table, self.born_host))
+        proof = () if self._callers is None else self._callers.proof
+        if sweep is not None and proof is not None:
+            self.peer.join(sweep, (self.gates.table, self.born_host, *proof))
 
     # -- metaq.broker.channel.Channel
     @property
@@ -218,10 +226,30 @@ class BrokerSession(RemotingSession):
     # -- the two paths
     def _serve(self, rows: int) -> int:
         """Handle the table's rows in their order. Return how many were handled."""
-        space, peer, slices, row = self._workspace, self.peer, self.slices, 0
+        if self.handling.identify is None:
+            return self._serve_run(0, rows)
+        row, callers, table = 0, self._callers, self._workspace.table
+        while row < rows:
+            stop, caller = (row, None) if callers is None else callers.run(table, row, rows)
+            if caller is None:
+                if self.peer.congested or self.slices.waits or not self.slices.may_go_on():
+                    break
+                self._singles = 0
+                self._one(row)
+                row += 1
+                continue
+            if caller is not self._sender:
+                self._sender, self.gates = caller, self._workspace.broker.gates.of(caller)
+            row = self._serve_run(row, stop)
+            # One of them may have changed the rules: those behind it are judged by the new ones.
+            if row < stop and (self.slices.waits or not (callers is not None and callers.changed)):
+                break
+        return row
+
+    def _serve_run(self, row: int, rows: int) -> int:
+        """Handle rows of one caller, `_sender`. Return the row behind the last that was handled."""
+        space, peer, slices, callers = self._workspace, self.peer, self.slices, self._callers
         table = space.table
-        if self.handling.identify is not None and self._brings_signatures(rows):
-            return self._serve_singly(rows)
         while row < rows:
             kind = table.kind(row)
             if kind in _APPENDED:
@@ -259,23 +287,9 @@ class BrokerSession(RemotingSession):
                     break
                 self._back(row)
             row += 1
-            if slices.waits:
+            if slices.waits or (callers is not None and callers.changed):
                 break
         return row
-
-    def _brings_signatures(self, rows: int) -> bool:
-        """Return whether any of the rows may be signed. The fast paths take all requests for the connection's own caller."""
-        table = self._workspace.table
-        return any(_SIGNATURE in bytes(table.frame(row)) for row in range(rows))
-
-    def _serve_singly(self, rows: int) -> int:
-        """Handle all rows by the slow path, otherwise as `_serve`."""
-        for row in range(rows):
-            if self.peer.congested or self.slices.waits or not self.slices.may_go_on():
-                return row
-            self._singles = 0
-            self._one(row)
-        return rows
 
     def _open_gate(self, row: int) -> bool:
         """Open a gate to the row's topic. Return False if there is none: the slow path decides."""
@@ -300,7 +314,7 @@ class BrokerSession(RemotingSession):
         wait for its turn."""
         space = self._workspace
         fast_paths, answers = space.broker.pulls.fast_paths, space.answers
-        fast_path = fast_paths.of(self.caller)
+        fast_path = fast_paths.of(self._sender)
         if fast_path is not None:
             done = hot.answer_pulls(space.table, row, rows, fast_path, answers, JOINED_BYTES_MAX)
             if done > row:
@@ -320,7 +334,7 @@ class BrokerSession(RemotingSession):
         reply_to = (table.opaque(row), table.binary(row))
         try:
             if not oneway:  # nobody would see the messages
-                pull = space.broker.pulls.make(self, self.caller, _new_tuple(PullRequest, table.pull(row)), reply_to)
+                pull = space.broker.pulls.make(self, self._sender, _new_tuple(PullRequest, table.pull(row)), reply_to)
                 if fast_path is not None:
                     key = hot.pull_key(table, row)
                     gate = fast_paths.open(fast_path, key, pull.request, pull.admission, pull.seen_changes)
@@ -334,9 +348,7 @@ class BrokerSession(RemotingSession):
                 self.send(busy)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             if self.handling.identify is not None and isinstance(error, Refused) and error.reason is Reason.DENIED:
-                self._one(
-                    row
-                )  # not the connection's caller, but perhaps this request's: a white list knows its address
+                self._one(row)  # whose remark says which request was refused
             else:
                 self._answer_failure(table.code(row), reply_to, error)
 
@@ -347,7 +359,7 @@ class BrokerSession(RemotingSession):
         opaque, binary = reply_to = table.opaque(row), table.binary(row)
         try:
             group, log_offset, level, retries_max, repeated, version = table.back(row)
-            if not (gatekeeper.unguarded or gatekeeper.allows_consumer(self.caller, group.decode())):
+            if not (gatekeeper.unguarded or gatekeeper.allows_consumer(self._sender, group.decode())):
                 self._one(row)
                 return
             if version < RETRY_LIMIT_VERSION:
@@ -358,7 +370,7 @@ class BrokerSession(RemotingSession):
             if not retries.give_back(group, log_offset, level, retries_max):
                 retries.send_back(SendBack(
                     group=group.decode(), log_offset=log_offset, delay_level=level, retries_max=retries_max,
-                    repeated=repeated, client=self.caller.client,
+                    repeated=repeated, client=self._sender.client,
                 ))  # fmt: skip
             if not oneway:
                 # The answer is not held with the acks, which may wait for the disk: RocketMQ stores returned messages

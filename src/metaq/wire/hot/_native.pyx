@@ -60,19 +60,33 @@ cdef extern from "_native_c.h" nogil:
     bint java_integer_of(const uint8_t *p, size_t n, int64_t *out)
     int hex4(const uint8_t *p)
 
+cdef extern from "_sha1_c.h" nogil:
+    enum:
+        SHA1_TEXT
+    ctypedef struct Sha1:
+        pass
+    ctypedef struct HmacKey:
+        pass
+    bint sha1_choose(bint by_processor)
+    void sha1_add(Sha1 *s, const uint8_t *p, size_t n)
+    void hmac_key(HmacKey *key, const uint8_t *secret, size_t n)
+    void hmac_begin(Sha1 *s, const HmacKey *key)
+    bint hmac_is(Sha1 *s, const HmacKey *key, const uint8_t *text)
+
 crc_init()
+sha1_choose(True)
 
 include "native/bytes.pxi"
 include "native/json.pxi"
 include "native/header.pxi"
 include "native/frames.pxi"
+include "native/signed.pxi"
 include "native/replies.pxi"
 include "native/tails.pxi"
 include "native/facts.pxi"
 include "native/append.pxi"
 include "native/parts.pxi"
 include "native/read.pxi"
-include "native/pairs.pxi"
 include "native/metaq1_get.pxi"
 include "native/metaq1_read.pxi"
 include "native/positions.pxi"

@@ -54,6 +54,7 @@ from metaq.wire.hot.fallback.read import (
     select,
     sift,
 )
+from metaq.wire.hot.fallback.signed import SignKey, access_key_of, signed_rows
 from metaq.wire.hot.fallback.sql import Condition
 from metaq.wire.hot.fallback.tails import (
     STOP_END,
@@ -80,9 +81,9 @@ __all__ = [
     "END_BAD", "END_BLANK", "END_CLEAN", "END_SHORT", "END_ZERO", "KIND_BACK", "KIND_BATCH", "KIND_ENDING", "KIND_OTHER", "KIND_PULL", "KIND_SEND",
     "SIZES_COMPRESSED", "SIZES_DAMAGED", "SIZES_ELSEWHERE", "SIZES_END",
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch", "Condition",
-    "DelayGate", "Filter", "FrameTable", "IndexTail", "LogTail", "PartitionGate", "PositionTail", "PullGate", "PullPath", "QueueTail", "RecordHead", "Replies", "RowColumns", "RunLost", "Selection", "TopicGate",
+    "DelayGate", "Filter", "FrameTable", "IndexTail", "LogTail", "PartitionGate", "PositionTail", "PullGate", "PullPath", "QueueTail", "RecordHead", "Replies", "RowColumns", "RunLost", "SignKey", "Selection", "TopicGate",
     "TransactionGate",
-    "answer_held", "answer_pulls", "append", "append_parts", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand", "expand_bodies",
+    "access_key_of", "answer_held", "answer_pulls", "append", "append_parts", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand", "expand_bodies",
     "find_position", "frame_columns", "frame_run", "frame_sizes", "frames", "gather", "give_back", "index_hash", "java_hash",
-    "position_of", "position_units", "property_pairs", "pull_key", "pull_reply", "put_lines", "queue_ends", "read", "record_run", "rewind_index", "scan_records", "select", "sift", "unwritten",
+    "position_of", "position_units", "property_pairs", "pull_key", "pull_reply", "put_lines", "queue_ends", "read", "record_run", "rewind_index", "scan_records", "select", "sift", "signed_rows", "unwritten",
 ]  # fmt: skip

@@ -329,6 +329,11 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
     return _kind(slow.code, ext), slow.code, slow.opaque, slow.flag, ext
 
 
+def json_ext(head: bytes) -> bytes:
+    """Return the ext fields of a JSON header that is not KIND_OTHER."""
+    return bytes(_head(head).extFields)
+
+
 def _respelled(ext: msgspec.Raw, cls: Any) -> bytes:
     """Return the ext fields with plain numbers for those that only Java's parseLong reads: +5, 007.
 

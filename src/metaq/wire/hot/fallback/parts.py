@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from metaq.wire.hot.fallback.append import append
 from metaq.wire.hot.fallback.frames import FrameTable, Replies
+from metaq.wire.hot.fallback.signed import SignKey, signed_until
 from metaq.wire.hot.fallback.tails import AppendOutcome, IndexTail, LogTail, TopicGate
 
 _COLUMNS = 6
+
+Sender: TypeAlias = (
+    tuple[dict[bytes, TopicGate], bytes] | tuple[dict[bytes, TopicGate], bytes, dict[bytes, SignKey], SignKey]
+)
 
 
 def append_parts(
     data: Any,
     parts: memoryview,
-    senders: Sequence[tuple[dict[bytes, TopicGate], bytes] | None],
+    senders: Sequence[Sender | None],
     table: FrameTable,
     log: LogTail,
     index: IndexTail | None,
@@ -33,12 +38,16 @@ def append_parts(
             sender = senders[slot]
             if sender is None or start >= end:
                 continue
-            gates, born_host = sender
+            gates, born_host = sender[:2]
             used, outcome.row = start, 0
             outcome.touched, outcome.messages, outcome.size = [], 0, 0
             try:
                 used += table.scan(data, start, end)
-                append(table, 0, len(table), gates, log, index, now_ms, born_host, replies, outcome)
+                rows = len(table)
+                if len(sender) > 2:
+                    keys, key = sender[2:]
+                    rows = signed_until(table, 0, rows, key) if keys.get(key.access_key) is key else 0
+                append(table, 0, rows, gates, log, index, now_ms, born_host, replies, outcome)
             finally:
                 if outcome.row < len(table):
                     used = start + sum(len(table.frame(row)) + 4 for row in range(outcome.row))

@@ -22,6 +22,7 @@ cdef struct Row:
     int flag
     bint binary
     Py_ssize_t frame
+    Py_ssize_t ext  # where the ext fields begin, of a row that is not OTHER
     Py_ssize_t body
     Py_ssize_t stop
     Span group
@@ -213,6 +214,8 @@ cdef class FrameTable:
                 row.kind, row.code, row.opaque, row.flag = OTHER, -1, 0, 0
             else:
                 fill_row(row, &header)
+                if row.kind != OTHER:
+                    row.ext = header.ext - base
             self.count += 1
             at = stop
         return at - start

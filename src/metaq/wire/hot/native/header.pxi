@@ -67,6 +67,7 @@ cdef struct Header:
     uint64_t present
     uint64_t bad  # slots that once held a value of the wrong type
     bint ext_bad
+    const uint8_t *ext  # behind the brace of the ext fields that count, or behind their size
     Span text[SLOTS]
     int64_t number[SLOTS]
 
@@ -208,6 +209,7 @@ cdef int read_ext(Reader *r, Header *h) except? -2:
     cdef Span name
     cdef int slot
     h.ext_bad = False
+    h.ext = r.at
     # Of two ext objects the last one counts.
     h.present &= ~((ONE << EXT_SLOTS) - 1)
     h.bad &= ~((ONE << EXT_SLOTS) - 1)
@@ -311,6 +313,7 @@ cdef int read_binary(Reader *r, Header *h) noexcept:
         return -1
     at += 4
     h.ext_bad = False
+    h.ext = at
     span.in_arena = False
     while at < r.end:
         if r.end - at < 2:
