@@ -28,11 +28,12 @@ def option(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     hot: bool = False,
+    secret: bool = False,
 ) -> Any:
     """Make a field of an option table. `hot`: may be changed while running (`apply`). `low`, `high`: inclusive
-    bounds."""
+    bounds. `secret`: no repr shows it."""
     facts = {"doc": doc, "aliases": aliases, "low": low, "high": high, "choices": choices, "hot": hot}
-    return field(default=default, metadata=facts)
+    return field(default=default, metadata=facts, repr=not secret)
 
 
 def camel(name: str) -> str:
