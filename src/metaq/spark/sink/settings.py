@@ -10,7 +10,7 @@ from typing import Final, Self
 from metaq.errors import ConfigError, Refused
 from metaq.model.topics.topic import check_group, check_topic
 from metaq.option_table import option
-from metaq.spark.cluster.account import AccountOptions
+from metaq.spark.cluster.connecting import ConnectingOptions
 from metaq.spark.source.settings import spelled
 
 EFFECTIVELY_ONCE: Final = "effectively-once"
@@ -23,10 +23,9 @@ _APP: Final = re.compile(r"[A-Za-z0-9_.%-]{1,60}\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinkOptions(AccountOptions):
+class SinkOptions(ConnectingOptions):
     """Options of a write. Spelled in camelCase, in upper or lower case."""
 
-    name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
     topic: str | None = option(None, "The topic of rows whose column `topic` is null or not there.")
     delivery: str = option(
         EFFECTIVELY_ONCE,
@@ -76,9 +75,7 @@ class SinkOptions(AccountOptions):
 
     def check(self) -> None:
         """Validate the values against each other. Raises ConfigError."""
-        if not self.name_servers:
-            raise ConfigError("format('metaq') needs .option('nameServers', 'host:port')")
-        self.check_account()
+        self.check_connecting()
         if self.topic is not None:
             try:
                 check_topic(self.topic)

@@ -1,17 +1,19 @@
-"""The account that a query signs its requests with, as options of `format("metaq")`."""
+"""Options of `format("metaq")` that say which cluster, and as whom."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from metaq.client.shared.access import ENVIRONMENT, Access
+from metaq.errors import ConfigError
 from metaq.option_table import OptionTable, camel, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccountOptions(OptionTable):
+class ConnectingOptions(OptionTable):
     """Options of reads and writes."""
 
+    name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
     acl_file: str | None = option(
         None,
         "Sign with the keys in this file, of the form of RocketMQ's `tools.yml`. Driver and executors read it: each needs it, at "
@@ -35,6 +37,8 @@ class AccountOptions(OptionTable):
             acl_file=self.acl_file,
         )
 
-    def check_account(self) -> None:
-        """Raise ConfigError: half a pair, or a file that cannot be read here."""
+    def check_connecting(self) -> None:
+        """Raise ConfigError: no name server, half a pair of keys, or a file that cannot be read here."""
+        if not self.name_servers:
+            raise ConfigError("format('metaq') needs .option('nameServers', 'host:port')")
         self.access.credentials(names={name: camel(name) for name in ENVIRONMENT})
