@@ -7,6 +7,9 @@ Prints one JSON object:
   submit_per_s    `producer.submit` in a loop, one future per message, until every future has its receipt
   consume_per_s   `for message in consumer: with message: ...` over what was sent, from a group's first message
   send_us         one `producer.send` after the other, microseconds each
+  signed_send_us  the same with every request signed, to the same broker, which does not look at the signature: what
+                  signing costs the client; `signed_ratio` is how many of them are sent in the time of one unsigned
+  guarded_send_us, guarded_ratio  the same to a broker of its own with accounts, which verifies it (not with --namesrv)
   arrow_rows_per_s  `producer.send_arrow` of a table with a column body, until all rows are acknowledged
   aio_send_per_s  1000 asyncio tasks, each awaiting one `send` after the other
 Each is the median of `--runs`; `..._all` has every run. Broker and client share the machine's cores. Every receipt is
@@ -36,6 +39,7 @@ import metaq  # noqa: E402  found by the line above
 from metaq import aio  # noqa: E402  found by the line above
 
 SENDS_ONE_BY_ONE = 500
+ACCOUNT = {"access_key": "account-bench", "secret_key": "12345678-secret"}
 TASKS = 1000
 
 
@@ -84,8 +88,8 @@ def consume_rate(namesrv: str, topic: str, group: str, body: bytes, count: int) 
     return count / seconds
 
 
-def send_us(namesrv: str, topic: str, body: bytes, count: int) -> float:
-    with metaq.Producer(namesrv) as producer:
+def send_us(namesrv: str, topic: str, body: bytes, count: int, **account: str) -> float:
+    with metaq.Producer(namesrv, **account) as producer:
         producer.send(topic, body)
         started = time.perf_counter()
         for _ in range(count):
@@ -107,7 +111,7 @@ async def aio_send_rate(namesrv: str, topic: str, body: bytes, count: int) -> fl
         return each * TASKS / (time.perf_counter() - started)
 
 
-def measure(namesrv: str, count: int, body_bytes: int, runs: int) -> dict[str, object]:
+def measure(namesrv: str, count: int, body_bytes: int, runs: int, guarded: str | None = None) -> dict[str, object]:
     body = b"x" * body_bytes
     results: dict[str, list[float]] = {"submit_per_s": [], "consume_per_s": [], "send_us": [], "aio_send_per_s": []}
     if pa is not None:
@@ -120,6 +124,13 @@ def measure(namesrv: str, count: int, body_bytes: int, runs: int) -> dict[str, o
             results["arrow_rows_per_s"].append(arrow_rate(namesrv, f"{topic}-arrow", body, 2 * count))
         other = f"{topic}-single"
         results["send_us"].append(send_us(namesrv, other, body, min(SENDS_ONE_BY_ONE, count)))
+        signed = send_us(namesrv, other, body, min(SENDS_ONE_BY_ONE, count), **ACCOUNT)
+        results.setdefault("signed_send_us", []).append(signed)
+        results.setdefault("signed_ratio", []).append(results["send_us"][-1] / signed)
+        if guarded is not None:
+            verified = send_us(guarded, other, body, min(SENDS_ONE_BY_ONE, count), **ACCOUNT)
+            results.setdefault("guarded_send_us", []).append(verified)
+            results.setdefault("guarded_ratio", []).append(results["send_us"][-1] / verified)
         results["aio_send_per_s"].append(asyncio.run(aio_send_rate(namesrv, other, body, min(count, 50_000))))
     medians = {name: statistics.median(values) for name, values in results.items()}
     return {**medians, "count": count, "body": body_bytes, **{f"{name}_all": all_ for name, all_ in results.items()}}
@@ -133,13 +144,19 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     arguments = parser.parse_args()
     with ExitStack() as stack:
-        namesrv = arguments.namesrv
+        namesrv, guarded = arguments.namesrv, None
         if namesrv is None:
             import processes
 
             disk = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             namesrv = stack.enter_context(processes.metaq_up(disk)).namesrv
-        print(json.dumps(measure(namesrv, arguments.count, arguments.body, arguments.runs)))
+            accounts = disk / "plain_acl.yml"
+            accounts.write_text(
+                f"accounts:\n- accessKey: {ACCOUNT['access_key']}\n  secretKey: {ACCOUNT['secret_key']}\n  defaultTopicPerm: PUB|SUB\n"
+            )
+            flags = ["-o", "aclEnable=true", "-o", f"aclPath={accounts}"]
+            guarded = stack.enter_context(processes.metaq_up(disk, options=flags)).namesrv
+        print(json.dumps(measure(namesrv, arguments.count, arguments.body, arguments.runs, guarded)))
 
 
 if __name__ == "__main__":

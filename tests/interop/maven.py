@@ -11,7 +11,7 @@ from tests.support import WHOLE_PATIENCE
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
 GROUP = "org.apache.rocketmq"
-CLIENT = (f"{GROUP}:rocketmq-client:4.9.8",)
+CLIENT = (f"{GROUP}:rocketmq-client:4.9.8", f"{GROUP}:rocketmq-acl:4.9.8")
 SERVER = (f"{GROUP}:rocketmq-broker:4.9.7", f"{GROUP}:rocketmq-namesrv:4.9.7", f"{GROUP}:rocketmq-tools:4.9.7")
 
 

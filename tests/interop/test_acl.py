@@ -1,13 +1,21 @@
-"""RocketMQ's own tools sign what they ask, and a broker of ours with RocketMQ's file of accounts judges it as theirs does."""
+"""Signed requests between us and others: RocketMQ's tools and foreign clients at a broker of ours, our clients at RocketMQ's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+import metaq
+from metaq.admin import Admin
+from metaq.admin.traces import TraceNotFound
+from metaq.client.shared.direct_links import WISHES
+from metaq.errors import AccessDenied
+from tests.interop import golang
+from tests.interop.driver import DriverError, ForeignClient, cpp_client
 from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer, Server, mqadmin
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 pytestmark = pytest.mark.interop
 
@@ -152,3 +160,125 @@ def test_mqadmin_changes_and_shows_accounts(tmp_path: Path, ours: bool) -> None:
 
 def _refused(text: str) -> str:
     return text if "AclException" in text else ""
+
+
+# ---------------------------------------------------------------- clients, of us and of others
+
+SECRET = "45678901-secret"
+USER = {"access_key": "account-user", "secret_key": SECRET}
+WRONG = {**USER, "secret_key": "another-secret"}
+OF_CLIENTS = f"""\
+accounts:
+- accessKey: account-admin
+  secretKey: {SECRET}
+  admin: true
+- accessKey: account-user
+  secretKey: {SECRET}
+  defaultTopicPerm: PUB|SUB
+  defaultGroupPerm: SUB
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetaqServer]:
+    """A broker of ours with RocketMQ's file of accounts."""
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "plain_acl.yml").write_text(OF_CLIENTS)
+    server = MetaqServer(folder, options=["aclEnable=true", f"aclPath={folder / 'plain_acl.yml'}"])
+    server.start()
+    yield server
+    server.stop()
+
+
+def exchanged(client: ForeignClient, server: MetaqServer, topic: str, modes: Sequence[str]) -> None:
+    """Signed, it sends in each way and receives all that it sent; with another secret nothing is stored."""
+    with Admin(server.namesrv, access_key="account-admin", secret_key=SECRET) as admin:
+        admin.create_topic(topic, queues=2)
+        client.producer(f"p-{topic}", server.namesrv, **USER)
+        bodies = [f"{mode}-{number}" for mode in modes for number in range(3)]
+        for mode in modes:
+            client.send(f"p-{topic}", topic, [f"{mode}-{number}" for number in range(3)], mode)
+        client.consumer(f"c-{topic}", server.namesrv, f"g-{topic}", {topic: "*"}, **USER)
+        assert sorted(event["body"] for event in client.wait(f"c-{topic}", len(bodies))) == sorted(bodies)
+        client.producer(f"w-{topic}", server.namesrv, **WRONG)
+        with pytest.raises(DriverError):
+            client.send(f"w-{topic}", topic, ["never"])
+        assert admin.describe_topic(topic).messages == len(bodies)
+    client.shutdown_all()
+
+
+def test_java_signs(java: ForeignClient, guarded: MetaqServer) -> None:
+    """Client 4.9.8 with its AclClientRPCHook."""
+    exchanged(java, guarded, "of-java", ("sync", "async", "oneway", "batch"))
+
+
+def test_go_signs(guarded: MetaqServer, tmp_path: Path) -> None:
+    client = ForeignClient([str(golang.driver())], tmp_path)
+    try:
+        exchanged(client, guarded, "of-go", ("sync",))
+    finally:
+        client.close()
+
+
+def test_cpp_signs(guarded: MetaqServer, tmp_path: Path) -> None:
+    client = cpp_client(tmp_path)
+    try:
+        exchanged(client, guarded, "of-cpp", ("sync", "oneway"))
+    finally:
+        client.close()
+
+
+def test_our_client_signs_as_a_rocketmq_verifies(tmp_path: Path) -> None:
+    """By the direct link, in batches, pulls, a group with its retry topic, look-ups by key, administration; and its refusals."""
+    conf = tmp_path / "rocketmq" / "conf"
+    server = RocketmqServer(tmp_path / "rocketmq", options=["aclEnable=true"])
+    (conf / "plain_acl.yml").write_text(OF_CLIENTS)
+    server.start()
+    try:
+        with Admin(server.namesrv, access_key="account-admin", secret_key=SECRET) as admin:
+            eventually(lambda: admin.list_brokers(), what="the broker's registration")
+            admin.create_topic("orders", queues=2)
+            _exchange_ours(server, admin)
+    finally:
+        server.stop()
+
+
+def _exchange_ours(server: RocketmqServer, admin: Admin) -> None:
+    with metaq.Producer(server.namesrv, timeout=PATIENCE, **USER) as producer:
+        for number in range(WISHES + 1):
+            producer.send("orders", b"%d" % number, tag="\u00fc", keys=[f"k{number}"])
+        eventually(lambda: producer._core.links.ready, what="a direct link")
+        producer.send("orders", b"direct")
+        producer.send("orders", b"direct too", keys=["k-direct"], properties={"p": "%"})
+        producer.send_batch([metaq.Message("orders", b"batched"), metaq.Message("orders", b"batched too")])
+        [link] = producer._core.links.ready.values()
+        assert not link.retired
+    payer = metaq.TransactionProducer(server.namesrv, group="tx", check=lambda _: None, timeout=PATIENCE, **USER)
+    with payer, payer.transaction("orders", b"committed"):
+        pass
+    found, again = [], 0
+    with metaq.Consumer(server.namesrv, group="g", topics="orders", start="earliest", **USER) as consumer:
+        for message in consumer:
+            with message:
+                if message.body == b"direct" and not message.reconsume_times:
+                    again += 1
+                    raise metaq.Later(3)
+                found.append(message.body)
+            if len(found) == WISHES + 1 + 5:
+                break
+    assert again == 1
+    assert {b"direct", b"direct too", b"batched", b"batched too", b"committed"} <= set(found)
+    with pytest.raises(TraceNotFound):  # asked by key (12), which was answered
+        admin.message_trace("7F0000010000ABCD00000000000100FF")
+    with (
+        metaq.Producer(server.namesrv, timeout=PATIENCE, retries=50, **WRONG) as producer,
+        pytest.raises(AccessDenied, match="signed as account-user: check its secret key"),
+    ):
+        producer.send("orders", b"never")
+    with (
+        metaq.Producer(server.namesrv, timeout=PATIENCE, retries=50) as producer,
+        pytest.raises(AccessDenied, match="not signed: give access_key"),
+    ):
+        producer.send("orders", b"never")
+    with Admin(server.namesrv, **USER) as other, pytest.raises(AccessDenied, match="signed as account-user"):
+        other.create_topic("others", queues=2)

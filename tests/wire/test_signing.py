@@ -14,6 +14,7 @@ from metaq.wire.signing import (
     SIGNATURE,
     STREAM_REQUEST,
     UNIQUE_KEY_QUERY,
+    Signer,
     content,
     sign,
     signature,
@@ -116,3 +117,11 @@ def test_halves_of_characters_are_signed_as_java_writes_them():
     """A question mark each, and never an error."""
     assert content({"a": "x\ud800"}) == b"x?"
     assert not verify({"a": "b", SIGNATURE: "\ud800"}, b"", SECRET)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200), st.binary(max_size=300))
+def test_many_signatures_with_one_secret_are_the_same(key, signed):
+    """Whatever the secret's length: one of more than 64 bytes is hashed first."""
+    secret = Secret(key)
+    signer = Signer(secret)
+    assert [signer(signed).decode(), signer(signed).decode()] == [signature(signed, secret)] * 2

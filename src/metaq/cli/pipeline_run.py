@@ -189,7 +189,7 @@ def _find_topics(chosen: Configuration) -> None:
     log = logging.getLogger("metaq.spark.cluster.client")
     before = log.level
     log.setLevel(logging.ERROR)
-    client = ClusterClient(options.servers, ROUTE_SECONDS)
+    client = ClusterClient(options.servers, ROUTE_SECONDS, access=options.access)
     try:
         client.queues(options.topics_read)
         if group:

@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from metaq.client.shared.access import ENVIRONMENT, Access
 from metaq.errors import ConfigError
-from metaq.option_table import OptionTable, option
+from metaq.option_table import OptionTable, camel, option
 
 NAME_SERVERS_DEFAULT = "127.0.0.1:9876"
 
@@ -52,6 +53,25 @@ class ClusterOptions(PipelineOptions):
         "Name servers of the cluster, `host:port`, `;`-separated; by default NAMESRV_ADDR's, else 127.0.0.1:9876.",
         aliases=("namesrv",),
     )
+    acl_file: str | None = option(
+        None,
+        "Sign with the keys in this file, of the form of RocketMQ's `tools.yml`, which driver and executors read; by default as "
+        "METAQ_ACL_FILE, or METAQ_ACCESS_KEY and METAQ_SECRET_KEY, say.",
+    )
+
+    @property
+    def access(self) -> Access:
+        """What requests to the cluster are signed with."""
+        return Access(acl_file=self.acl_file)
+
+    @property
+    def reach(self) -> dict[str, str]:
+        """Options of `format("metaq")` that say which cluster, and as whom."""
+        return {"nameServers": self.servers} | ({"aclFile": self.acl_file} if self.acl_file is not None else {})
+
+    def check(self) -> None:
+        super().check()
+        self.access.credentials(names={name: camel(name) for name in ENVIRONMENT})
 
     @property
     def servers(self) -> str:
@@ -94,7 +114,7 @@ class StreamOptions(ClusterOptions):
     def source(self) -> dict[str, str]:
         """Return options of `format("metaq")`, without the topics, which the pipeline adds."""
         chosen = {
-            "nameServers": self.servers,
+            **self.reach,
             "startingOffsets": self.starting_offsets,
             "readFrom": self.read_from,
             "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),

@@ -34,9 +34,11 @@ def _print(line):
         _answers.flush()
 
 
-def producer(name, group, namesrv):
+def producer(name, group, namesrv, *, access_key=None, secret_key=""):
     made = Producer(group, orderly=True, timeout=300_000)
     made.set_namesrv_addr(namesrv)
+    if access_key is not None:
+        made.set_session_credentials(access_key, secret_key, "")
     made.start()
     _running[name] = made
 
@@ -112,10 +114,12 @@ def send(producer, topic, bodies, mode, ordering_key=None, **options):
     return receipts
 
 
-def consumer(name, group, namesrv, topics, *, broadcasting=False, fail_tag=None):
+def consumer(name, group, namesrv, topics, *, broadcasting=False, fail_tag=None, access_key=None, secret_key=""):
     made = PushConsumer(group, message_model=MessageModel.BROADCASTING if broadcasting else MessageModel.CLUSTERING)
     made.set_namesrv_addr(namesrv)
     made.set_instance_name(name)
+    if access_key is not None:
+        made.set_session_credentials(access_key, secret_key, "")
 
     def receive(message: RecvMessage):
         _print(

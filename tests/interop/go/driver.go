@@ -22,6 +22,8 @@ type request struct {
 	FailTag                                        string `json:"fail_tag"`
 	TraceTopic                                     string `json:"trace_topic"`
 	Trace                                          bool
+	AccessKey                                      string `json:"access_key"`
+	SecretKey                                      string `json:"secret_key"`
 }
 
 var (
@@ -42,7 +44,7 @@ func run(r request) (any, error) {
 	case "producer":
 		options := []producer.Option{
 			producer.WithNameServer([]string{r.Namesrv}), producer.WithGroupName(r.Group),
-			producer.WithInstanceName(r.Name)}
+			producer.WithInstanceName(r.Name), producer.WithCredentials(account(r))}
 		if r.Trace {
 			options = append(options, producer.WithTrace(tracing(r)))
 		}
@@ -82,10 +84,15 @@ func tracing(r request) *primitive.TraceConfig {
 		TraceTopic: r.TraceTopic, GroupName: r.Group, Access: primitive.Local, NamesrvAddrs: []string{r.Namesrv}}
 }
 
+// What requests are signed with; those of an empty account are not.
+func account(r request) primitive.Credentials {
+	return primitive.Credentials{AccessKey: r.AccessKey, SecretKey: r.SecretKey}
+}
+
 func consume(r request) error {
 	options := []consumer.Option{
 		consumer.WithNameServer([]string{r.Namesrv}), consumer.WithGroupName(r.Group), consumer.WithInstance(r.Name),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset)}
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset), consumer.WithCredentials(account(r))}
 	if r.Trace {
 		options = append(options, consumer.WithTrace(tracing(r)))
 	}

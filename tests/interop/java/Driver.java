@@ -12,6 +12,8 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Predicate;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -31,6 +33,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * Steers the unchanged RocketMQ Java client from a test. The line protocol is told in ../driver.py.
@@ -113,9 +116,16 @@ public final class Driver {
         }
     }
 
+    /** What signs the requests of a client with an account, or null. */
+    private static RPCHook signing(JSONObject request) {
+        return request.containsKey("access_key")
+            ? new AclClientRPCHook(new SessionCredentials(request.getString("access_key"), request.getString("secret_key")))
+            : null;
+    }
+
     private Object startProducer(JSONObject request) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(
-            request.getString("group"), request.getBooleanValue("trace"), request.getString("trace_topic"));
+        DefaultMQProducer producer = new DefaultMQProducer(null, request.getString("group"), signing(request),
+            request.getBooleanValue("trace"), request.getString("trace_topic"));
         producer.setNamesrvAddr(request.getString("namesrv"));
         producer.setInstanceName(request.getString("name"));
         producer.setSendMsgTimeout(PATIENCE_MS);
@@ -135,8 +145,8 @@ public final class Driver {
 
     private Object startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
-            request.getString("group"), request.getBooleanValue("trace"), request.getString("trace_topic"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(null, request.getString("group"), signing(request),
+            new AllocateMessageQueueAveragely(), request.getBooleanValue("trace"), request.getString("trace_topic"));
         consumer.setNamesrvAddr(request.getString("namesrv"));
         consumer.setInstanceName(name);
         consumer.setMqClientApiTimeout(PATIENCE_MS);

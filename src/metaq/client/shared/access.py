@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from metaq.errors import ConfigError
-from metaq.model.acl.secret import NO_SECRET, Credentials, Secret
+
+if TYPE_CHECKING:
+    from metaq.model.acl.secret import Credentials
 
 FILE_BYTES_MAX: Final = 64 * 1024
 ENVIRONMENT: Final[Mapping[str, str]] = {
@@ -66,6 +68,10 @@ class Access(Struct, frozen=True):
         return _checked(fields, names or {name: name for name in ENVIRONMENT})
 
 
+AS_ENVIRONMENT: Final = Access()
+"""As the environment of each process says."""
+
+
 def _checked(given: Mapping[str, str | None], names: Mapping[str, str]) -> Credentials | None:
     """The credentials of the texts that are given. Raises ConfigError."""
     path = given["acl_file"]
@@ -87,6 +93,9 @@ def _checked(given: Mapping[str, str | None], names: Mapping[str, str]) -> Crede
     for name, value in keys.items():
         if not value.isprintable() or value != value.strip():
             raise ConfigError(f"{names[name]} begins or ends with a blank, or has characters that cannot be printed")
+    # Only where it is wanted: it loads OpenSSL, and short-lived processes of Spark's import this.
+    from metaq.model.acl.secret import NO_SECRET, Credentials, Secret
+
     token = Secret(keys["security_token"]) if keys.get("security_token") else NO_SECRET
     return Credentials(keys["access_key"], Secret(keys["secret_key"]), token)
 

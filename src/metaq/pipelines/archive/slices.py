@@ -148,7 +148,7 @@ def fetch_rows(
 
     Args: schema: of the batches, see `archived_batch`.
     """
-    client = client_of(name_servers, settings.retry_seconds, settings.read_from)
+    client = client_of(name_servers, settings.retry_seconds, settings.read_from, settings.access)
     places: set[tuple[int, str]] = set()
     slices = read_slice(client, wanted, settings)
     # Cut where expanded bodies are large: a pull of a few MB of compressed ones may be gigabytes.

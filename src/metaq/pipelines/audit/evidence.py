@@ -90,7 +90,7 @@ def gather(spark: Any, options: AuditOptions, span: Span) -> Evidence:
 def _read(spark: Any, options: AuditOptions, topics: Sequence[str], columns: str, since: int | None, until: int) -> Any:
     """Return the messages of topics stored from `since` (None: the beginning) until `until`, ms since 1970."""
     reader = spark.read.format("metaq").options(
-        nameServers=options.servers,
+        **options.reach,
         subscribe=",".join(topics),
         columns=columns,
         # By default a queue is a partition: few queues would leave cores idle.
@@ -271,7 +271,7 @@ def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> BrokerRepor
 
     Raises as `ClusterClient`.
     """
-    client = ClusterClient(options.servers, 30.0)
+    client = ClusterClient(options.servers, 30.0, access=options.access)
     try:
         stored, progress, newest = None, [], None
         if options.sent == TRACE:

@@ -82,7 +82,9 @@ class ChangeReader:
                 yield pa.RecordBatch.from_pylist(some, schema=ROW_SCHEMA)
 
     def _messages(self, wanted: Slice) -> Iterator[tuple[int, list[str], bytes]]:
-        client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
+        client = client_of(
+            self.name_servers, self.settings.retry_seconds, self.settings.read_from, self.settings.access
+        )
         for decoded in read_slice(client, wanted, self.settings):
             for batch in decoded.to_batches(_COLUMNS):
                 columns = (batch[name].to_pylist() for name in _COLUMNS)

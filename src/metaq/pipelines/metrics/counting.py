@@ -74,7 +74,9 @@ class Counter:
 
     def counted(self, wanted: Slice) -> pa.RecordBatch:
         """Fetch one slice and count it. Raises: what `read_slice` does."""
-        client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
+        client = client_of(
+            self.name_servers, self.settings.retry_seconds, self.settings.read_from, self.settings.access
+        )
         found = read_slice(client, wanted, self.settings)
         if wanted.queue.topic == self.trace_topic:
             rows, newest_ms, unreadable = self._traced(found)

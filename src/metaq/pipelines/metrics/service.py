@@ -57,7 +57,7 @@ def start(spark: Any, options: MetricsOptions, run: Run) -> Any:
 
 def _topics(options: MetricsOptions) -> tuple[list[str], str]:
     """Return the measured topics, and the trace topic if it exists. Raises ConfigError, NoRoute."""
-    client = ClusterClient(options.servers, ASK_SECONDS)
+    client = ClusterClient(options.servers, ASK_SECONDS, access=options.access)
     try:
         fitting = {topic for pattern in options.patterns for topic in client.topics(pattern)}
         # Without the alert topic, which a pattern may match: it would measure its own alerts.
@@ -109,11 +109,13 @@ class Service(QueryJob):
             trace_topic=traced, every=options.trace_every,
         )  # fmt: skip
         self._groups = [one for part in options.groups.split(",") if (one := part.strip())]
-        self._sampler = Sampler(ClusterClient(options.servers, ASK_SECONDS), topics, traced, self._groups, clock)
+        self._sampler = Sampler(
+            ClusterClient(options.servers, ASK_SECONDS, access=options.access), topics, traced, self._groups, clock
+        )
         self._ways: dict[str, TopicMail | CommandMail] = {}
         if options.alert_topic is not None:
             self._ways[TOPIC] = TopicMail(
-                Courier(options.servers, ASK_SECONDS), options.alert_topic, clock, ASK_SECONDS
+                Courier(options.servers, ASK_SECONDS, options.access), options.alert_topic, clock, ASK_SECONDS
             )
         if options.command_words:
             self._ways[COMMAND] = CommandMail(options.command_words, options.alert_command_seconds)

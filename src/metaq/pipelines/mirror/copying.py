@@ -206,8 +206,10 @@ class SliceCopier:
 
         Raises: as `read_slice`; InvalidMessage; BrokerError: the target refuses; the last fault.
         """
-        client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
-        courier = courier_of(self.sink.name_servers, self.sink.retry_seconds)
+        client = client_of(
+            self.name_servers, self.settings.retry_seconds, self.settings.read_from, self.settings.access
+        )
+        courier = courier_of(self.sink.name_servers, self.sink.retry_seconds, self.sink.access)
         # No new unique ids: each message has one already, by which consumers know it on both sides.
         name = f"{attempt()}{number}."
         staged = StagedRows(courier, self.sink, self.transaction, name, _no_prefix) if self.transaction else None

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from metaq.client.shared.access import Access
 from metaq.errors import ConfigError, Refused
 from metaq.model.topics.topic import check_group, check_topic
 from metaq.option_table import option
@@ -25,6 +26,9 @@ class MirrorOptions(FolderOptions, StreamOptions):
     """Options of the pipeline `mirror`."""
 
     to: str = option("", "Name servers of the cluster that is written to, `host:port`, `;`-separated. Required.")
+    to_acl_file: str | None = option(
+        None, "Sign what that cluster is asked with the keys in this file; by default as the environment says."
+    )
     topics: str = option("", "Topics to mirror, `,`-separated.", aliases=("topic",))
     topic_pattern: str | None = option(
         None, "Instead of topics: a glob over their names, `orders-*`; topics made later join in.", aliases=("pattern",)
@@ -98,6 +102,11 @@ class MirrorOptions(FolderOptions, StreamOptions):
         return self.target_name or _spelled(self.to)
 
     @property
+    def target_access(self) -> Access:
+        """What requests to the target are signed with."""
+        return Access(acl_file=self.to_acl_file)
+
+    @property
     def exact(self) -> bool:
         return self.delivery == EFFECTIVELY_ONCE
 
@@ -116,6 +125,7 @@ class MirrorOptions(FolderOptions, StreamOptions):
             raise ConfigError(
                 "to is missing: the name servers of the cluster to write to (--to, or to = ... in the file)"
             )
+        self.target_access.credentials(names={"acl_file": "toAclFile"})
         if bool(self.topics_read) == bool(self.topic_pattern):
             raise ConfigError("give topics or topicPattern: which topics are to be mirrored")
         unread = sorted(self.renamed.keys() - set(self.topics_read)) if self.topics_read else []

@@ -85,11 +85,12 @@ class _Mirror(BatchJob):
     def __init__(self, options: MirrorOptions, chosen: SourceOptions, state: MirrorState, run: Run) -> None:
         super().__init__(Checkpoint(run.place / CHECKPOINT))
         self._options, self._chosen, self._state, self._run = options, chosen, state, run
-        self._source = ClusterClient(options.servers, options.retry_seconds)
-        self._target = ClusterClient(options.to, options.retry_seconds)
+        self._source = ClusterClient(options.servers, options.retry_seconds, access=options.access)
+        self._target = ClusterClient(options.to, options.retry_seconds, access=options.target_access)
         self._looking = finding.settings(options.retry_seconds)
         self._sink = SinkOptions(
             name_servers=options.to,
+            acl_file=options.to_acl_file,
             delivery=options.delivery,
             retry_seconds=options.retry_seconds,
             empty_bodies=options.exact,
@@ -334,8 +335,9 @@ class _Mirror(BatchJob):
 
     # -------------------------------------------------------------- groups
     def _carry_on(self, query: Any) -> None:
-        source = ClusterClient(self._options.servers, self._options.retry_seconds)
-        target = ClusterClient(self._options.to, self._options.retry_seconds)
+        options = self._options
+        source = ClusterClient(options.servers, options.retry_seconds, access=options.access)
+        target = ClusterClient(options.to, options.retry_seconds, access=options.target_access)
         carrier = Carrier(source, target, self._options.group_names)
         try:
             going = True

@@ -72,7 +72,7 @@ class Frames:
         return (
             self._spark.read.format("metaq")
             .options(
-                nameServers=self._options.servers,
+                **self._options.reach,
                 subscribe=self._options.source,
                 startingOffsets=offsets.to_text(start),
                 endingOffsets=offsets.to_text(end),
@@ -119,7 +119,7 @@ class Frames:
         there = (
             self._spark.read.format("metaq")
             .options(
-                nameServers=self._options.servers, subscribe=",".join(sorted(targets)), startingTimestamp=str(since_ms),
+                **self._options.reach, subscribe=",".join(sorted(targets)), startingTimestamp=str(since_ms),
                 columns="properties", retrySeconds=str(self._options.retry_seconds),
             )
             .load()

@@ -94,10 +94,10 @@ class _Redrive:
         """Topics that were searched for copies, and from which store time (ms since 1970)."""
         self.ledger = Ledger(self.run.place)
         self.ledger.check_topic(options.source)
-        self.courier = Courier(options.servers, options.retry_seconds)
+        self.courier = Courier(options.servers, options.retry_seconds, options.access)
         self.fence = Fence(self.courier, options.retry_seconds)
         pairs = {
-            "nameServers": options.servers, "subscribe": options.source, "retrySeconds": str(options.retry_seconds),
+            **options.reach, "subscribe": options.source, "retrySeconds": str(options.retry_seconds),
             "startingTimestamp": options.starting_ms, "endingTimestamp": options.ending_ms,
         }  # fmt: skip
         self.source = SourceOptions.of({name: str(value) for name, value in pairs.items() if value is not None})
@@ -341,7 +341,7 @@ class _Redrive:
         # The coordinator is named: only the broker in the ledger's head knows the last number.
         self.frames.sent(rows).write.format("metaq").options(
             **only,
-            nameServers=self.options.servers,
+            **self.options.reach,
             txnAppId=head.ledger,
             txnVersion=str(step.number),
             coordinator=head.coordinator,

@@ -11,7 +11,7 @@ from metaq.spark.cluster.client import ClusterClient
 
 def check_source(options: RedriveOptions) -> None:
     """Check the topic to read. Raises NoRoute: it does not exist; with a group, it has no dead letters."""
-    client = ClusterClient(options.servers, options.retry_seconds)
+    client = ClusterClient(options.servers, options.retry_seconds, access=options.access)
     try:
         client.queues([options.source], 0.0)
     except NoRoute as fault:

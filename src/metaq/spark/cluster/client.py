@@ -21,6 +21,7 @@ from metaq.client.conversation.reading.pulling import Pull
 from metaq.client.conversation.reading.sizes import Sample, sample_sizes
 from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
 from metaq.client.conversation.retry import Patience, Purpose
+from metaq.client.shared.access import AS_ENVIRONMENT, Access
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model.clients import ConsumerView, Heartbeat
@@ -138,15 +139,19 @@ class ClusterClient:
     Raises, from every method: NoRoute, ConnectionFailed, RequestTimeout, RemoteProtocolError, BrokerError.
     """
 
-    def __init__(self, name_servers: str, retry_seconds: float, read_from: str = AUTO) -> None:
+    def __init__(
+        self, name_servers: str, retry_seconds: float, read_from: str = AUTO, access: Access = AS_ENVIRONMENT
+    ) -> None:
         """
         Args:
             name_servers: `host:port`, `;`-separated.
             retry_seconds: how long each method retries.
             read_from: one of `replicas.READ_FROM`.
+            access: what requests are signed with.
 
-        Raises ConfigError: an address is malformed, or there is none.
+        Raises ConfigError: an address is malformed, or there is none; credentials that cannot be read.
         """
+        self._credentials = access.credentials()
         self._name_servers = NameServers(parse_addresses(name_servers))
         self._retry_seconds = retry_seconds
         self._links: dict[str, Link] = {}
@@ -447,7 +452,7 @@ class ClusterClient:
     def link(self, address: str) -> Link:
         """Return the connection to a peer, made if there is none."""
         if address not in self._links:
-            self._links[address] = Link(address, TIMEOUT_SECONDS)
+            self._links[address] = Link(address, TIMEOUT_SECONDS, self._credentials)
         return self._links[address]
 
     def drop(self, address: str) -> None:
@@ -468,12 +473,14 @@ class ClusterClient:
 
 
 @functools.lru_cache(maxsize=8)
-def client_of(name_servers: str, retry_seconds: float, read_from: str = AUTO) -> ClusterClient:
+def client_of(
+    name_servers: str, retry_seconds: float, read_from: str = AUTO, access: Access = AS_ENVIRONMENT
+) -> ClusterClient:
     """Return this process's client of a cluster. Cached: Spark reuses workers (spark.python.worker.reuse), and so sockets.
 
     After a failed or cancelled task Spark kills the worker: nothing but speed may depend on this cache.
     """
-    return ClusterClient(name_servers, retry_seconds, read_from)
+    return ClusterClient(name_servers, retry_seconds, read_from, access)
 
 
 def transaction_limits(client: ClusterClient) -> MessageLimits:

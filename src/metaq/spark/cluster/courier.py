@@ -12,6 +12,7 @@ from metaq.client.conversation.call import FAULTS, Call
 from metaq.client.conversation.driver import converse
 from metaq.client.conversation.staged.atomic import Ask, Oneway, SideBySide, Sleep, Step, Steps
 from metaq.client.conversation.staged.parts import too_old_for_large
+from metaq.client.shared.access import AS_ENVIRONMENT, Access
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported
 from metaq.model import MessageQueue
@@ -28,14 +29,15 @@ THREADS_MAX = 16
 class Courier:
     """Drives conversations over its own connections. Not thread-safe: parallel steps get couriers of their own."""
 
-    def __init__(self, name_servers: str, retry_seconds: float) -> None:
+    def __init__(self, name_servers: str, retry_seconds: float, access: Access = AS_ENVIRONMENT) -> None:
         """
         Args:
             name_servers: `host:port`, `;`-separated.
             retry_seconds: of route and broker look-ups.
+            access: what requests are signed with.
         """
-        self._name_servers, self._retry_seconds = name_servers, retry_seconds
-        self._client = ClusterClient(name_servers, retry_seconds)
+        self._name_servers, self._retry_seconds, self._access = name_servers, retry_seconds, access
+        self._client = ClusterClient(name_servers, retry_seconds, access=access)
         self._masters: dict[str, str] = {}
         self._body_bytes_max: dict[str, int] = {}
 
@@ -113,7 +115,7 @@ class Courier:
             return {name: self._in_turn(steps) for name, steps in step.by_broker.items()}
 
         def alone(steps: Steps[Any]) -> object:
-            other = Courier(self._name_servers, self._retry_seconds)
+            other = Courier(self._name_servers, self._retry_seconds, self._access)
             # A copy: each thread forgets brokers that fail by itself.
             other._masters = dict(self._masters)
             try:
@@ -133,6 +135,6 @@ class Courier:
 
 
 @functools.lru_cache(maxsize=8)
-def courier_of(name_servers: str, retry_seconds: float) -> Courier:
+def courier_of(name_servers: str, retry_seconds: float, access: Access = AS_ENVIRONMENT) -> Courier:
     """Return this process's courier. Cached: Spark's workers, and so their sockets, outlive a task."""
-    return Courier(name_servers, retry_seconds)
+    return Courier(name_servers, retry_seconds, access)

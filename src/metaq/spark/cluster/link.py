@@ -6,15 +6,19 @@ A Spark worker reads one range at a time and has nothing else to do, so an event
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from metaq.client.conversation.call import Call
+from metaq.client.conversation.driver import outcome_of
 from metaq.errors import BadRequest, ConnectionFailed, RemoteProtocolError
 
 # Without asyncio and ssl: each of Spark's processes imports this, and they would be half of that time.
 from metaq.net.blocking import dial_blocking
 from metaq.wire.command import Command, encode
 from metaq.wire.connection import Connection
+
+if TYPE_CHECKING:
+    from metaq.model.acl.secret import Credentials
 
 T = TypeVar("T")
 
@@ -29,13 +33,14 @@ class Link:
     Raises, from every method: ConnectionFailed, RequestTimeout, RemoteProtocolError.
     """
 
-    def __init__(self, address: str, timeout: float) -> None:
+    def __init__(self, address: str, timeout: float, credentials: Credentials | None = None) -> None:
         """
         Args:
             address: `host:port`.
             timeout: seconds to connect, and to wait for the next bytes of an answer.
+            credentials: what requests are signed with; None: they are not signed.
         """
-        self.address = address
+        self.address, self._credentials = address, credentials
         self._stream = dial_blocking(address, timeout)
         self._connection = Connection()
         self._number = 0
@@ -47,6 +52,11 @@ class Link:
         self._number = (self._number + 1) & _NUMBER_MAX
         command = call.request()
         command.opaque = self._number
+        if self._credentials is not None:
+            from metaq.wire.signing import sign  # only where it is wanted: it loads OpenSSL
+
+            command.ext = dict(command.ext)  # calls may share theirs
+            sign(command, self._credentials)
         self._stream.send(encode(command))
         return self._number
 
@@ -81,7 +91,7 @@ class Link:
 
     def _read(self, call: Call[T], answer: Command) -> T:
         try:
-            return call.outcome(answer, self.address)
+            return outcome_of(call, answer, self.address, self._credentials)
         except BadRequest as fault:
             text = f"the answer of {self.address} to a request to {call.action} cannot be read: {fault}"
             raise RemoteProtocolError(text) from None

@@ -9,7 +9,8 @@ from typing import Final, Self
 
 from metaq.errors import ConfigError, Refused
 from metaq.model.topics.topic import check_group, check_topic
-from metaq.option_table import OptionTable, option
+from metaq.option_table import option
+from metaq.spark.cluster.connecting import ConnectingOptions
 from metaq.spark.source.settings import spelled
 
 EFFECTIVELY_ONCE: Final = "effectively-once"
@@ -22,10 +23,9 @@ _APP: Final = re.compile(r"[A-Za-z0-9_.%-]{1,60}\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinkOptions(OptionTable):
+class SinkOptions(ConnectingOptions):
     """Options of a write. Spelled in camelCase, in upper or lower case."""
 
-    name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
     topic: str | None = option(None, "The topic of rows whose column `topic` is null or not there.")
     delivery: str = option(
         EFFECTIVELY_ONCE,
@@ -75,8 +75,7 @@ class SinkOptions(OptionTable):
 
     def check(self) -> None:
         """Validate the values against each other. Raises ConfigError."""
-        if not self.name_servers:
-            raise ConfigError("format('metaq') needs .option('nameServers', 'host:port')")
+        self.check_connecting()
         if self.topic is not None:
             try:
                 check_topic(self.topic)

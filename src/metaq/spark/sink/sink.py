@@ -70,7 +70,7 @@ class Delivery:
 
     @property
     def courier(self) -> Courier:
-        return courier_of(self.options.name_servers, self.options.retry_seconds)
+        return courier_of(self.options.name_servers, self.options.retry_seconds, self.options.access)
 
     def coordinator(self, row: str) -> str:
         """Return the name of the broker that has the row, or will have it. Raises NotSupported, ConfigError, as `find_row`."""

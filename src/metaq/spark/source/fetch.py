@@ -16,6 +16,7 @@ from metaq.client.arrow.records import Decoded, decode
 from metaq.client.conversation.reading.pulling import EVERYTHING, Pull, PullResult, PullStatus
 from metaq.client.conversation.reading.slices import Gone, Post, Receive, Records, Sifted, SliceReading
 from metaq.client.conversation.retry import Purpose, judge
+from metaq.client.shared.access import AS_ENVIRONMENT, Access
 from metaq.errors import MessagesLost, MetaqError, NoRoute, OffsetOutOfRange, RemoteProtocolError, RequestTimeout
 from metaq.model import SubscriptionData
 from metaq.model.offsets import Slice, is_another
@@ -51,6 +52,8 @@ class FetchSettings:
     """Whether to wait without limit for a broker that is away."""
     read_from: str = AUTO
     """Replica to read from, one of `replicas.READ_FROM`; used by callers that make their own ClusterClient."""
+    access: Access = AS_ENVIRONMENT
+    """What requests are signed with; for the same callers."""
 
 
 def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) -> Iterator[Decoded]:

@@ -41,7 +41,8 @@ class Planner:
 
     @property
     def client(self) -> ClusterClient:
-        return client_of(self._options.name_servers, self._options.retry_seconds, self._options.read_from)
+        options = self._options
+        return client_of(options.name_servers, options.retry_seconds, options.read_from, options.access)
 
     def queues(self, seconds: float | None = None, pushed: Pushed | None = None) -> list[MessageQueue]:
         """Return the queues that the query reads now.

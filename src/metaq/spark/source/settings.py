@@ -17,6 +17,7 @@ from metaq.model.filters.subscription import checked_expression, subscribe
 from metaq.model.queue import MessageQueue
 from metaq.model.topics.topic import check_group, check_partition_topic
 from metaq.option_table import MIB, OptionTable, camel, option
+from metaq.spark.cluster.connecting import ConnectingOptions
 from metaq.spark.cluster.replicas import AUTO, READ_FROM
 from metaq.spark.source.fetch import GROUP, PULL_BYTES, FetchSettings
 from metaq.spark.source.watch import BROKER_AWAY, FAIL, WAIT
@@ -37,10 +38,9 @@ def spelled(table: type[OptionTable], pairs: Mapping[str, str]) -> dict[str, str
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions(OptionTable):
+class SourceOptions(ConnectingOptions):
     """Options of a query's source. Spelled in camelCase, in upper or lower case: Spark's option names ignore it."""
 
-    name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
     subscribe: str | None = option(None, "Topics to read, `,`-separated.")
     subscribe_pattern: str | None = option(None, "A glob over topic names, `orders-*`; topics made later join in.")
     assign: str | None = option(None, 'Queues to read: `{"orders": {"broker-a": [0, 1]}}`.')
@@ -144,8 +144,7 @@ class SourceOptions(OptionTable):
 
     def check(self) -> None:
         """Validate the values against each other. Raises ConfigError."""
-        if not self.name_servers:
-            raise ConfigError("format('metaq') needs .option('nameServers', 'host:port')")
+        self.check_connecting()
         chosen = [name for name in ("subscribe", "subscribe_pattern", "assign") if getattr(self, name)]
         if len(chosen) != 1:
             given = f"not {' and '.join(map(camel, chosen))} together" if chosen else "none was given"
@@ -289,6 +288,7 @@ class SourceOptions(OptionTable):
             pull_bytes=self.pull_bytes,
             subscription=self.subscription,
             read_from=self.read_from,
+            access=self.access,
         )
 
     @property

@@ -1,0 +1,44 @@
+"""Options of `format("metaq")` that say which cluster, and as whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaq.client.shared.access import ENVIRONMENT, Access
+from metaq.errors import ConfigError
+from metaq.option_table import OptionTable, camel, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectingOptions(OptionTable):
+    """Options of reads and writes."""
+
+    name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
+    acl_file: str | None = option(
+        None,
+        "Sign with the keys in this file, of the form of RocketMQ's `tools.yml`. Driver and executors read it: each needs it, at "
+        "this path.",
+    )
+    access_key: str | None = option(
+        None,
+        "Sign as this account; without it and `aclFile` as METAQ_ACL_FILE or METAQ_ACCESS_KEY say, in each process.",
+    )
+    secret_key: str | None = option(
+        None, "The account's secret. Better in a file: Spark hands options on.", secret=True
+    )
+    security_token: str | None = option(None, "Of a temporary account.", secret=True)
+
+    @property
+    def access(self) -> Access:
+        return Access(
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            security_token=self.security_token,
+            acl_file=self.acl_file,
+        )
+
+    def check_connecting(self) -> None:
+        """Raise ConfigError: no name server, half a pair of keys, or a file that cannot be read here."""
+        if not self.name_servers:
+            raise ConfigError("format('metaq') needs .option('nameServers', 'host:port')")
+        self.access.credentials(names={name: camel(name) for name in ENVIRONMENT})
