@@ -48,7 +48,7 @@ def main() -> int:
     elif asked.keep:
         print(f"{target.name}: {corpus.save(target, engine.kept(target))} bytes")
     else:
-        fed = engine.replay(target) + engine.blind(target, asked.seconds, asked.seed)
+        fed = engine.run(target, asked.seconds, asked.seed)
         print(f"{target.name}: {fed} inputs in {asked.seconds} s, changed blindly: no fault")
     return 0
 

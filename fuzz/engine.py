@@ -12,10 +12,11 @@ import pathlib
 import random
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from fuzz import corpus
-from fuzz.judged import LONG_BYTES, MEMORY_BYTES, Fault, Judged, resident_bytes
+from fuzz.judged import LONG_BYTES, MEMORY_BYTES, SANITIZED, Fault, Judged, resident_bytes
 from fuzz.mutation import mutated, stretched
 from fuzz.target import Target
 
@@ -30,37 +31,35 @@ def guided() -> bool:
     return importlib.util.find_spec("atheris") is not None
 
 
-def replay(target: Target) -> int:
-    """Feed the corpus, and its inputs stretched to 64 KiB. Returns their number. Raises Fault."""
+def run(target: Target, seconds: float, seed: int, most: int | None = None) -> int:
+    """Feed the corpus, inputs of it stretched to 64 KiB, and then changed ones for so long. Returns how many were fed.
+
+    Args: most: of the corpus, in equal steps.
+
+    Raises Fault, and leaves the input in a file.
+    """
     inputs = corpus.load(target)
+    step = 1 if most is None else max(1, len(inputs) // most)
     with quiet(), target.opened() as feed:
         judged = Judged(target, feed)
-        for data in inputs:
+        for data in (*inputs[::step], *_long_ones(target, inputs)):
             _judge(target, judged, data)
-        if target.stretched:
-            # A piece of each, in turn: all of them would be minutes of a corpus of hundreds.
-            for number, data in enumerate(inputs[:: max(1, len(inputs) // 24)]):
-                pieces = stretched(data, LONG_BYTES)
-                for piece in pieces[number % 3 :: 3][:4]:
-                    _judge(target, judged, piece)
-        return judged.fed
-
-
-def blind(target: Target, seconds: float, seed: int) -> int:
-    """Change inputs of the corpus at random. Returns how many were fed. Raises Fault, and says its seed."""
-    inputs, stop = corpus.load(target), time.monotonic() + seconds
-    with quiet(), target.opened() as feed:
-        judged = Judged(target, feed)
-        for data in inputs:
-            _judge(target, judged, data)
-        before = resident_bytes()
+        before, stop = resident_bytes(), time.monotonic() + seconds
         while time.monotonic() < stop:
             chance = random.Random(seed)
             seed += 1
             _judge(target, judged, changed(target, chance, chance.choice(inputs), inputs))
-        if (more := resident_bytes() - before) > MEMORY_BYTES:
+        if (more := resident_bytes() - before) > MEMORY_BYTES and not SANITIZED:
             raise Fault(f"{target.name}: {judged.fed} inputs left {more >> 20} MiB of memory")
         return judged.fed
+
+
+def _long_ones(target: Target, inputs: list[bytes]) -> Iterator[bytes]:
+    if not target.stretched:
+        return
+    # Some pieces of some, in turn: all of them would be minutes.
+    for number, data in enumerate(inputs[:: max(1, len(inputs) // 24)]):
+        yield from stretched(data, LONG_BYTES)[number % 3 :: 3][:4]
 
 
 def changed(target: Target, chance: random.Random, data: bytes, others: list[bytes]) -> bytes:

@@ -60,7 +60,7 @@ def some_texts() -> list[bytes]:
     return [
         b'{0:"a",1:"b"}', b'{{"brokerName":"b","queueId":0,"topic":"T"}:5}', b"{'a':'b',/* c */c:Set[1,2],d:1.5F}//x",
         b'\xef\xbb\xbf{"a":"\\ud83d\\ude00"}', b'[1e10,-1.50,12L,NaN,undefined]', b"{,a:1,,}",
-        *sorted({one.encode("utf-8", "surrogatepass") for one in texts}, key=len)[:120],
+        *sorted({one.encode("utf-8", "surrogatepass") for one in texts}, key=lambda one: (len(one), one))[:120],
     ]  # fmt: skip
 
 

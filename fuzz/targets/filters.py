@@ -36,7 +36,7 @@ def sql(data: bytes) -> None:
 
 def some_sql() -> list[bytes]:
     texts = [one for texts in json.loads(VECTORS.read_text()).values() for one in texts]
-    return [one.encode() for one in sorted(set(texts), key=len)[::7]][:150]
+    return [one.encode() for one in sorted(set(texts), key=lambda one: (len(one), one))[::7]][:150]
 
 
 def tags(data: bytes) -> None:

@@ -239,6 +239,8 @@ def mended_record(chance: random.Random, data: bytes) -> bytes:
         if part and chance.random() < 0.7:
             at = chance.randrange(len(part))
             part[at : at + chance.randrange(3)] = chance.choice((b"\x01", b"\x02", b"", b"\xff", b"DELAY\x011\x02", chance.randbytes(2)))
+    if not fields[16]:  # we write none without a topic
+        return data
     return record.encode_record(
         topic=fields[16], queue_id=fields[2], queue_offset=fields[4], log_offset=0, flag=fields[3], sys_flag=fields[6] ^ chance.choice((0, 0, 1, 0x100, 0x200)),
         born_ms=chance.choice((fields[7], -1, 1 << 62)), born_host=fields[9], store_ms=fields[10], store_host=fields[11], reconsume_times=fields[12],
@@ -261,7 +263,7 @@ def expanded(data: bytes) -> None:
 
 def some_bodies() -> list[bytes]:
     kinds = (0, COMPRESSION_LZ4, COMPRESSION_ZSTD)
-    return [compression.compress(body, kind) for kind in kinds for body in (b"", b"hello", b"hello" * 400, bytes(2 << 20))] + [compression.compress(b"x" * 50)[:-3]]
+    return [compression.compress(body, kind) for kind in kinds for body in (b"", b"hello", b"hello" * 400)] + [compression.compress(bytes(2 << 20), kind) for kind in (0, COMPRESSION_ZSTD)] + [compression.compress(b"x" * 50)[:-3]]
 
 
 def replication(data: bytes) -> None:
