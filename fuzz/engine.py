@@ -6,6 +6,7 @@ With Atheris the search is guided by coverage of our modules; without, inputs of
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import pathlib
@@ -13,12 +14,12 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
-from fuzz import corpus
 from fuzz.judged import LONG_BYTES, MEMORY_BYTES, SANITIZED, Fault, Judged, resident_bytes
 from fuzz.mutation import mutated, stretched
 from fuzz.target import Target
+
+from fuzz import corpus
 
 WORK = pathlib.Path(__file__).parent.parent / ".cache" / "fuzz"
 """What searches have reached, and the inputs of faults; not committed."""
@@ -91,6 +92,7 @@ def search(name: str, seconds: int, seed: int) -> None:
         return changed(target, chance, data, inputs)[:bytes_max]
 
     opened = target.opened()
+    # Never left: Atheris ends the process.
     quiet().__enter__()
     judged = Judged(target, opened.__enter__(), SLOWER)
     arguments = [
@@ -109,16 +111,16 @@ def kept(target: Target) -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.iterdir())] if folder.is_dir() else []
 
 
-class quiet:  # noqa: N801  a context manager
-    """Keeps the log from the terminal: each input is refused with a line. What an exception is logged for is a fault."""
-
-    def __enter__(self) -> None:
-        self._log, self._failures = logging.getLogger("metaq"), Failures()
-        self._before = self._log.propagate, self._log.handlers[:]
-        self._log.propagate, self._log.handlers = False, [self._failures]
-
-    def __exit__(self, *_: Any) -> None:
-        self._log.propagate, self._log.handlers = self._before
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the log from the terminal: each refused input has a line there. What an exception is logged for is a fault."""
+    log = logging.getLogger("metaq")
+    before = log.propagate, log.handlers
+    log.propagate, log.handlers = False, [Failures()]
+    try:
+        yield
+    finally:
+        log.propagate, log.handlers = before
 
 
 class Failures(logging.Handler):
@@ -128,7 +130,7 @@ class Failures(logging.Handler):
         assert not record.exc_info, record.getMessage() + "\n" + str(record.exc_info)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name in logging
-        raise
+        raise  # noqa: PLE0704  `emit` has failed, and logging calls this for it
 
 
 def _judge(target: Target, judged: Judged, data: bytes) -> None:
@@ -138,5 +140,8 @@ def _judge(target: Target, judged: Judged, data: bytes) -> None:
         path = WORK / target.name / f"fault-{corpus.name_of(data)}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        print(f"{target.name}: {fault}\n  input {data[:400]!r}{'...' if len(data) > 400 else ''}\n  in {path}", file=sys.stderr)
+        print(
+            f"{target.name}: {fault}\n  input {data[:400]!r}{'...' if len(data) > 400 else ''}\n  in {path}",
+            file=sys.stderr,
+        )
         raise

@@ -10,13 +10,15 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from tools.audit import judged
 
 from tests.support import ROOT
-from tools.audit import judged
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 OWN = "pymetaq"
-PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?==(?P<version>[^ ;\\]+)(?P<marker> ;[^\\]*)?(?P<rest>( \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
+PIN = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?==(?P<version>[^ ;\\]+)(?P<marker> ;[^\\]*)?(?P<rest>( \\\n    --hash=sha256:[0-9a-f]{64})+)\n"
+)
 
 
 def pins(name: str) -> list[re.Match[str]]:
@@ -43,7 +45,11 @@ def test_a_lock_is_pins_with_hashes_and_nothing_else(name):
 @pytest.mark.parametrize("asked", wanted(), ids=str)
 def test_every_dependency_is_pinned_within_its_bounds(asked):
     """A new one, or a new bound, wants `make lock`."""
-    versions = [Version(pin["version"]) for pin in pins("all.txt") if canonicalize_name(pin["name"]) == canonicalize_name(asked.name)]
+    versions = [
+        Version(pin["version"])
+        for pin in pins("all.txt")
+        if canonicalize_name(pin["name"]) == canonicalize_name(asked.name)
+    ]
     assert versions
     assert all(version in asked.specifier for version in versions)
 

@@ -83,12 +83,26 @@ def _no_memory_that_is_written_and_run() -> None:
 def test_a_broker_runs_without_memory_that_is_written_and_run(tmp_path):
     """Its compiled modules, its calls through ctypes and its loop need none."""
     probe = "import mmap; mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)"
-    refused = subprocess.run([sys.executable, "-c", probe], preexec_fn=_no_memory_that_is_written_and_run, capture_output=True, check=False)  # noqa: PLW1509
+    refused = subprocess.run(
+        [sys.executable, "-c", probe], preexec_fn=_no_memory_that_is_written_and_run, capture_output=True, check=False
+    )
     if not refused.returncode:
         pytest.skip(f"Linux {os.uname().release} has no PR_SET_MDWE: it came with 6.3")
     assert mmap.PAGESIZE
     options = [word for key, value in SMALL.items() for word in ("-o", f"{key}={value}")]
-    command = [sys.executable, "-m", "metaq", "up", "--data", str(tmp_path), "--port", "0", "--namesrv-port", "0", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "metaq",
+        "up",
+        "--data",
+        str(tmp_path),
+        "--port",
+        "0",
+        "--namesrv-port",
+        "0",
+        *options,
+    ]
     with process(*command, env=environment(), preexec_fn=_no_memory_that_is_written_and_run) as child:
         words = dict(word.split("=", 1) for word in read_line(child, "ready").split() if "=" in word)
         sent = run_metaq("send", "orders", "hello", "-n", words["namesrv"])

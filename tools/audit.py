@@ -1,6 +1,6 @@
 """Known faults of the packages in a lock, by pip-audit; where its data cannot be had, it says so and passes.
 
-    python -m tools.audit locks/all.txt
+python -m tools.audit locks/all.txt
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     command = [
         sys.executable, "-m", "pip_audit", "--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json", *lists,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own program
     code, sentence = judged(done.stdout, done.stderr)
     print(sentence)
     return code

@@ -15,6 +15,7 @@ from fuzz.judged import MEMORY_BYTES
 from fuzz.target import Feed, Target
 from fuzz.targets import servers
 from fuzz.targets.frames import stream
+
 from metaq.testing.embedded import EmbeddedBroker
 from metaq.wire.command import Command, encode
 from metaq.wire.ha import encode_report
@@ -61,7 +62,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def process(port_of: Callable[[EmbeddedBroker, int, int], str], question: bytes) -> Callable[[], AbstractContextManager[Feed]]:
+def process(
+    port_of: Callable[[EmbeddedBroker, int, int], str], question: bytes
+) -> Callable[[], AbstractContextManager[Feed]]:
     """Opens a feed to one port of a broker and name server in a process.
 
     Args: port_of: (broker, its text port, its replication port) → address.

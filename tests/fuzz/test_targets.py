@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 
 import pytest
-
-from fuzz import corpus, engine
 from fuzz.judged import SANITIZED
 from fuzz.targets import MODULES, NAMES, find
+
+from fuzz import corpus, engine
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -349,9 +349,7 @@ def _respelled(ext: msgspec.Raw, cls: Any) -> bytes:
         return b"{%b}" % b",".join(_encode(name) + b":" + _encode(value) for name, value in fields)
 
     as_it_is = lambda text: msgspec.Raw(text.encode())  # noqa: E731
-    found = json.loads(
-        text, object_pairs_hook=lambda pairs: msgspec.Raw(plain(pairs)), parse_int=as_it_is
-    )
+    found = json.loads(text, object_pairs_hook=lambda pairs: msgspec.Raw(plain(pairs)), parse_int=as_it_is)
     if not isinstance(found, msgspec.Raw):
         raise msgspec.ValidationError("the ext fields are no object")
     return bytes(found)
