@@ -32,6 +32,15 @@ SOURCES := $(wildcard src tests tools bench examples demo fuzz .ci)
 SEEDS ?= 100
 FIRST ?= 1
 
+# `make LOCKED=1 demo`: the releases that locks/ names and no others, each file compared with its hash. Without, what pyproject.toml allows.
+LOCKED_VENV := .cache/locked
+ifdef LOCKED
+ISOLATION := --no-build-isolation
+PINNED = $(RUN) -m pip install --require-hashes -r locks/build.txt && $(RUN) -m pip install --require-hashes --no-build-isolation -r locks/all.txt
+else
+PINNED := :
+endif
+
 # What decides whether an environment is still right. The compiled modules are built while installing.
 NATIVE := src/metaq/net src/metaq/store/log src/metaq/wire/hot
 INSTALLED_FROM := pyproject.toml setup.py $(sort $(wildcard $(NATIVE:%=%/_*.pyx) $(NATIVE:%=%/_*.h) $(NATIVE:%=%/native/*.pxi)))
@@ -76,6 +85,21 @@ test-spark: $(VENV)/has-test  ## the long tests of the Spark connector, one afte
 test-proof: $(VENV)/has-test  ## SEEDS=100: as often kill driver, workers and broker through a million messages, and compare
 	$(RUN) -m tests.spark.proof $(FIRST) $$(($(FIRST) + $(SEEDS) - 1)) $(ARGS)
 
+fuzz: $(VENV)/has-fuzz  ## a minute of fuzzing for each parser and server, guided by coverage; ARGS="sql --seconds 600" one, ARGS=--list names them
+	$(RUN) -m fuzz $(or $(ARGS),all --seconds 60)
+
+verify-locked:  ## install what locks/ names into an environment of its own, with every hash checked, and see that it is enough: 1.8 GB for a while
+	rm -rf $(LOCKED_VENV)
+	$(PYTHON) -m venv $(LOCKED_VENV)
+	$(LOCKED_VENV)/bin/python -m pip install -q --require-hashes -r locks/build.txt
+	$(LOCKED_VENV)/bin/python -m pip install -q --require-hashes --no-build-isolation -r locks/all.txt
+	METAQ_BUILD_HOT=0 $(LOCKED_VENV)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
+	$(LOCKED_VENV)/bin/python -m pip check
+	rm -rf $(LOCKED_VENV)
+
+audit: $(VENV)/has-audit  ## known faults of the packages in locks/; says so and passes where there is no list of them to be had
+	$(RUN) -m tools.audit locks/all.txt
+
 nightly: $(VENV)/has-test  ## everything, with more seeds and rounds, whatever fails in between; holds what steps of CI open against their inputs: hours
 	@$(RUN) .ci/main.py nightly
 
@@ -110,6 +134,10 @@ map: $(VENV)/has-lint  ## draw docs/map.svg anew: packages, rooms, sizes, who im
 hot: $(VENV)/has-lint  ## build the compiled extension again, beside its source
 	$(RUN) setup.py -q build_ext --inplace
 
+lock: $(VENV)/has-lint  ## write locks/ anew: the newest releases that pyproject.toml allows, with the hashes of all their files
+	$(RUN) -m pip install -q uv
+	$(RUN) -m tools.lock
+
 wheel: $(VENV)/has-lint  ## build a source distribution and a wheel into dist
 	rm -rf dist
 	$(RUN) -m build --outdir dist
@@ -138,7 +166,8 @@ $(VENV)/installed-from: FORCE | $(RUN)
 
 $(VENV)/has-base: $(RUN) $(VENV)/installed-from
 	@echo "== installing the broker, the client and the command line into $(VENV): downloads about 12 MB the first time"
-	$(RUN) -m pip install --progress-bar on -e '.[uvloop,compression]'
+	@$(PINNED)
+	$(RUN) -m pip install --progress-bar on $(ISOLATION) -e '.[uvloop,compression]'
 	@touch $@
 
 # What is installed stays: `pymetaq[...]` is there already, and pip adds what the extras name. Only has-base builds.
@@ -162,4 +191,12 @@ $(VENV)/has-profile: $(VENV)/has-test
 	$(RUN) -m pip install --progress-bar on 'pymetaq[profile]'
 	@touch $@
 
-.PHONY: FORCE demo cluster doctor quick nightly test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs map hot wheel clean help
+$(VENV)/has-fuzz: $(VENV)/has-test
+	$(RUN) -m pip install --progress-bar on 'pymetaq[fuzz]' || echo "== Atheris cannot be had here: inputs are changed blindly"
+	@touch $@
+
+$(VENV)/has-audit: $(VENV)/has-base
+	$(RUN) -m pip install --progress-bar on 'pymetaq[audit]'
+	@touch $@
+
+.PHONY: FORCE demo cluster doctor quick fuzz verify-locked audit lock nightly test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs map hot wheel clean help

@@ -1,10 +1,10 @@
 """Fuzzes what takes bytes of strangers.
 
-    python -m fuzz TARGET [--seconds N]      search, guided by coverage where Atheris is installed (make fuzz installs it)
-    python -m fuzz all --seconds 60          every target, one after the other, each in a process of its own
-    python -m fuzz TARGET --input FILE       feed one input: what a fault left in .cache/fuzz/TARGET
-    python -m fuzz TARGET --keep             add what searches have reached to the committed corpus
-    python -m fuzz --list
+python -m fuzz TARGET [--seconds N]      search, guided by coverage where Atheris is installed (make fuzz installs it)
+python -m fuzz all --seconds 60          every target, one after the other, each in a process of its own
+python -m fuzz TARGET --input FILE       feed one input: what a fault left in .cache/fuzz/TARGET
+python -m fuzz TARGET --keep             add what searches have reached to the committed corpus
+python -m fuzz --list
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from fuzz import corpus, engine
 from fuzz.judged import Judged
+
+from fuzz import corpus, engine
 
 
 def main() -> int:
     """Run what is asked for. Returns the exit code: 1 after a fault."""
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("target", nargs="?", default="all")
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
@@ -31,7 +34,14 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--blind", action="store_true", help="without coverage")
     asked = parser.parse_args()
-    if asked.target != "all" and not asked.list and asked.input is None and not asked.keep and not asked.blind and engine.guided():
+    if (
+        asked.target != "all"
+        and not asked.list
+        and asked.input is None
+        and not asked.keep
+        and not asked.blind
+        and engine.guided()
+    ):
         # Before anything of ours is imported: coverage is counted of what is imported then.
         return _search(asked.target, asked.seconds, asked.seed)
     from fuzz.targets import NAMES, find
@@ -48,14 +58,16 @@ def main() -> int:
     elif asked.keep:
         print(f"{target.name}: {corpus.save(target, engine.kept(target))} bytes")
     else:
-        fed = engine.replay(target) + engine.blind(target, asked.seconds, asked.seed)
+        fed = engine.run(target, asked.seconds, asked.seed)
         print(f"{target.name}: {fed} inputs in {asked.seconds} s, changed blindly: no fault")
     return 0
 
 
 def _search(name: str, seconds: int, seed: int) -> int:
     if name.startswith("process-"):
-        return subprocess.run([sys.executable, "-m", "fuzz", name, "--blind", f"--seconds={seconds}", f"--seed={seed}"], check=False).returncode
+        return subprocess.run(  # noqa: S603  our own program
+            [sys.executable, "-m", "fuzz", name, "--blind", f"--seconds={seconds}", f"--seed={seed}"], check=False
+        ).returncode
     engine.search(name, seconds, seed)
     return 0
 
@@ -63,9 +75,20 @@ def _search(name: str, seconds: int, seed: int) -> int:
 def _every(names: Sequence[str], seconds: int, seed: int, *, blind: bool) -> int:
     failed = []
     for name in names:
-        command = [sys.executable, "-m", "fuzz", name, f"--seconds={seconds}", f"--seed={seed}", *(["--blind"] if blind else [])]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        print(f"{name}: {_outcome(done.stdout + done.stderr, seconds)}" if not done.returncode else f"{name}: FAULT", flush=True)
+        command = [
+            sys.executable,
+            "-m",
+            "fuzz",
+            name,
+            f"--seconds={seconds}",
+            f"--seed={seed}",
+            *(["--blind"] if blind else []),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603  our own program
+        print(
+            f"{name}: {_outcome(done.stdout + done.stderr, seconds)}" if not done.returncode else f"{name}: FAULT",
+            flush=True,
+        )
         if done.returncode:
             failed.append(name)
             print((done.stdout + done.stderr)[-6000:], flush=True)

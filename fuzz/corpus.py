@@ -19,13 +19,13 @@ BYTES_MAX = 48 * 1024
 """Size of a target's file. What fuzzing adds stops there."""
 
 
-def path_of(name: str) -> pathlib.Path:
-    return FOLDER / f"{name}.txt"
+def path_of(target: Target) -> pathlib.Path:
+    return FOLDER / f"{target.shares or target.name}.txt"
 
 
 def load(target: Target) -> list[bytes]:
     """Return the inputs of a target's file, or its seeds if there is none yet."""
-    path = path_of(target.name)
+    path = path_of(target)
     if not path.exists():
         return list(dict.fromkeys(target.seeds()))
     return [ast.literal_eval(line) for line in path.read_text().splitlines() if line]
@@ -33,7 +33,7 @@ def load(target: Target) -> list[bytes]:
 
 def save(target: Target, more: Iterable[bytes] = ()) -> int:
     """Write a target's file: its seeds, what it held, and of `more`, shortest first, what has room. Returns its size."""
-    known = [*target.seeds(), *(load(target) if path_of(target.name).exists() else ())]
+    known = [*target.seeds(), *(load(target) if path_of(target).exists() else ())]
     inputs = dict.fromkeys(known)
     size = sum(len(repr(data)) + 1 for data in inputs)
     for data in sorted(more, key=lambda data: (len(data), data)):
@@ -42,7 +42,7 @@ def save(target: Target, more: Iterable[bytes] = ()) -> int:
             break
         inputs[data] = None
     text = "".join(f"{data!r}\n" for data in inputs)
-    path_of(target.name).write_text(text)
+    path_of(target).write_text(text)
     return len(text)
 
 

@@ -6,18 +6,20 @@ With Atheris the search is guided by coverage of our modules; without, inputs of
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import pathlib
 import random
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
 
-from fuzz import corpus
-from fuzz.judged import LONG_BYTES, MEMORY_BYTES, Fault, Judged, resident_bytes
+from fuzz.judged import LONG_BYTES, MEMORY_BYTES, SANITIZED, Fault, Judged, resident_bytes
 from fuzz.mutation import mutated, stretched
 from fuzz.target import Target
+
+from fuzz import corpus
 
 WORK = pathlib.Path(__file__).parent.parent / ".cache" / "fuzz"
 """What searches have reached, and the inputs of faults; not committed."""
@@ -30,37 +32,35 @@ def guided() -> bool:
     return importlib.util.find_spec("atheris") is not None
 
 
-def replay(target: Target) -> int:
-    """Feed the corpus, and its inputs stretched to 64 KiB. Returns their number. Raises Fault."""
+def run(target: Target, seconds: float, seed: int, most: int | None = None) -> int:
+    """Feed the corpus, inputs of it stretched to 64 KiB, and then changed ones for so long. Returns how many were fed.
+
+    Args: most: of the corpus, in equal steps.
+
+    Raises Fault, and leaves the input in a file.
+    """
     inputs = corpus.load(target)
+    step = 1 if most is None else max(1, len(inputs) // most)
     with quiet(), target.opened() as feed:
         judged = Judged(target, feed)
-        for data in inputs:
+        for data in (*inputs[::step], *_long_ones(target, inputs)):
             _judge(target, judged, data)
-        if target.stretched:
-            # A piece of each, in turn: all of them would be minutes of a corpus of hundreds.
-            for number, data in enumerate(inputs[:: max(1, len(inputs) // 24)]):
-                pieces = stretched(data, LONG_BYTES)
-                for piece in pieces[number % 3 :: 3][:4]:
-                    _judge(target, judged, piece)
-        return judged.fed
-
-
-def blind(target: Target, seconds: float, seed: int) -> int:
-    """Change inputs of the corpus at random. Returns how many were fed. Raises Fault, and says its seed."""
-    inputs, stop = corpus.load(target), time.monotonic() + seconds
-    with quiet(), target.opened() as feed:
-        judged = Judged(target, feed)
-        for data in inputs:
-            _judge(target, judged, data)
-        before = resident_bytes()
+        before, stop = resident_bytes(), time.monotonic() + seconds
         while time.monotonic() < stop:
             chance = random.Random(seed)
             seed += 1
             _judge(target, judged, changed(target, chance, chance.choice(inputs), inputs))
-        if (more := resident_bytes() - before) > MEMORY_BYTES:
+        if (more := resident_bytes() - before) > MEMORY_BYTES and not SANITIZED:
             raise Fault(f"{target.name}: {judged.fed} inputs left {more >> 20} MiB of memory")
         return judged.fed
+
+
+def _long_ones(target: Target, inputs: list[bytes]) -> Iterator[bytes]:
+    if not target.stretched:
+        return
+    # Some pieces of some, in turn: all of them would be minutes.
+    for number, data in enumerate(inputs[:: max(1, len(inputs) // 24)]):
+        yield from stretched(data, LONG_BYTES)[number % 3 :: 3][:4]
 
 
 def changed(target: Target, chance: random.Random, data: bytes, others: list[bytes]) -> bytes:
@@ -92,6 +92,7 @@ def search(name: str, seconds: int, seed: int) -> None:
         return changed(target, chance, data, inputs)[:bytes_max]
 
     opened = target.opened()
+    # Never left: Atheris ends the process.
     quiet().__enter__()
     judged = Judged(target, opened.__enter__(), SLOWER)
     arguments = [
@@ -110,16 +111,16 @@ def kept(target: Target) -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.iterdir())] if folder.is_dir() else []
 
 
-class quiet:  # noqa: N801  a context manager
-    """Keeps the log from the terminal: each input is refused with a line. What an exception is logged for is a fault."""
-
-    def __enter__(self) -> None:
-        self._log, self._failures = logging.getLogger("metaq"), Failures()
-        self._before = self._log.propagate, self._log.handlers[:]
-        self._log.propagate, self._log.handlers = False, [self._failures]
-
-    def __exit__(self, *_: Any) -> None:
-        self._log.propagate, self._log.handlers = self._before
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the log from the terminal: each refused input has a line there. What an exception is logged for is a fault."""
+    log = logging.getLogger("metaq")
+    before = log.propagate, log.handlers
+    log.propagate, log.handlers = False, [Failures()]
+    try:
+        yield
+    finally:
+        log.propagate, log.handlers = before
 
 
 class Failures(logging.Handler):
@@ -129,7 +130,7 @@ class Failures(logging.Handler):
         assert not record.exc_info, record.getMessage() + "\n" + str(record.exc_info)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name in logging
-        raise
+        raise  # noqa: PLE0704  `emit` has failed, and logging calls this for it
 
 
 def _judge(target: Target, judged: Judged, data: bytes) -> None:
@@ -139,5 +140,8 @@ def _judge(target: Target, judged: Judged, data: bytes) -> None:
         path = WORK / target.name / f"fault-{corpus.name_of(data)}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        print(f"{target.name}: {fault}\n  input {data[:400]!r}{'...' if len(data) > 400 else ''}\n  in {path}", file=sys.stderr)
+        print(
+            f"{target.name}: {fault}\n  input {data[:400]!r}{'...' if len(data) > 400 else ''}\n  in {path}",
+            file=sys.stderr,
+        )
         raise

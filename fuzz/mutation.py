@@ -17,7 +17,9 @@ TEXTS = (
 _NUMBER = re.compile(rb"-?\d+")
 
 
-def mutated(chance: random.Random, data: bytes, others: Sequence[bytes], words: Sequence[bytes], bytes_max: int) -> bytes:
+def mutated(
+    chance: random.Random, data: bytes, others: Sequence[bytes], words: Sequence[bytes], bytes_max: int
+) -> bytes:
     """These bytes with one to four things changed."""
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         data = _once(chance, data, others, words)

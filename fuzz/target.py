@@ -32,6 +32,8 @@ class Target:
     """Size of a fuzzed input; corpus entries are also stretched to 64 KiB."""
     stretched: bool = True
     """Whether its time for 64 KiB is bounded to a second. Not where one input is a conversation of many requests."""
+    shares: str = ""
+    """Name of the target whose corpus it takes."""
     guided: bool = True
     """Whether coverage can guide the search: it runs in this process."""
     slow: bool = False

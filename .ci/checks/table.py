@@ -198,6 +198,8 @@ STEPS = (
         "sanitized", ("make", "test-sanitized"), 130,
         only=(*NATIVE, "fuzz/*", "tests/sanitized/*", "tests/fuzz/*", "tests/wire/hot/*", "tests/net/test_sweep.py", "src/metaq/wire/hot/*"),
     ),
+    # The pinned packages install with all their hashes, and are enough. Only what says which they are decides.
+    Step("locked", ("make", "verify-locked"), 120, only=("locks/*", "pyproject.toml"), rerun=False),
     # Every benchmark with small input. Two at a time: they have to run, and what they measure here nobody reads.
     Step(
         "bench", BENCH, 80, ("tests/bench/test_rows.py",), uses=(*SERVERS, *COMMANDS), batch="bench",
@@ -245,6 +247,9 @@ def nightly(day: int) -> tuple[Step, ...]:
             known["spark proof"], name="proof", command=("make", "test-proof", f"SEEDS={SEEDS}", f"FIRST={SEEDS * day}"), seconds=800,
             tests=(), marker="", data=("tests/spark/proof/*",), batch="",
         ),
+        # A minute for each parser and server. By day each has a fraction of a second, in `test`.
+        Step("fuzz", ("make", "fuzz"), 3000, only=whole, rerun=False),
+        Step("audit", ("make", "audit"), 60, only=whole, rerun=False),
         Step("lint", ("make", "lint"), 10, only=whole),
         Step("types", ("make", "types"), 40, only=whole),
         Step("test", ("make", "test"), 450, only=whole, environment=unsteady_too),

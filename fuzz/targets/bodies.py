@@ -9,15 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-
 from fuzz.target import Feed, parser
-from metaq.errors import BadRequest, Refused
-from metaq.in_pieces import finish
-from metaq.model.transactions.staging import Decision, Outcome
-from metaq.wire import beans, bodies, extensions, fastjson, following, staging, trace
-from metaq.wire.bodies.clients import HeartbeatLimits
 from tests.servers.remoting.test_fuzz import DECISION, PART, T
 from tests.wire.test_hostile_bodies import DECODERS, KEYS, TREES
+
+from metaq.errors import BadRequest, Refused
+from metaq.in_pieces import finish
+from metaq.model.transactions.staging import Outcome
+from metaq.wire import beans, bodies, extensions, fastjson, following, staging, trace
+from metaq.wire.bodies.clients import HeartbeatLimits
 
 VECTORS = pathlib.Path(__file__).parents[2] / "tests" / "wire" / "fastjson_vectors.json"
 WORDS = tuple(f'"{key}":'.encode() for key in KEYS)
@@ -45,6 +45,7 @@ def all_of(decoders: dict[str, Callable[[Any], Any]], *errors: type[Exception]) 
 
 # -- fastjson
 
+
 def text(data: bytes) -> None:
     """Any text: what is read can be written in every form, and is read again as it was."""
     tree = fastjson.loads(data)
@@ -59,8 +60,8 @@ def some_texts() -> list[bytes]:
     texts = [one for outcomes in vectors.values() for values in outcomes.values() for one in values]
     return [
         b'{0:"a",1:"b"}', b'{{"brokerName":"b","queueId":0,"topic":"T"}:5}', b"{'a':'b',/* c */c:Set[1,2],d:1.5F}//x",
-        b'\xef\xbb\xbf{"a":"\\ud83d\\ude00"}', b'[1e10,-1.50,12L,NaN,undefined]', b"{,a:1,,}",
-        *sorted({one.encode("utf-8", "surrogatepass") for one in texts}, key=len)[:120],
+        b'\xef\xbb\xbf{"a":"\\ud83d\\ude00"}', b"[1e10,-1.50,12L,NaN,undefined]", b"{,a:1,,}",
+        *sorted({one.encode("utf-8", "surrogatepass") for one in texts}, key=lambda one: (len(one), one))[:120],
     ]  # fmt: skip
 
 
@@ -140,11 +141,29 @@ TRACES = [
 ]
 
 TARGETS = [
-    parser("fastjson", text, some_texts, BadRequest, words=(b"Set[", b"/*", b"*/", b"//", b"NaN", b"undefined", b"\\u", b"'", b"1L", b"{{}:1}")),
+    parser(
+        "fastjson",
+        text,
+        some_texts,
+        BadRequest,
+        words=(b"Set[", b"/*", b"*/", b"//", b"NaN", b"undefined", b"\\u", b"'", b"1L", b"{{}:1}"),
+    ),
     parser("heartbeat", heartbeat, lambda: [BEAT, *some_bodies()[1:2]], BadRequest, Refused, words=WORDS),
     parser("bodies", all_of(DECODERS, BadRequest, Refused), some_bodies, BadRequest, Refused, words=WORDS),
-    parser("trees", all_of({name: tree_of(one) for name, one in TREES.items()}, BadRequest), some_bodies, BadRequest, words=WORDS),
+    parser(
+        "trees",
+        all_of({name: tree_of(one) for name, one in TREES.items()}, BadRequest),
+        some_bodies,
+        BadRequest,
+        words=WORDS,
+    ),
     parser("registration", DECODERS["compressed registration_of"], some_registrations, BadRequest),
     parser("extensions", all_of(EXTENSIONS, BadRequest), some_extensions, BadRequest),
-    parser("trace", lambda data: trace.decode(data), lambda: TRACES, BadRequest, words=(b"\x01", b"\x02", b"Pub\x01", b"SubBefore\x01", b"SubAfter\x01", b"EndTransaction\x01")),
+    parser(
+        "trace",
+        trace.decode,
+        lambda: TRACES,
+        BadRequest,
+        words=(b"\x01", b"\x02", b"Pub\x01", b"SubBefore\x01", b"SubAfter\x01", b"EndTransaction\x01"),
+    ),
 ]

@@ -16,6 +16,7 @@ from typing import Any
 from fuzz.mutation import mutated
 from fuzz.target import Feed, Target, parser
 from fuzz.targets.bodies import some_bodies
+
 from metaq.app.configuration import load
 from metaq.errors import BadRequest, ConfigError
 from metaq.saved_file import TableFile
@@ -215,9 +216,47 @@ def journalled() -> Iterator[Feed]:
         yield feed
 
 
-PROPERTY_WORDS = (b"=", b":", b"\\\n", b"\\u0041", b"#", b"!", b"true", b"brokerRole=SLAVE", b"aclEnable=true", b"groupCommitEnable=true", b"1024*1024")
-INI_WORDS = (b"[system]", b"[topic=a]", b"[zookeeper]", b"=", b";", b"*", b"/0", b"%", b"((", b"zk.zkConnect=", b"deletePolicy=", b"group.")
-TOML_WORDS = (b"[broker]", b"[metaq1.topics.a]", b"[[a]]", b"=", b'"""', b"'''", b"1979-05-27T07:32:00Z", b"inf", b"nan", b"0x", b"{a=1}", b"[1,2]")
+PROPERTY_WORDS = (
+    b"=",
+    b":",
+    b"\\\n",
+    b"\\u0041",
+    b"#",
+    b"!",
+    b"true",
+    b"brokerRole=SLAVE",
+    b"aclEnable=true",
+    b"groupCommitEnable=true",
+    b"1024*1024",
+)
+INI_WORDS = (
+    b"[system]",
+    b"[topic=a]",
+    b"[zookeeper]",
+    b"=",
+    b";",
+    b"*",
+    b"/0",
+    b"%",
+    b"((",
+    b"zk.zkConnect=",
+    b"deletePolicy=",
+    b"group.",
+)
+TOML_WORDS = (
+    b"[broker]",
+    b"[metaq1.topics.a]",
+    b"[[a]]",
+    b"=",
+    b'"""',
+    b"'''",
+    b"1979-05-27T07:32:00Z",
+    b"inf",
+    b"nan",
+    b"0x",
+    b"{a=1}",
+    b"[1,2]",
+)
 
 TARGETS = [
     parser("acl", acl, some_acl, ConfigError, words=ACL_WORDS),

@@ -7,6 +7,7 @@ import pathlib
 
 from fuzz.target import parser
 from fuzz.targets.frames import BOTH, the_same
+
 from metaq.errors import BadRequest, ConfigError, Refused
 from metaq.model.cron import parse_cron
 from metaq.model.filters.predicates import predicates_of
@@ -36,7 +37,7 @@ def sql(data: bytes) -> None:
 
 def some_sql() -> list[bytes]:
     texts = [one for texts in json.loads(VECTORS.read_text()).values() for one in texts]
-    return [one.encode() for one in sorted(set(texts), key=len)[::7]][:150]
+    return [one.encode() for one in sorted(set(texts), key=lambda one: (len(one), one))[::7]][:150]
 
 
 def tags(data: bytes) -> None:
@@ -47,7 +48,26 @@ def tags(data: bytes) -> None:
 
 TARGETS = [
     parser("sql", sql, some_sql, ConfigError, words=SQL_WORDS),
-    parser("tags", tags, lambda: [b"*", b"a", b"a || b", b" a||b ||", b"\xc3\xa9 || \xf0\x9f\x98\x80"], Refused, words=(b"||", b" ", b"*")),
-    parser("predicates", lambda data: predicates_of(data.decode("utf-8", "replace")), lambda: [b'{"T":"message.tag == 5"}', b"{}"], BadRequest, ConfigError),
-    parser("cron", lambda data: parse_cron(data.decode("utf-8", "replace")), lambda: [b"0 0 6,18 * * ?", b"0 0/5 14 ? 1-3 MON-FRI", b"0 15 10 L * ? 2005"], ConfigError, ValueError, words=(b"*", b"?", b"L", b"W", b"#", b"/", b"-", b",", b"MON")),
+    parser(
+        "tags",
+        tags,
+        lambda: [b"*", b"a", b"a || b", b" a||b ||", b"\xc3\xa9 || \xf0\x9f\x98\x80"],
+        Refused,
+        words=(b"||", b" ", b"*"),
+    ),
+    parser(
+        "predicates",
+        lambda data: predicates_of(data.decode("utf-8", "replace")),
+        lambda: [b'{"T":"message.tag == 5"}', b"{}"],
+        BadRequest,
+        ConfigError,
+    ),
+    parser(
+        "cron",
+        lambda data: parse_cron(data.decode("utf-8", "replace")),
+        lambda: [b"0 0 6,18 * * ?", b"0 0/5 14 ? 1-3 MON-FRI", b"0 15 10 L * ? 2005"],
+        ConfigError,
+        ValueError,
+        words=(b"*", b"?", b"L", b"W", b"#", b"/", b"-", b",", b"MON"),
+    ),
 ]

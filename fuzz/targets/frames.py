@@ -7,16 +7,8 @@ import struct
 from typing import Any
 
 import msgspec
-
 from fuzz.remoting_frames import damaged as damaged_command
 from fuzz.target import parser
-from metaq.errors import BadRequest, ConfigError, LocalProtocolError, RemoteProtocolError
-from metaq.model import SysFlag, StoredMessage, properties
-from metaq.model.message import COMPRESSION_LZ4, COMPRESSION_ZSTD, host_bytes
-from metaq.wire import compression, frame_size, ha, headers, record, signing
-from metaq.model.acl.secret import Secret
-from metaq.wire.command import Command, SerializeType, decode, encode
-from metaq.wire.connection import Connection
 from tests.wire.hot.support import (
     ENDING_EXT,
     FALLBACK,
@@ -31,10 +23,32 @@ from tests.wire.hot.support import (
     send,
 )
 
+from metaq.errors import BadRequest, ConfigError, LocalProtocolError, RemoteProtocolError
+from metaq.model import StoredMessage, SysFlag, properties
+from metaq.model.acl.secret import Secret
+from metaq.model.message import COMPRESSION_LZ4, COMPRESSION_ZSTD, host_bytes
+from metaq.wire import compression, frame_size, ha, headers, record, signing
+from metaq.wire.command import Command, SerializeType, decode, encode
+from metaq.wire.connection import Connection
+
 BOTH = tuple(module for module in (FALLBACK, NATIVE) if module is not None)
 BATCH = record.encode_batch([(0, b"one", b"UNIQ_KEY\x01a"), (1, b"two", b"TAGS\x01b\x02KEYS\x01k")])
 LIMIT = 1 << 20
-WORDS = tuple(name.encode() for name in (*SEND_EXT, *LONG_NAMES.values(), *PULL_EXT, *ENDING_EXT, "extFields", "code", "flag", "opaque", "language", "remark"))
+WORDS = tuple(
+    name.encode()
+    for name in (
+        *SEND_EXT,
+        *LONG_NAMES.values(),
+        *PULL_EXT,
+        *ENDING_EXT,
+        "extFields",
+        "code",
+        "flag",
+        "opaque",
+        "language",
+        "remark",
+    )
+)
 
 
 def the_same(outcomes: list[Any]) -> Any:
@@ -52,6 +66,7 @@ def outcome(call: Any, *errors: type[Exception]) -> Any:
 
 
 # -- frames
+
 
 def commands(data: bytes, step: int) -> tuple[list[Command], bool]:
     """What a client's connection reads of a stream that comes in pieces; whether it broke."""
@@ -79,7 +94,14 @@ def rows(hot: Any, data: bytes) -> Any:
     table = hot.FrameTable(LIMIT, 64)
     used = table.scan(data, 0, len(data))
     found = [
-        (table.kind(row), table.code(row), table.opaque(row), table.flag(row), table.binary(row), bytes(table.frame(row)))
+        (
+            table.kind(row),
+            table.code(row),
+            table.opaque(row),
+            table.flag(row),
+            table.binary(row),
+            bytes(table.frame(row)),
+        )
         for row in range(len(table))
     ]
     more = [about(hot, table, row) for row in range(len(table))]
@@ -120,6 +142,7 @@ def some_frames() -> list[bytes]:
 
 # -- headers
 
+
 def header(data: bytes) -> None:
     """A frame without its length, either form; what is read can be written, and is read again as it was."""
     command = decode(data)
@@ -133,7 +156,11 @@ def header(data: bytes) -> None:
         assert (again.code, again.ext) == (command.code, command.ext)
 
 
-HEADERS = [one for one in vars(headers).values() if isinstance(one, type) and issubclass(one, headers.Header) and one is not headers.Header]
+HEADERS = [
+    one
+    for one in vars(headers).values()
+    if isinstance(one, type) and issubclass(one, headers.Header) and one is not headers.Header
+]
 
 
 def ext(data: bytes) -> None:
@@ -152,9 +179,16 @@ def ext(data: bytes) -> None:
 
 
 def some_ext() -> list[bytes]:
-    named = [dict(SEND_EXT), {LONG_NAMES[key]: value for key, value in SEND_EXT.items() if key in LONG_NAMES}, dict(PULL_EXT), dict(ENDING_EXT)]
+    named = [
+        dict(SEND_EXT),
+        {LONG_NAMES[key]: value for key, value in SEND_EXT.items() if key in LONG_NAMES},
+        dict(PULL_EXT),
+        dict(ENDING_EXT),
+    ]
     for one in HEADERS:
-        wanted = {item.wire_name: {int: "7", bool: "true", float: "1.5"}.get(item.kind, "T") for item in headers.items(one)}
+        wanted = {
+            item.wire_name: {int: "7", bool: "true", float: "1.5"}.get(item.kind, "T") for item in headers.items(one)
+        }
         named.append(wanted)
     return [msgspec.json.encode(one) for one in named]
 
@@ -169,6 +203,7 @@ def signed(data: bytes) -> None:
 
 # -- batches, properties, records
 
+
 def batch(data: bytes) -> None:
     """A batch's entries; the same ones one by one; written, they are the same."""
     entries = record.decode_batch(data)
@@ -180,25 +215,36 @@ def property_text(data: bytes) -> None:
     """Properties, as values and as columns."""
     pairs = properties.parse(data.decode("utf-8", "replace"))
     assert properties.parse(properties.join(pairs)) == pairs
-    view = struct.pack("<i", len(data)) + (data.ljust(12, b"\0") if len(data) <= 12 else data[:4] + struct.pack("<ii", 0, 0))
+    view = struct.pack("<i", len(data)) + (
+        data.ljust(12, b"\0") if len(data) <= 12 else data[:4] + struct.pack("<ii", 0, 0)
+    )
     the_same([outcome(lambda hot=hot: tuple(map(bytes, hot.property_pairs(data, view))), ValueError) for hot in BOTH])
 
 
-HEAD_FIELDS = ("log_offset", "size", "topic", "queue_id", "queue_offset", "sys_flag", "store_ms", "prepared_offset", "tags", "delay_level", "unique_id", "keys")
+HEAD_FIELDS = (
+    "log_offset",
+    "size",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "sys_flag",
+    "store_ms",
+    "prepared_offset",
+    "tags",
+    "delay_level",
+    "unique_id",
+    "keys",
+)
 
 
 def records(data: bytes) -> None:
     """Bytes of a log, as recovery, consumers, Spark and 1.x clients read them."""
-    def scanned(hot: Any, check_crc: bool) -> Any:
-        heads, stop, why = hot.scan_records(data, 0, len(data), 0, 100, check_crc)
-        return [[getattr(head, field) for field in HEAD_FIELDS] for head in heads], stop, why
-
     for check_crc in (True, False):
-        _, stop, _ = the_same([scanned(hot, check_crc) for hot in BOTH])
+        _, stop, _ = the_same([scanned(hot, data, check_crc) for hot in BOTH])
         the_same([hot.record_run(data, 0, len(data), 0, 100, len(data), check_crc) for hot in BOTH])
         for end in {stop, len(data)}:
-            read = the_same([outcome(lambda hot=hot: hot.decode_records(data, 0, end, StoredMessage, "b", 0, 9, check_crc), RemoteProtocolError) for hot in BOTH])  # noqa: B023
-            the_same([outcome(lambda hot=hot: hot.decode_columns(data, 0, end, check_crc), RemoteProtocolError) for hot in BOTH])  # noqa: B023
+            read = the_same([decoded(hot, data, end, check_crc) for hot in BOTH])
+            the_same([columns(hot, data, end, check_crc) for hot in BOTH])
             for message in () if isinstance(read, type) else read:
                 the_message(message)
     message = record.decode_record(data)
@@ -206,20 +252,46 @@ def records(data: bytes) -> None:
     the_message(message)
 
 
+def scanned(hot: Any, data: bytes, check_crc: bool) -> Any:
+    heads, stop, why = hot.scan_records(data, 0, len(data), 0, 100, check_crc)
+    return [[getattr(head, field) for field in HEAD_FIELDS] for head in heads], stop, why
+
+
+def decoded(hot: Any, data: bytes, end: int, check_crc: bool) -> Any:
+    return outcome(lambda: hot.decode_records(data, 0, end, StoredMessage, "b", 0, 9, check_crc), RemoteProtocolError)
+
+
+def columns(hot: Any, data: bytes, end: int, check_crc: bool) -> Any:
+    return outcome(lambda: hot.decode_columns(data, 0, end, check_crc), RemoteProtocolError)
+
+
 def the_message(message: StoredMessage) -> None:
     """All that is worked out of a record when somebody asks."""
-    for name in ("tag", "keys", "properties", "message_id", "born_host", "store_host", "offset_id", "delay_level", "wait_store_ok", "backlog"):
+    for name in (
+        "tag",
+        "keys",
+        "properties",
+        "message_id",
+        "born_host",
+        "store_host",
+        "offset_id",
+        "delay_level",
+        "wait_store_ok",
+        "backlog",
+    ):
         getattr(message, name)
     repr(message)
 
 
 def some_records() -> list[bytes]:
     host, v6 = host_bytes("127.0.0.1", 10911), bytes(15) + b"\x01" + bytes(4)
+
     def made(place: int, **more: Any) -> bytes:
         return record.encode_record(**{
             "topic": b"T", "queue_id": 1, "queue_offset": 5, "log_offset": place, "flag": 0, "sys_flag": 0, "born_ms": 1, "born_host": host,
             "store_ms": 2, "store_host": host, "reconsume_times": 0, "prepared_offset": 0, "body": b"body", "properties": TEXT.encode(), **more,
         })  # fmt: skip
+
     first = made(0)
     return [
         GOLDEN_RECORD, first, first + made(len(first), sys_flag=int(SysFlag.COMPRESSED), body=compression.compress(b"hello" * 20)),
@@ -238,7 +310,11 @@ def mended_record(chance: random.Random, data: bytes) -> bytes:
     for part in (body, text):
         if part and chance.random() < 0.7:
             at = chance.randrange(len(part))
-            part[at : at + chance.randrange(3)] = chance.choice((b"\x01", b"\x02", b"", b"\xff", b"DELAY\x011\x02", chance.randbytes(2)))
+            part[at : at + chance.randrange(3)] = chance.choice(
+                (b"\x01", b"\x02", b"", b"\xff", b"DELAY\x011\x02", chance.randbytes(2))
+            )
+    if not fields[16]:  # we write none without a topic
+        return data
     return record.encode_record(
         topic=fields[16], queue_id=fields[2], queue_offset=fields[4], log_offset=0, flag=fields[3], sys_flag=fields[6] ^ chance.choice((0, 0, 1, 0x100, 0x200)),
         born_ms=chance.choice((fields[7], -1, 1 << 62)), born_host=fields[9], store_ms=fields[10], store_host=fields[11], reconsume_times=fields[12],
@@ -261,7 +337,11 @@ def expanded(data: bytes) -> None:
 
 def some_bodies() -> list[bytes]:
     kinds = (0, COMPRESSION_LZ4, COMPRESSION_ZSTD)
-    return [compression.compress(body, kind) for kind in kinds for body in (b"", b"hello", b"hello" * 400, bytes(2 << 20))] + [compression.compress(b"x" * 50)[:-3]]
+    return (
+        [compression.compress(body, kind) for kind in kinds for body in (b"", b"hello", b"hello" * 400)]
+        + [compression.compress(bytes(2 << 20), kind) for kind in (0, COMPRESSION_ZSTD)]
+        + [compression.compress(b"x" * 50)[:-3]]
+    )
 
 
 def replication(data: bytes) -> None:
@@ -276,7 +356,13 @@ def replication(data: bytes) -> None:
 
 
 def some_chunks() -> list[bytes]:
-    return [ha.encode_report(0), ha.encode_report(4711) * 3, ha.encode_head(0, 0), ha.encode_head(0, 5) + b"hello" + ha.encode_head(5, 0), ha.encode_head(0, 100) + b"part"]
+    return [
+        ha.encode_report(0),
+        ha.encode_report(4711) * 3,
+        ha.encode_head(0, 0),
+        ha.encode_head(0, 5) + b"hello" + ha.encode_head(5, 0),
+        ha.encode_head(0, 100) + b"part",
+    ]
 
 
 def hex_id(data: bytes) -> None:
@@ -285,11 +371,24 @@ def hex_id(data: bytes) -> None:
 
 TARGETS = [
     parser("frames", frames, some_frames, words=WORDS, mutate=stream),
-    parser("header", header, lambda: [one[4:] for one in some_frames() if len(one) > 8], RemoteProtocolError, words=WORDS),
+    parser(
+        "header", header, lambda: [one[4:] for one in some_frames() if len(one) > 8], RemoteProtocolError, words=WORDS
+    ),
     parser("ext", ext, some_ext, BadRequest, msgspec.DecodeError, UnicodeDecodeError, words=WORDS),
-    parser("signature", signed, lambda: [one + b"\nbody" for one in some_ext()[:4]] + [b'{"AccessKey":"RocketMQ","Signature":"x"}\n'], msgspec.DecodeError, UnicodeDecodeError),
+    parser(
+        "signature",
+        signed,
+        lambda: [one + b"\nbody" for one in some_ext()[:4]] + [b'{"AccessKey":"RocketMQ","Signature":"x"}\n'],
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+    ),
     parser("batch", batch, lambda: [BATCH, record.encode_batch([(0, b"", b"")]), BATCH[:-1]], BadRequest),
-    parser("properties", property_text, lambda: [TEXT.encode(), (TEXT + "\x02").encode(), b"a\x01b\x02\x02c\x01\x01d"], words=(b"\x01", b"\x02", b"TAGS\x01", b"KEYS\x01")),
+    parser(
+        "properties",
+        property_text,
+        lambda: [TEXT.encode(), (TEXT + "\x02").encode(), b"a\x01b\x02\x02c\x01\x01d"],
+        words=(b"\x01", b"\x02", b"TAGS\x01", b"KEYS\x01"),
+    ),
     parser("records", records, some_records, RemoteProtocolError, ValueError, mutate=mended_record),
     parser("compression", expanded, some_bodies, BadRequest, ConfigError),
     parser("ha-stream", replication, some_chunks, RemoteProtocolError),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fuzz.target import parser
+from tests.wire.metaq1.test_commands import GOLDEN
+
 from metaq.errors import BadRequest, LocalProtocolError, RemoteProtocolError
 from metaq.model.transactions.metaq1 import transaction_key
 from metaq.wire.metaq1 import frame
 from metaq.wire.metaq1.commands import Reader, encode
-from tests.wire.metaq1.test_commands import GOLDEN
 
 WORDS = (b"put ", b"get ", b"offset ", b"sync ", b"transaction ", b"stats ", b"version ", b"quit", b"result ", b"value ", b"\r\n", b" ", b"TX:s:1", b"XID:7:6731:6231:uqA", b" COMMIT_ONE_PHASE ", b"null")  # fmt: skip
 
@@ -54,7 +55,12 @@ def data_file(data: bytes) -> None:
 
 def some_frames() -> list[bytes]:
     with_attribute = frame.frame(2, 1, frame.with_attribute("red", b"hello"))
-    return [frame.frame(1, 0, b"hello"), frame.frame(1, 0, b"") + with_attribute, with_attribute[:-2], frame.frame(3, 1, b"no")]
+    return [
+        frame.frame(1, 0, b"hello"),
+        frame.frame(1, 0, b"") + with_attribute,
+        with_attribute[:-2],
+        frame.frame(3, 1, b"no"),
+    ]
 
 
 def key(data: bytes) -> None:
@@ -67,7 +73,13 @@ KEYS = (b"TX:10.0.0.5-1373971200000-1:1", b"XID:7:6731:6231:uqA", b"XID:-1:::q",
 
 
 TARGETS = [
-    parser("metaq1-lines", lines, lambda: [line for line, _ in GOLDEN] + [b"".join(line for line, _ in GOLDEN[:6])], RemoteProtocolError, words=WORDS),
+    parser(
+        "metaq1-lines",
+        lines,
+        lambda: [line for line, _ in GOLDEN] + [b"".join(line for line, _ in GOLDEN[:6])],
+        RemoteProtocolError,
+        words=WORDS,
+    ),
     parser("metaq1-frames", data_file, some_frames, BadRequest),
     parser("metaq1-keys", key, lambda: KEYS, BadRequest, words=WORDS),
 ]

@@ -15,6 +15,7 @@ from fuzz.judged import MEMORY_BYTES
 from fuzz.target import Feed, Target
 from fuzz.targets import servers
 from fuzz.targets.frames import stream
+
 from metaq.testing.embedded import EmbeddedBroker
 from metaq.wire.command import Command, encode
 from metaq.wire.ha import encode_report
@@ -61,7 +62,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def process(port_of: Callable[[EmbeddedBroker, int, int], str], question: bytes) -> Callable[[], AbstractContextManager[Feed]]:
+def process(
+    port_of: Callable[[EmbeddedBroker, int, int], str], question: bytes
+) -> Callable[[], AbstractContextManager[Feed]]:
     """Opens a feed to one port of a broker and name server in a process.
 
     Args: port_of: (broker, its text port, its replication port) → address.
@@ -103,8 +106,8 @@ def process(port_of: Callable[[EmbeddedBroker, int, int], str], question: bytes)
 
 COMMAND = encode(Command(9999, 1))
 TARGETS = [
-    Target("process-broker", process(lambda broker, *_: broker.broker, COMMAND), servers.some_requests, mutate=stream, stretched=False, guided=False, slow=True),
-    Target("process-name-server", process(lambda broker, *_: broker.namesrv, COMMAND), servers.some_registrations, mutate=stream, stretched=False, guided=False, slow=True),
-    Target("process-text", process(lambda _, text, __: f"127.0.0.1:{text}", b"version 1\r\n"), servers.some_lines, mutate=servers.damaged_line, stretched=False, guided=False, slow=True),
-    Target("process-ha", process(lambda _, __, ha: f"127.0.0.1:{ha}", encode_report(0)), servers.some_reports, stretched=False, guided=False, slow=True),
+    Target("process-broker", process(lambda broker, *_: broker.broker, COMMAND), servers.some_requests, mutate=stream, stretched=False, guided=False, shares="broker", slow=True),
+    Target("process-name-server", process(lambda broker, *_: broker.namesrv, COMMAND), servers.some_registrations, mutate=stream, stretched=False, guided=False, shares="name-server", slow=True),
+    Target("process-text", process(lambda _, text, __: f"127.0.0.1:{text}", b"version 1\r\n"), servers.some_lines, mutate=servers.damaged_line, stretched=False, guided=False, shares="text", slow=True),
+    Target("process-ha", process(lambda _, __, ha: f"127.0.0.1:{ha}", encode_report(0)), servers.some_reports, stretched=False, guided=False, shares="ha-master", slow=True),
 ]  # fmt: skip

@@ -13,9 +13,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from fuzz import metaq1_commands, remoting_frames
 from fuzz.target import Feed, Target
 from fuzz.targets.frames import stream
+from tests.broker.support import open_broker
+from tests.servers.ha import test_session, test_slave
+from tests.servers.metaq1.support import TextClient, open_metaq1_server, settings
+from tests.servers.remoting.test_fuzz import SAMPLES
+from tests.servers.support import Client, open_server
+from tests.store.log.test_raw import raw_log
+from tests.store.support import message
+
+from fuzz import metaq1_commands, remoting_frames
 from metaq.clock import FakeClock
 from metaq.errors import RemoteProtocolError
 from metaq.namesrv.kv import KvTable
@@ -28,13 +36,6 @@ from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, encode
 from metaq.wire.files import KV_CONFIG
 from metaq.wire.ha import encode_head, encode_report
-from tests.broker.support import open_broker
-from tests.servers.ha import test_session, test_slave
-from tests.servers.metaq1.support import TextClient, open_metaq1_server, settings
-from tests.servers.remoting.test_fuzz import SAMPLES
-from tests.servers.support import Client, open_server
-from tests.store.log.test_raw import raw_log
-from tests.store.support import message
 
 PYTHON_ERROR = re.compile(r"^\w+(Error|Exception|Interrupt): ")
 """How the servers word an exception that nobody foresaw."""
@@ -42,14 +43,16 @@ ROUNDS = 1000
 """Inputs to one server: then it is closed, and a new one opened, so that its folder stays small."""
 
 
-def renewed(opened: Callable[[pathlib.Path], AbstractContextManager[Feed]], rounds: int = ROUNDS) -> Callable[[], AbstractContextManager[Feed]]:
+def renewed(
+    opened: Callable[[pathlib.Path], AbstractContextManager[Feed]], rounds: int = ROUNDS
+) -> Callable[[], AbstractContextManager[Feed]]:
     """Opens a feed over a server in a folder of its own, that is opened anew after so many inputs."""
 
     @contextlib.contextmanager
     def made() -> Iterator[Feed]:
         with contextlib.ExitStack() as stack:
             inner = contextlib.ExitStack()
-            stack.callback(lambda: inner.close())
+            stack.callback(inner.close)
             left, feed = 0, None
 
             def fed(data: bytes) -> None:
@@ -103,8 +106,17 @@ def broker(root: pathlib.Path) -> Iterator[Feed]:
 
 
 def some_requests() -> list[bytes]:
-    requests = [encode(Command(int(code), number, ext=dict(ext), body=body)) for number, (code, ext, body) in enumerate(SAMPLES)]
-    admin = [encode(Command(int(code), 1, ext={"topic": "orders", "queueId": "0", "offset": "0", "group": "G", "consumerGroup": "G"})) for code in RequestCode]
+    requests = [
+        encode(Command(int(code), number, ext=dict(ext), body=body)) for number, (code, ext, body) in enumerate(SAMPLES)
+    ]
+    admin = [
+        encode(
+            Command(
+                int(code), 1, ext={"topic": "orders", "queueId": "0", "offset": "0", "group": "G", "consumerGroup": "G"}
+            )
+        )
+        for code in RequestCode
+    ]
     return [*requests, *admin, b"".join(requests[:6])]
 
 
@@ -127,7 +139,9 @@ def name_server(root: pathlib.Path) -> Iterator[Feed]:
             for answer in client.answers():
                 assert not PYTHON_ERROR.match(answer.remark or ""), answer.remark
             client.session.connection_lost("fuzzed")
-        assert [code for code, _ in remoting_frames.neighbours_answers(neighbour)] == [code for code, _ in expected], "the neighbour noticed"
+        assert [code for code, _ in remoting_frames.neighbours_answers(neighbour)] == [code for code, _ in expected], (
+            "the neighbour noticed"
+        )
 
     yield feed
 
@@ -141,7 +155,11 @@ def some_registrations() -> list[bytes]:
 
 @contextlib.contextmanager
 def text(root: pathlib.Path) -> Iterator[Feed]:
-    options = {"max_transfer_size": metaq1_commands.FRAME_MAX, "unflush_threshold": 1 << 30, "flush_tx_log_at_commit": 0}
+    options = {
+        "max_transfer_size": metaq1_commands.FRAME_MAX,
+        "unflush_threshold": 1 << 30,
+        "flush_tx_log_at_commit": 0,
+    }
     with open_metaq1_server(root, metaq1=settings({"test": 3}, **options)) as (_, server):
         neighbour = TextClient(server)
 
@@ -162,7 +180,10 @@ def text(root: pathlib.Path) -> Iterator[Feed]:
 
 def some_lines() -> list[bytes]:
     chance = random.Random(1)
-    return [b"".join(metaq1_commands.encode(metaq1_commands.line(chance)) for _ in range(count)) for count in (1, 1, 1, 1, 2, 3, 5, 8) * 4]
+    return [
+        b"".join(metaq1_commands.encode(metaq1_commands.line(chance)) for _ in range(count))
+        for count in (1, 1, 1, 1, 2, 3, 5, 8) * 4
+    ]
 
 
 def damaged_line(chance: random.Random, data: bytes) -> bytes:
@@ -194,7 +215,9 @@ def master(root: pathlib.Path) -> Iterator[Feed]:
 
 
 def some_reports() -> list[bytes]:
-    return [encode_report(end) for end in (0, 1, 300, 1 << 62, -1)] + [encode_report(0) + encode_report(0) + encode_report(500)]
+    return [encode_report(end) for end in (0, 1, 300, 1 << 62, -1)] + [
+        encode_report(0) + encode_report(0) + encode_report(500)
+    ]
 
 
 @contextlib.contextmanager
@@ -206,7 +229,10 @@ def slave() -> Iterator[Feed]:
         def feed(data: bytes) -> None:
             nonlocal number
             number += 1
-            with tempfile.TemporaryDirectory(dir=name) as folder, open_broker(pathlib.Path(folder), FakeClock(), leading=False, broker_id=1) as broker:
+            with (
+                tempfile.TemporaryDirectory(dir=name) as folder,
+                open_broker(pathlib.Path(folder), FakeClock(), leading=False, broker_id=1) as broker,
+            ):
                 one = test_slave.Slave(broker, loop)
                 waiting = b""
                 for piece in cuts(data):
@@ -225,12 +251,19 @@ def some_chunks() -> list[bytes]:
                 made.appender.put([message("orders", 0, b"%d" % number * 20, tag="a", key="k")])
             end = made.store.log.end
         log = raw_log(pathlib.Path(folder), 0, end)
-    return [encode_head(0, len(log)) + log, encode_head(0, 0), encode_head(0, 100) + log[:100] + encode_head(100, len(log) - 100) + log[100:], encode_head(7, 5) + b"hello"]
+    return [
+        encode_head(0, len(log)) + log,
+        encode_head(0, 0),
+        encode_head(0, 100) + log[:100] + encode_head(100, len(log) - 100) + log[100:],
+        encode_head(7, 5) + b"hello",
+    ]
 
 
 TARGETS = [
     Target("broker", renewed(broker), some_requests, (RemoteProtocolError,), stream, stretched=False),
-    Target("name-server", renewed(name_server, 5000), some_registrations, (RemoteProtocolError,), stream, stretched=False),
+    Target(
+        "name-server", renewed(name_server, 5000), some_registrations, (RemoteProtocolError,), stream, stretched=False
+    ),
     Target("text", renewed(text), some_lines, (), damaged_line, stretched=False),
     Target("ha-master", renewed(master), some_reports, (RemoteProtocolError,), stretched=False),
     Target("ha-slave", slave, some_chunks, (RemoteProtocolError,), stretched=False, slow=True),

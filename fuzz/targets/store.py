@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from random import Random
 
 from fuzz.target import Feed, Target
+from tests.store.support import START_MS, open_store, put, read_all
+
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, StoreError
 from metaq.store.offline.reader import StoreReader
-from tests.store.support import START_MS, open_store, put, read_all
 
 EDIT = struct.Struct(">BBHB")
 """(file, way, place, bytes): an edit of one file, the bytes behind it. A byte before all edits: its lowest bit says that the broker
@@ -84,13 +85,37 @@ def opened() -> Iterator[Feed]:
 
 def an_edit(chance: Random, data: bytes) -> bytes:
     """One more edit, or a changed one."""
-    piece = chance.choice((b"\0" * 8, b"\xff" * 4, b"\x7f\xff\xff\xff", b"\x80", chance.randbytes(chance.randrange(1, 24)), b"{}", b"[" * 200))
-    more = EDIT.pack(chance.randrange(256), chance.choice((0, 0, 0, 0, 2, 3, 4, 5)), chance.randrange(1 << chance.choice((4, 8, 14, 16))), len(piece)) + piece
+    piece = chance.choice(
+        (
+            b"\0" * 8,
+            b"\xff" * 4,
+            b"\x7f\xff\xff\xff",
+            b"\x80",
+            chance.randbytes(chance.randrange(1, 24)),
+            b"{}",
+            b"[" * 200,
+        )
+    )
+    more = (
+        EDIT.pack(
+            chance.randrange(256),
+            chance.choice((0, 0, 0, 0, 2, 3, 4, 5)),
+            chance.randrange(1 << chance.choice((4, 8, 14, 16))),
+            len(piece),
+        )
+        + piece
+    )
     return bytes([chance.randrange(2)]) + data[1:200] * (chance.random() < 0.3) + more
 
 
 def seeds() -> list[bytes]:
-    return [b"\0", b"\1", *(bytes([killed]) + EDIT.pack(file, 0, 4, 4) + b"\xff" * 4 for file in range(12) for killed in (0, 1))]
+    return [
+        b"\0",
+        b"\1",
+        *(bytes([killed]) + EDIT.pack(file, 0, 4, 4) + b"\xff" * 4 for file in range(12) for killed in (0, 1)),
+    ]
 
 
-TARGETS = [Target("store", opened, seeds, (StoreError, ConfigError), an_edit, bytes_max=400, stretched=False, slow=True)]
+TARGETS = [
+    Target("store", opened, seeds, (StoreError, ConfigError), an_edit, bytes_max=400, stretched=False, slow=True)
+]

@@ -36,7 +36,7 @@ LANE_TESTS = (
     "tests/servers/remoting/test_pull.py", "tests/servers/remoting/test_send.py", "tests/servers/remoting/test_bad_input.py",
 )  # fmt: skip
 FUZZERS = ("pulls", "appended_parts", "given_back")
-"""Those of the compiled extension itself. Those of whole servers are in tests/fuzz."""
+"""Those of the compiled extension itself. Those of whole servers and of parsers are in tests/fuzz."""
 
 
 class Missing(Exception):
