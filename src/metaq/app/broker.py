@@ -244,7 +244,7 @@ async def start_broker(
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     acl, credentials = _access_control(options)
-    front = _front(options, metaq1, name_servers, servers)
+    front = _front(options, metaq1, name_servers, servers, credentials)
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
     await front.serving.bind()
     try:
@@ -273,14 +273,15 @@ def _front(
     metaq1: Metaq1Settings | None,
     name_servers: Sequence[str],
     more: Sequence[Server[BrokerServices]],
+    credentials: Credentials | None,
 ) -> Front:
-    """Make the protocol servers of the options, with `more`, and the registrations."""
+    """Make the protocol servers of the options, with `more`, and the registrations, which are signed with `credentials`."""
     limits = listen_limits(options)
     budget = Budget(limits)  # one for all servers: what counts is the memory of the process
     remoting = remoting_server(options, limits, budget)
     replication = replication_server(options, lambda: remoting.port, limits, budget)
     servers: list[Server[BrokerServices]] = [remoting, replication]
-    announced = NameServerRegistration(name_servers, _name(options), remoting, replication)
+    announced = NameServerRegistration(name_servers, _name(options), remoting, replication, credentials)
     registrations: list[Registration] = [announced]
     if metaq1 is not None:
         from metaq.servers.metaq1.server import metaq1_server  # only where it is served: see `Metaq1Service`

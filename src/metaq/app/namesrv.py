@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pathlib
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metaq.app.configuration import listen_limits
 from metaq.app.serving import Serving
@@ -20,6 +20,9 @@ from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.wire.files import KV_CONFIG
 
+if TYPE_CHECKING:
+    from metaq.app.acl_files import AclWatch
+
 EXPIRY_SECONDS: Final = 10.0
 """Interval of the search for expired leases, as in RocketMQ."""
 
@@ -29,8 +32,10 @@ KV_FILE_DEFAULT: Final = "~/namesrv/kvConfig.json"
 class RunningNamesrv:
     """A name server whose KV file is read. Made by `start_namesrv`."""
 
-    def __init__(self, address: str, serving: Serving[NameService], service: NameService) -> None:
-        self.address, self._serving, self._service = address, serving, service
+    def __init__(
+        self, address: str, serving: Serving[NameService], service: NameService, acl: AclWatch | None = None
+    ) -> None:
+        self.address, self._serving, self._service, self._acl = address, serving, service, acl
         self.settings = {"namesrv": service.settings}
         self.metaq1 = self.reloading = self.again = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
@@ -50,16 +55,20 @@ class RunningNamesrv:
 
     async def accept(self) -> None:
         """Let clients in. Raises ConfigError: another process took the port in the meantime."""
+        if self._acl is not None:
+            self._acl.start()
         await self._serving.start(self._service)
 
     async def close(self) -> None:
         self._timer.cancel()
+        if self._acl is not None:
+            self._acl.stop()
         await self._serving.close()
         self._service.close()
 
 
 async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Disk | None = None) -> RunningNamesrv:
-    """Start a name server. Raises ConfigError: its port is taken or its KV file cannot be read.
+    """Start a name server. Raises ConfigError: its port is taken, or its KV file or one of accounts cannot be read.
 
     Args:
         options: copied.
@@ -72,17 +81,23 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
     def call_soon(work: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(work)
 
+    acl: AclWatch | None = None
+    if options.acl_enable:
+        from metaq.app.acl_files import acl_watch  # only where it is wanted: it loads a reader of YAML
+
+        acl = acl_watch(options, call_soon)
+    access = acl.access if acl is not None else None
     kv = KvTable(TableFile(BackgroundFile(_kv_file(options, disk)), KV_CONFIG), clock, call_soon)
     service = NameService(options, clock, kv)
     server: PeerServer[NameService] = PeerServer(
         "remoting",
         (options.bind_address, options.listen_port),
         listen_limits(options),
-        lambda service, _: NamesrvServer(service),
+        lambda service, server: NamesrvServer(service, access, server.address),
     )
     serving = Serving([server])
     await serving.bind()
-    running = RunningNamesrv(server.address, serving, service)
+    running = RunningNamesrv(server.address, serving, service, acl)
     try:
         await running.accept()
     except BaseException:

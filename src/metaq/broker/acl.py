@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from metaq.broker.gatekeeper import Gatekeeper
 from metaq.model.access import Action, Caller
 from metaq.model.acl.accounts import AclRules
 from metaq.model.acl.changes import AclChange
-from metaq.model.acl.judgement import admit, admitted, authorise, needed
+from metaq.model.acl.judgement import Denied, admit, admitted, authorise, needed
 from metaq.model.acl.secret import Secret
 from metaq.saved import Pending
 
@@ -36,9 +36,18 @@ class AccessControl:
         rules: those at the start.
         files: where they come from; None: they cannot be changed by requests.
         compatible: whether any account may what RocketMQ asks no right for.
+        open_to_all: actions that need not even an account.
     """
 
-    def __init__(self, rules: AclRules, files: AccountFiles | None = None, *, compatible: bool = False) -> None:
+    def __init__(
+        self,
+        rules: AclRules,
+        files: AccountFiles | None = None,
+        *,
+        compatible: bool = False,
+        open_to_all: Iterable[Action] = (),
+    ) -> None:
+        self._open: Final = frozenset(open_to_all)
         self._rules = rules
         self.files: Final = files
         self.gatekeeper: Final = Gatekeeper(self._authorise, self._trusts, compatible=compatible)
@@ -60,15 +69,24 @@ class AccessControl:
             access_key: of the request; "" if it has none.
             signed: whether the request's signature is right by the given secret. Asked once at most.
         """
+        if self._open and not access_key and self._rules.white.find(caller.address) is None:
+            return caller  # nobody is proven: what is not open is refused
         admission = admit(self._rules, caller.address, access_key, signed)
         return replace(caller, identity=admission.identity)
 
     def _authorise(self, caller: Caller, action: Action, resource: str) -> None:
+        if action in self._open:
+            return
         admission = admitted(self._rules, caller.address, caller.identity)
         if admission is None:
-            # Of no account, or of one that is gone: what `admit` raises says which. A white list that has come since a
-            # connection's only judgement counts for its next signed or unsigned request, not for this one.
-            admission = admit(self._rules, caller.address, caller.identity, _unsigned)
+            # Of no account, or of one that is gone: what `admit` raises says which.
+            admit(self._rules, caller.address, caller.identity, _unsigned)
+            # A white list has the address, which this caller was not identified by: its next request counts by it. Not this
+            # one, since the verdict would be kept for all unidentified callers, from any address.
+            raise Denied(
+                "No accessKey is configured",
+                "the request was judged before its address was in a white list: send it again",
+            )
         # Requests that change settings name themselves: their resource is what RocketMQ calls the request code.
         authorise(admission, [needed(action, resource)], resource)
 
