@@ -146,6 +146,11 @@ class BrokerOptions(OptionTable):
         low=0,
         high=65535,
     )
+    ha_allowed_addresses: str = option(
+        "",
+        "Addresses that may copy the log, `,`-separated, as in globalWhiteRemoteAddresses; nobody else may then. With aclEnable also "
+        "those of white lists, and of slaves that sign (aclCredentials). Empty without aclEnable: everybody.",
+    )
     ha_master_address: str | None = option(
         None, "Of a slave: where its master sends copies, `host:port`; by default what the name servers say."
     )

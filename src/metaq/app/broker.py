@@ -24,8 +24,9 @@ from metaq.broker.environment import Environment
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock, SteadyTime
-from metaq.errors import StoreFailed
+from metaq.errors import ConfigError, Refused, StoreFailed
 from metaq.log import RateLimitedLog
+from metaq.model.acl.changes import patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
 from metaq.net.address import join_address, local_address
@@ -241,6 +242,10 @@ async def start_broker(
     """
     options, store_options = options.replace(), store_options.replace()
     check_role(options, metaq1)
+    try:
+        patterns_of(options.ha_allowed_addresses)
+    except Refused as refused:
+        raise ConfigError(f"haAllowedAddresses: {refused.text}") from None
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     acl, credentials = _access_control(options)

@@ -393,8 +393,12 @@ def _check_address(
     if has_accounts and section == "namesrv":
         return []
     if has_accounts:
-        text = f"the broker listens on {address}: accounts guard its port for clients, not haListenPort, where whoever connects gets "
-        return [f"{text}a copy of the log: guard that one by a firewall"]
+        return [
+            (
+                f"the broker listens on {address}: accounts guard its port for clients, and addresses that of slaves (haListenPort); "
+                "nothing is encrypted: guard both by a firewall"
+            )
+        ]
     if not (everywhere or insecure):
         raise ConfigError(
             f"listening on {address} lets everybody who can reach this machine read, write and delete, for there is no"
