@@ -43,6 +43,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
     NamesrvOptions: (
         "namesrv/",
         "servers/remoting/namesrv.py",
+        "app/acl_files.py",
         "app/namesrv.py",
         "app/configuration.py",
         "app/runtime.py",

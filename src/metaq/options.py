@@ -154,6 +154,11 @@ class BrokerOptions(OptionTable):
         low=0,
         high=65535,
     )
+    ha_allowed_addresses: str = option(
+        "",
+        "Addresses that may copy the log, `,`-separated, as in globalWhiteRemoteAddresses; nobody else may then. With aclEnable also "
+        "those of white lists, and of slaves that sign (aclCredentials). Empty without aclEnable: everybody.",
+    )
     ha_master_address: str | None = option(
         None, "Of a slave: where its master sends copies, `host:port`; by default what the name servers say."
     )
@@ -484,7 +489,18 @@ class NamesrvOptions(OptionTable):
     remote_administration_enable: bool = option(
         False,
         "Let other machines change routes, write permissions and the KV configuration, too (`metaq topic delete`, mqadmin); "
-        "on with --insecure. A name server has no accounts.",
+        "on with --insecure. With aclEnable, accounts with `admin` may, and nobody else.",
+    )
+    acl_enable: bool = option(
+        False,
+        "Register brokers and change routes for accounts with `admin` only, and look up for any account (docs/security.md). In a "
+        "broker.conf that `metaq up` reads, `aclEnable` is the broker's.",
+    )
+    acl_path: str | None = option(
+        None, "The file of accounts, as that of a broker; both may have the same one. By default as there."
+    )
+    acl_lookups_open: bool = option(
+        False, "With aclEnable, answer look-ups of routes, clusters and topics to everybody, signed or not."
     )
     broker_lease_ms: int = option(120_000, "A broker that was not heard of for this long is dropped.", low=1000)
     log_level: str = option(

@@ -132,18 +132,43 @@ def test_a_slave_that_signs_follows_the_tables_of_its_master(tmp_path) -> None:
     asyncio.run(asyncio.wait_for(act(), PATIENCE))
 
 
-def test_a_slave_that_does_not_sign_is_refused_and_says_so(tmp_path, caplog) -> None:
-    """Its log follows, since the replication port asks for no account; its tables do not."""
+def test_a_slave_that_does_not_sign_copies_nothing_and_both_say_why(tmp_path, caplog) -> None:
+    """Neither tables nor log. In haAllowedAddresses, as a slave of RocketMQ must be, its log follows."""
 
-    async def act() -> None:
-        unsigned = {**guarded(tmp_path), "acl_credentials": None}
-        async with opened(tmp_path, slave_options=unsigned, **unsigned) as pair:
+    async def act(allowed: str) -> None:
+        root = tmp_path / (allowed or "none")
+        root.mkdir()
+        unsigned = {**guarded(root), "acl_credentials": None, "ha_allowed_addresses": allowed}
+        caplog.clear()
+        async with opened(root, slave_options=unsigned, **unsigned) as pair:
             assert await asyncio.to_thread(outcomes, pair.master.address) == ["0", "refused", "refused", "refused"]
             await until(lambda: "No accessKey is configured" in caplog.text)
-            await pair.same()
+            if allowed:
+                await pair.same()
+            else:
+                await until(lambda: "nobody at 127.0.0.1 has proven to be a broker" in caplog.text)
+                assert pair.leader.replicas.count == 0
+                assert pair.follower.store.log.end == 0
             assert "orders" not in pair.follower.topics.table
 
+    for allowed in ("", "10.0.0.1, 127.0.0.*"):
+        asyncio.run(asyncio.wait_for(act(allowed), PATIENCE))
+
+
+def test_only_addresses_of_the_list_copy_the_log_where_there_are_no_accounts(tmp_path, caplog) -> None:
+    """A list that cannot be read stops the start, before anything is touched."""
+
+    async def act() -> None:
+        async with opened(tmp_path, ha_allowed_addresses="10.0.0.1") as pair:
+            await asyncio.to_thread(exchange, pair.master.address, [send()])
+            await until(lambda: "127.0.0.1 is not in haAllowedAddresses" in caplog.text)
+            assert pair.follower.store.log.end == 0
+
     asyncio.run(asyncio.wait_for(act(), PATIENCE))
+    table, store = options(tmp_path / "other", tmp_path)
+    with pytest.raises(ConfigError, match=r"haAllowedAddresses: .*10\.0\.0\.300"):
+        asyncio.run(start_broker(table.replace(acl_enable=False, ha_allowed_addresses="10.0.0.300"), store))
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_brokers_questions_to_others_are_signed(tmp_path) -> None:

@@ -95,3 +95,23 @@ def test_a_request_about_neither_topic_nor_group_needs_an_account() -> None:
     assert access.gatekeeper.allows(ann, Action.OBSERVE, "")
     assert not access.gatekeeper.allows(FAR, Action.OBSERVE, "")
     assert not access.gatekeeper.allows(ann, Action.SUBSCRIBE, "HEART_BEAT")
+
+
+def test_a_white_listed_address_that_was_not_identified_opens_nothing_for_others() -> None:
+    """Verdicts are kept for all who are not identified, from wherever they come."""
+    access = AccessControl(rules(ANN, white="10.0.0.1"))
+    assert not sends(access, OFFICE)
+    assert not sends(access, FAR)
+    assert sends(access, known(access, OFFICE, ""))
+    assert not sends(access, FAR)
+
+
+def test_what_is_open_to_all_needs_no_account_and_everything_else_does() -> None:
+    """A signature that is there is looked at all the same."""
+    access = AccessControl(rules(ANN, white="10.0.0.1"), open_to_all=[Action.OBSERVE])
+    far = access.identify(FAR, "", lambda _secret: False)
+    assert access.gatekeeper.allows(far, Action.OBSERVE, "")
+    assert not sends(access, far)
+    assert sends(access, known(access, OFFICE, ""))
+    with pytest.raises(Denied, match="Check signature failed"):
+        access.identify(FAR, "account-ann", lambda _secret: False)

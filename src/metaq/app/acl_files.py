@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import logging
+import os
 import pathlib
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from metaq.app.configuration import ACL_FILE
@@ -16,10 +18,11 @@ from metaq.broker.acl import AccessControl
 from metaq.clock import SYSTEM, Clock
 from metaq.durable import write_secret
 from metaq.errors import ConfigError, Reason, Refused, shortage
+from metaq.model.access import Action
 from metaq.model.acl.accounts import AclFile, AclRules, reading_order
 from metaq.model.acl.changes import AclChange, changed
 from metaq.model.acl.secret import Credentials
-from metaq.options import MIB, BrokerOptions
+from metaq.options import MIB, BrokerOptions, NamesrvOptions
 from metaq.saved import Pending
 from metaq.wire.acl import reading, writing
 
@@ -75,6 +78,16 @@ class AclFiles:
             )
         return AclRules({path: reading.read(_content(path), path) for path in reading_order(main, marks)})
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other servers of this machine that have the same files from changing them. Raises OSError."""
+        folder = os.open(self.main.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+
     def save(self, path: str, wanted: AclFile) -> None:
         """Put a file on the disk as it is wanted; what is not changed in its text stays. Raises ConfigError, OSError.
 
@@ -107,6 +120,7 @@ class AclWatch:
         call_soon: brings a call from another thread to the event loop, where the rules are changed.
         clock: of data versions.
         compatible: whether any account may what RocketMQ asks no right for.
+        open_to_all: actions that need not even an account.
     Raises:
         ConfigError: the files cannot be read as they are at the start.
     """
@@ -118,11 +132,14 @@ class AclWatch:
         clock: Clock = SYSTEM,
         *,
         compatible: bool = False,
+        open_to_all: Iterable[Action] = (),
     ) -> None:
         self._files, self._call_soon, self._clock = files, call_soon, clock
         self._marks: Marks | None = files.marks()
         self._why = ""
-        self.access: Final = AccessControl(files.read(self._marks), self, compatible=compatible)
+        self.access: Final = AccessControl(
+            files.read(self._marks), self, compatible=compatible, open_to_all=open_to_all
+        )
         _warn(self.access.rules)
         if compatible:
             log.warning("%s", OPEN)
@@ -189,12 +206,13 @@ class AclWatch:
 
     def _saved(self, change: AclChange) -> AclRules:
         """Save a change, and return the rules by all files then. Raises Refused, ConfigError and OSError: nothing is changed."""
-        marks = self._files.marks()
-        rules = self._files.read(marks)  # not those in force: a file may have been changed by hand since
-        for path, wanted in changed(rules, self.main, change, self._clock.now_ms()).items():
-            self._files.save(path, wanted)
-        self._marks = self._files.marks()
-        return self._files.read(self._marks)
+        with self._files.locked():
+            marks = self._files.marks()
+            rules = self._files.read(marks)  # not those in force: a file may have been changed by hand since
+            for path, wanted in changed(rules, self.main, change, self._clock.now_ms()).items():
+                self._files.save(path, wanted)
+            self._marks = self._files.marks()
+            return self._files.read(self._marks)
 
     # -- changes by hand
     def look(self) -> None:
@@ -251,12 +269,14 @@ def _warn(rules: AclRules) -> None:
         log.warning("%s", warning)
 
 
-def acl_watch(options: BrokerOptions, call_soon: Callable[[Callable[[], None]], None]) -> AclWatch:
+def acl_watch(options: BrokerOptions | NamesrvOptions, call_soon: Callable[[Callable[[], None]], None]) -> AclWatch:
     """Return the access control that the options ask for. Raises ConfigError."""
     if not options.acl_path:
         raise ConfigError(f"aclEnable=true needs aclPath, the path of a {ACL_FILE}")
     files = AclFiles(pathlib.Path(options.acl_path).expanduser())
-    return AclWatch(files, call_soon, compatible=options.acl_compatible)
+    if isinstance(options, BrokerOptions):
+        return AclWatch(files, call_soon, compatible=options.acl_compatible)
+    return AclWatch(files, call_soon, open_to_all=[Action.OBSERVE] if options.acl_lookups_open else [])
 
 
 def credentials_of(options: BrokerOptions) -> Credentials | None:

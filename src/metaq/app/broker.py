@@ -26,8 +26,9 @@ from metaq.broker.environment import Environment
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock, SteadyTime
-from metaq.errors import StoreFailed
+from metaq.errors import ConfigError, Refused, StoreFailed
 from metaq.log import RateLimitedLog
+from metaq.model.acl.changes import patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
 from metaq.net.address import join_address
@@ -253,12 +254,16 @@ async def start_broker(
     """
     options, store_options = options.replace(), store_options.replace()
     check_role(options, metaq1)
+    try:
+        patterns_of(options.ha_allowed_addresses)
+    except Refused as refused:
+        raise ConfigError(f"haAllowedAddresses: {refused.text}") from None
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     check_addresses(options)
     acl, credentials = _access_control(options)
     running_tls = tls_of(tls, asyncio.get_running_loop().call_soon_threadsafe)
-    front = _front(options, metaq1, name_servers, servers, running_tls)
+    front = _front(options, metaq1, name_servers, servers, credentials, running_tls)
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
     await front.serving.bind()
     try:
@@ -291,9 +296,10 @@ def _front(
     metaq1: Metaq1Settings | None,
     name_servers: Sequence[str],
     more: Sequence[Server[BrokerServices]],
+    credentials: Credentials | None,
     tls: RunningTls | None,
 ) -> Front:
-    """Make the protocol servers of the options, with `more`, and the registrations."""
+    """Make the protocol servers of the options, with `more`, and the registrations, which are signed with `credentials`."""
     ports = tls.server if tls is not None else None
     limits = listen_limits(options)
     budget = Budget(limits)  # one for all servers: what counts is the memory of the process
@@ -303,7 +309,7 @@ def _front(
     )
     servers: list[Server[BrokerServices]] = [remoting, replication]
     announced = NameServerRegistration(
-        name_servers, _name(options), remoting, replication, tls.client if tls is not None else None
+        name_servers, _name(options), remoting, replication, credentials, tls.client if tls is not None else None
     )
     registrations: list[Registration] = [announced]
     if metaq1 is not None:

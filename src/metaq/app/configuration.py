@@ -111,6 +111,7 @@ _ROCKETMQ_ONLY: Final = (
     | PROMISES.keys()
 )
 """Keys of RocketMQ 4.9.8's broker, store, network and name server that have no effect here."""
+_ACCOUNTS: Final = frozenset({"aclEnable", "aclPath"})
 
 
 # ---- files ------------------------------------------------------------------------------------------------------
@@ -273,14 +274,17 @@ def load(
     for section, given in (flags or {}).items():
         values[section] |= {key: value for key, value in given.items() if value is not None}
     everywhere = rocketmq or server_ini is not None
-    guarded = "broker" in serving and BrokerOptions.read(values["broker"], file or "")[0].acl_enable
-    if guarded:
-        values["broker"].setdefault("acl_path", acl_path(file, environment if environment is not None else os.environ))
+    guarded = {
+        section
+        for section, table in (("broker", BrokerOptions), ("namesrv", NamesrvOptions))
+        if section in serving and table.read(values[section], file or "")[0].acl_enable
+    }
+    for section in guarded:
+        values[section].setdefault("acl_path", acl_path(file, environment if environment is not None else os.environ))
     for section in serving:
         if "bind_address" in SECTIONS[section].spellings():
-            has_accounts = guarded and section == "broker"
             warnings += _check_address(
-                section, values[section], everywhere=everywhere, insecure=insecure, has_accounts=has_accounts
+                section, values[section], everywhere=everywhere, insecure=insecure, has_accounts=section in guarded
             )
             for host, _ in listeners_of(str(values[section].get("listeners") or "")).values():
                 warnings += _check_address(
@@ -292,7 +296,7 @@ def load(
     if metaq1.enable:
         from metaq.app import identity, partition_sections  # here and not above: a broker without 1.x goes without
 
-        if guarded:
+        if "broker" in guarded:
             warnings.append(
                 "clients of MetaQ 1.x cannot sign what they ask for: with aclEnable=true they are answered 403"
             )
@@ -395,6 +399,8 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
     for key, value in parsed.pairs[""].items():
         refuse(key, value, parsed.path, foreign=True)
         takers = [section for section in serving if key in SECTIONS[section].spellings()]
+        if key in _ACCOUNTS and "broker" in takers:
+            takers = ["broker"]  # RocketMQ's name server has none: its broker.conf means the broker
         for section in takers:
             _take(values[section], SECTIONS[section], {key: value}, parsed.path)
         if not takers and key in _ROCKETMQ_ONLY:
@@ -427,13 +433,19 @@ def _check_address(
     address = str(values.setdefault("bind_address", EVERYWHERE if everywhere else LOOPBACK))
     if address == "localhost" or is_loopback(address):
         return []
+    if has_accounts and section == "namesrv":
+        return []
     if has_accounts:
-        text = f"the broker listens on {address}: accounts guard its port for clients, not haListenPort, where whoever connects gets "
-        return [f"{text}a copy of the log: guard that one by a firewall"]
+        return [
+            (
+                f"the broker listens on {address}: accounts guard its port for clients, and addresses that of slaves (haListenPort); "
+                "nothing is encrypted: guard both by a firewall"
+            )
+        ]
     if not (everywhere or insecure):
         raise ConfigError(
             f"listening on {address} lets everybody who can reach this machine read, write and delete, for there is no"
-            " access control: add --insecure if that is meant, or listen on 127.0.0.1; a broker has accounts with aclEnable=true"
+            " access control: add --insecure if that is meant, or listen on 127.0.0.1; with aclEnable=true there are accounts"
         )
     what = {"broker": "broker", "namesrv": "name server"}[section]
     return [f"the {what} listens on {address} without access control: guard its port by a firewall"]

@@ -24,7 +24,9 @@ from metaq.tls_options import NO_TLS, TlsOptions
 from metaq.wire.files import KV_CONFIG
 
 if TYPE_CHECKING:
+    from metaq.app.acl_files import AclWatch
     from metaq.app.tls.running import RunningTls
+    from metaq.broker.acl import AccessControl
     from metaq.net.tls.server import ServerTls
 
 EXPIRY_SECONDS: Final = 10.0
@@ -41,12 +43,13 @@ class RunningNamesrv:
         address: str,
         serving: Serving[NameService],
         service: NameService,
+        acl: AclWatch | None = None,
         tls: RunningTls | None = None,
         tls_options: TlsOptions = NO_TLS,
     ) -> None:
         self.address, self.addresses, self._serving, self._service = address, serving.addresses, serving, service
         """`addresses`: those of the named listeners are under `remoting NAME`."""
-        self._tls = tls
+        self._acl, self._tls = acl, tls
         self.settings = {"namesrv": service.settings, TLS: Settings(tls_options)}
         self.metaq1 = self.reloading = self.again = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
@@ -66,12 +69,16 @@ class RunningNamesrv:
 
     async def accept(self) -> None:
         """Let clients in. Raises ConfigError: another process took the port in the meantime."""
+        if self._acl is not None:
+            self._acl.start()
         if self._tls is not None:
             self._tls.start()
         await self._serving.start(self._service)
 
     async def close(self) -> None:
         self._timer.cancel()
+        if self._acl is not None:
+            self._acl.stop()
         await self._serving.close()
         if self._tls is not None:
             self._tls.stop()
@@ -81,7 +88,7 @@ class RunningNamesrv:
 async def start_namesrv(
     options: NamesrvOptions, clock: Clock = SYSTEM, disk: Disk | None = None, tls: TlsOptions = NO_TLS
 ) -> RunningNamesrv:
-    """Start a name server. Raises ConfigError: its port is taken, its KV file or one of TLS cannot be used.
+    """Start a name server. Raises ConfigError: its port is taken, or its KV file, or one of accounts or TLS, cannot be used.
 
     Args:
         options: copied.
@@ -95,6 +102,12 @@ async def start_namesrv(
     def call_soon(work: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(work)
 
+    acl: AclWatch | None = None
+    if options.acl_enable:
+        from metaq.app.acl_files import acl_watch  # only where it is wanted: it loads a reader of YAML
+
+        acl = acl_watch(options, call_soon)
+    access = acl.access if acl is not None else None
     running_tls = tls_of(tls, call_soon)
     server_tls = running_tls.server if running_tls is not None else None
     kv = KvTable(TableFile(BackgroundFile(_kv_file(options, disk)), KV_CONFIG), clock, call_soon)
@@ -103,12 +116,12 @@ async def start_namesrv(
         "remoting",
         (options.bind_address, options.listen_port),
         listen_limits(options),
-        lambda service, _: NamesrvServer(service),
+        lambda service, server: NamesrvServer(service, access, server.address),
         tls=server_tls,
     )
-    serving = Serving([server, *_named(options, server_tls)])
+    serving = Serving([server, *_named(options, access, server_tls)])
     await serving.bind()
-    running = RunningNamesrv(server.address, serving, service, running_tls, tls)
+    running = RunningNamesrv(server.address, serving, service, acl, running_tls, tls)
     try:
         await running.accept()
     except BaseException:
@@ -117,11 +130,13 @@ async def start_namesrv(
     return running
 
 
-def _named(options: NamesrvOptions, tls: ServerTls | None) -> list[PeerServer[NameService]]:
+def _named(
+    options: NamesrvOptions, access: AccessControl | None, tls: ServerTls | None
+) -> list[PeerServer[NameService]]:
     """Make the servers of `listeners`, not bound yet. Raises ConfigError."""
 
     def sessions(name: str) -> Callable[[NameService, PeerServer[NameService]], NamesrvServer]:
-        return lambda service, _: NamesrvServer(service, name)
+        return lambda service, server: NamesrvServer(service, access, server.address, name)
 
     limits = listen_limits(options)
     return [

@@ -12,6 +12,7 @@ from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
 from metaq.model import DataVersion, TopicConfig
+from metaq.model.acl.secret import Credentials
 from metaq.model.topics.registration import BrokerIdentity, Registered
 from metaq.net.address import join_address
 from metaq.options import Metaq1Options
@@ -45,6 +46,7 @@ class NameServerRegistration:
         name: the broker's.
         server: the one whose address clients get.
         replication: the one whose address slaves get.
+        credentials: what registrations are signed with; None: they are not signed.
         tls: how it connects to the name servers; None: without TLS.
     """
 
@@ -54,9 +56,10 @@ class NameServerRegistration:
         name: str,
         server: PeerServer[BrokerServices],
         replication: PeerServer[BrokerServices],
+        credentials: Credentials | None = None,
         tls: ClientTls | None = None,
     ) -> None:
-        self._tls = tls
+        self._credentials, self._tls = credentials, tls
         self.name_servers, self._name, self._server, self._replication = name_servers, name, server, replication
         self.master = Registered()
         """What the name servers have told last of this broker's master."""
@@ -107,7 +110,7 @@ class NameServerRegistration:
         def lost(address: str) -> None:
             registrar.lost(address)
 
-        self._transport = Transport(on_lost=lost, tls=self._tls)
+        self._transport = Transport(on_lost=lost, credentials=self._credentials, tls=self._tls)
         registrar = self._registrar = Registrar(
             self._transport,
             self.name_servers,

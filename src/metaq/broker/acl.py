@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -36,9 +36,18 @@ class AccessControl:
         rules: those at the start.
         files: where they come from; None: they cannot be changed by requests.
         compatible: whether any account may what RocketMQ asks no right for.
+        open_to_all: actions that need not even an account.
     """
 
-    def __init__(self, rules: AclRules, files: AccountFiles | None = None, *, compatible: bool = False) -> None:
+    def __init__(
+        self,
+        rules: AclRules,
+        files: AccountFiles | None = None,
+        *,
+        compatible: bool = False,
+        open_to_all: Iterable[Action] = (),
+    ) -> None:
+        self._open: Final = frozenset(open_to_all)
         self._rules = rules
         self.files: Final = files
         self.gatekeeper: Final = Gatekeeper(self._authorise, self._trusts, compatible=compatible)
@@ -60,10 +69,14 @@ class AccessControl:
             access_key: of the request; "" if it has none.
             signed: whether the request's signature is right by the given secret. Asked once at most.
         """
+        if self._open and not access_key and self._rules.white.find(caller.address) is None:
+            return caller  # nobody is proven: what is not open is refused
         admission = admit(self._rules, caller.address, access_key, signed)
         return replace(caller, identity=admission.identity)
 
     def _authorise(self, caller: Caller, action: Action, resource: str) -> None:
+        if action in self._open:
+            return
         admission = admitted(self._rules, caller.address, caller.identity)
         if admission is None:
             # Of no account, or of one that is gone: what `admit` raises says which.

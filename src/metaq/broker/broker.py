@@ -36,6 +36,7 @@ from metaq.broker.pulls.pull import PullService
 from metaq.broker.pulls.redirect import Redirect
 from metaq.broker.pulls.resets import OffsetResets
 from metaq.broker.reloading import Reloading
+from metaq.broker.replication.admission import SlaveAdmission
 from metaq.broker.replication.feed import TableFeed
 from metaq.broker.replication.mending import RepairRequests
 from metaq.broker.replication.ranges import LogRanges
@@ -61,6 +62,7 @@ from metaq.errors import Refused
 from metaq.in_pieces import InPieces
 from metaq.model import DataVersion, MessageQueue, TopicConfig
 from metaq.model.access import administered_locally, everybody
+from metaq.model.acl.changes import patterns_of
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.options import Settings
 from metaq.saved import Pending, at_once
@@ -157,6 +159,7 @@ class Broker:
         self.followed = FollowedTables(environment, tables, self.deletions, self.filters, files.delay, call_soon)
         """Of a slave: takes over its master's tables."""
         self.appender.when_restarted(self.followed.queue_began_anew)
+        self.slave_admission = SlaveAdmission(gatekeeper, patterns_of(options.ha_allowed_addresses), clock)
         self.roles = Roles(environment, files.leadership, self.replicas, gatekeeper, call_soon)
         self.log_ranges = LogRanges(environment, call_soon)
         self.scrub = Scrub(environment)

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from metaq.broker.acl import AccessControl
 from metaq.broker.broker import Broker
-from metaq.client.conversation.staged.staging import Decide
+from metaq.client.conversation.staged.staging import Decide, Settle
 from metaq.model import ConsumerView, Heartbeat, MessageQueue, QueueLocks
 from metaq.model import properties as props
 from metaq.model.acl.accounts import Account, AclFile, AclRules
@@ -144,7 +144,7 @@ MAY = {
     Code.GET_BROKER_RUNTIME_INFO: ANY, Code.GET_ALL_TOPIC_CONFIG: ANY, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: ANY,
     Code.GET_ALL_CONSUMER_OFFSET: ANY, Code.GET_ALL_DELAY_OFFSET: ANY, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: ANY,
     Code.REGISTER_FILTER_SERVER: ANY, Code.REGISTER_MESSAGE_FILTER_CLASS: ANY,
-    Code.STAGED_STATE: ANY, Code.LIST_STAGED: ANY, Code.LIST_BRANCHES: ANY, Code.REPLICA_STATE: ANY, Code.FOLLOW_TABLES: ANY,
+    Code.STAGED_STATE: ANY, Code.LIST_STAGED: SETTINGS, Code.LIST_BRANCHES: SETTINGS, Code.REPLICA_STATE: ANY, Code.FOLLOW_TABLES: ANY,
     Code.UPDATE_AND_CREATE_TOPIC: SETTINGS, Code.DELETE_TOPIC_IN_BROKER: SETTINGS,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SETTINGS, Code.DELETE_SUBSCRIPTIONGROUP: SETTINGS,
     Code.INVOKE_BROKER_TO_RESET_OFFSET: SETTINGS, Code.RESUME_CHECK_HALF_MESSAGE: SETTINGS,
@@ -319,6 +319,20 @@ def test_compatible_rules_ask_for_no_right_where_rocketmq_asks_for_none(compatib
     assert compatible.broker.lookup.max_offset("orders", 0) == 1 + len(PUB)
     assert ask(client, NOBODY, Code.LOCK_BATCH_MQ, None, locks).code == 0
     assert compatible.broker.locks.holder("G", "orders", 0) == "c@1"
+
+
+def test_a_staged_transaction_is_settled_by_brokers_and_by_who_may_send_to_its_topics(guarded) -> None:
+    """Of one of which nothing is known here, by administrators alone, as brokers' accounts are."""
+    client = Client(guarded.server)
+    part = PlannedPart("broker-a", "p", "orders", 0, ((b"x",),))
+    stage = staged.stage("t1@broker-a", [part]).request()
+    assert ask(client, SENDER, stage.code, stage.ext, stage.body).code == 0
+    for transaction, may in (("t1@broker-a", (SENDER, ADMIN)), ("t2@broker-a", (ADMIN,))):
+        settle = Settle(transaction).request()
+        for who in (None, *ALL):
+            answer = ask(client, who, settle.code, settle.ext)
+            assert denied(answer) is (who not in may)
+            assert (answer.code == 0) is (who in may)
 
 
 # ---------------------------------------------------------------- names that mean more than themselves

@@ -482,13 +482,22 @@ class StagingService(BrokerPart):
 
     # ------------------------------------------------------------------ ends that nobody asks for
 
-    def settle(self, name: str) -> Decided:
+    def settle(self, name: str, caller: Caller | None = None) -> Decided:
         """Roll back a transaction unless it is decided or prepared: on behalf of participants, and after it has expired.
 
-        Raises Refused: INVALID (not the coordinator), or as `Appender.put`.
+        Args: caller: None for the broker itself.
+
+        Raises Refused: INVALID (not the coordinator), NO_PERMISSION or DENIED (the caller is neither an administrator, as brokers'
+        accounts are, nor one who may send to the topics of its parts here), or as `Appender.put`.
         """
         check_coordinator(name, self._name)
         transaction = self._table.get(name)
+        if caller is not None and not self._gatekeeper.allows(caller, Action.ADMINISTER, "DECIDE"):
+            topics = {part.topic for part in transaction.parts.values()} if transaction is not None else set()
+            if not topics:
+                self._gatekeeper.check(caller, Action.ADMINISTER, "DECIDE")
+            for topic in topics:
+                self._gatekeeper.check(caller, Action.PUBLISH, topic)
         made = self._made(name, transaction)
         if made is not None:
             return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)

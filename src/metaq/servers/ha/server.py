@@ -13,7 +13,7 @@ from metaq.log import RateLimitedLog
 from metaq.net.budget import Budget, ListenLimits
 from metaq.net.peer import Peer
 from metaq.options import BrokerOptions
-from metaq.servers.ha.session import Shared, SlaveSession
+from metaq.servers.ha.session import Shared, SlaveSession, StrangerSession
 from metaq.servers.pieces import ColdReads
 from metaq.servers.server import BrokerServices, PeerServer
 from metaq.wire.hot import QueueTail
@@ -32,6 +32,8 @@ class ReplicationServer:
 
     def __init__(self, services: BrokerServices) -> None:
         broker = services.broker
+        self._broker = broker
+        self._strangers = set[StrangerSession]()
         self._loop = asyncio.get_running_loop()
         self._readers = ThreadPoolExecutor(COLD_READERS, "metaq-ha-read")
         self._shared = Shared(
@@ -46,9 +48,15 @@ class ReplicationServer:
         self._pumping = False
         broker.appender.when_grown(self._grew)
 
-    def session(self, peer: Peer) -> SlaveSession:
+    def session(self, peer: Peer) -> SlaveSession | StrangerSession:
         """Make the session of a new connection."""
-        return SlaveSession(peer, self._shared)
+        why = self._broker.slave_admission.why_not(peer.address[0])
+        if not why:
+            return SlaveSession(peer, self._shared)
+        self._shared.faults.error(peer.address[0], "a connection that would copy the log is refused: %s", why)
+        session = StrangerSession(peer, self._shared.clock.monotonic(), self._strangers)
+        self._strangers.add(session)
+        return session
 
     def _grew(self, _queues: Sequence[QueueTail], _messages: int, _size: int, _start: int, _end: int) -> None:
         # Once in a turn of the loop, behind its appends.
@@ -68,6 +76,8 @@ class ReplicationServer:
         for session in list(self._shared.sessions):
             session.pump()  # growth that no hook told: records that no queue has
             session.tick(now)
+        for stranger in list(self._strangers):
+            stranger.tick(now, self._broker.options.ha_send_heartbeat_interval / 1000)
         self._shared.faults.tick()
 
     def close(self) -> None:

@@ -208,3 +208,31 @@ class SlaveSession:
         self._shared.cold_reads.forget(self)
         if self._next != NOT_YET:
             log.info("the slave at %s is gone%s", self._address, f": {why}" if why else "")
+
+
+class StrangerSession:
+    """A `metaq.net.peer.Session` of who may not copy the log. It is told nothing, and closed a while later, as `SlaveSession` does.
+
+    Args:
+        peer: the connection.
+        now: monotonic seconds.
+        others: those of the server, which it leaves at its end.
+    """
+
+    def __init__(self, peer: Peer, now: float, others: set[StrangerSession]) -> None:
+        self._peer, self._since, self._others = peer, now, others
+
+    def data_received(self, data: memoryview) -> int:
+        """Pass over everything."""
+        return len(data)
+
+    def frame_needed(self) -> int:
+        return 0
+
+    def tick(self, now: float, seconds: float) -> None:
+        """End it after `seconds`."""
+        if now - self._since >= seconds:
+            self._peer.close("it may not copy the log")
+
+    def connection_lost(self, _why: str) -> None:
+        self._others.discard(self)

@@ -146,7 +146,8 @@ class AdminHandlers:
 
     # -- roles
     @handles(RequestCode.REPLICA_STATE, NoHeader, Action.OBSERVE)
-    def _replica_state(self, _call: Call[NoHeader]) -> bytes:
+    def _replica_state(self, call: Call[NoHeader]) -> bytes:
+        self._broker.slave_admission.prove(call.caller)
         return extensions.replica_state(self._broker.roles.state())
 
     @handles(RequestCode.PROMOTE, headers.PromoteHeader, Action.ADMINISTER)
@@ -165,6 +166,7 @@ class AdminHandlers:
     # Of all topics' messages, as the bytes below: with access control, only for accounts that administer.
     @handles(RequestCode.LOG_CHECKSUMS, headers.LogChecksumsHeader, Action.ADMINISTER)
     def _log_checksums(self, call: Call[headers.LogChecksumsHeader]) -> Later:
+        self._broker.slave_admission.prove(call.caller)  # a slave may compare for long before it connects
         reading = self._broker.log_ranges.checksums(call.header.offset, call.header.stop)
         return _answer_when_done(call, reading, extensions.log_checksums)
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
+from msgspec import structs
+
+from metaq.broker.acl import AccessControl
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import BadRequest, ConfigError, Reason, Refused
 from metaq.in_pieces import InPieces
@@ -15,10 +18,12 @@ from metaq.model.topics.advertised import Advertised, Origin
 from metaq.model.topics.registration import BrokerIdentity, Registration
 from metaq.namesrv.service import NameService
 from metaq.net.peer import Peer
+from metaq.servers.remoting.acl.accounts import AccountHandlers, ServerName
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, RemotingSession
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
 from metaq.servers.remoting.reports import namesrv_settings_text
+from metaq.servers.remoting.signed import by_signature
 from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking
 from metaq.wire import bodies, headers
@@ -41,23 +46,36 @@ class NamesrvServer:
 
     Args:
         service: the routes, and the KV table.
+        access: accounts; None: there are none.
+        address: under which it tells the versions of its accounts.
         listener: name of the listener whose connections these are; "" for that of listenPort.
     """
 
-    def __init__(self, service: NameService, listener: str = "") -> None:
+    def __init__(
+        self, service: NameService, access: AccessControl | None = None, address: str = "", listener: str = ""
+    ) -> None:
         self.service, self.listener = service, listener
+        table = table_of(
+            BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service),
+            AccountHandlers(access, ServerName("", address, "")),
+        )  # fmt: skip
         self.handling = Handling(
-            table_of(
-                BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service)
-            ),
+            # Look-ups need an account, but no right: clients look for topics that accounts have none to, as a template.
+            {
+                code: one if one.action is not Action.OBSERVE else structs.replace(one, topic="")
+                for code, one in table.items()
+            },
             Parking(service.clock, WAITED_IN_VAIN),
             # A name server asks its clients nothing.
             Questions(service.clock, {}),
             RateLimitedLog(log),
             # RocketMQ's name servers take administration from anybody (CVE-2023-37582 came that way); ours only from
-            # this machine, unless they are told to.
-            Gatekeeper(everybody if service.options.remote_administration_enable else administered_locally),
+            # this machine, unless they are told to, or have accounts.
+            access.gatekeeper
+            if access is not None
+            else Gatekeeper(everybody if service.options.remote_administration_enable else administered_locally),
             service.options.frame_bytes_max,
+            by_signature(access) if access is not None else None,
             slow_work=SlowWork(service.clock.monotonic),
         )
 

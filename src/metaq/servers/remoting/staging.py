@@ -53,7 +53,7 @@ class StagingHandlers:
     def _decide(self, call: Call[headers.StagedTransactionHeader]) -> Later:
         self._check_meant(call.header.broker)
         if call.header.settle:
-            return self._acknowledge(call, staging.decided(self._service.settle(call.header.transaction)))
+            return self._acknowledge(call, staging.decided(self._service.settle(call.header.transaction, call.caller)))
         asked = decide_of(call.header.transaction, staging.decide_body_of(call.command.body))
         return self._acknowledge(call, staging.decided(self._service.decide(asked, call.caller)))
 
@@ -82,7 +82,8 @@ class StagingHandlers:
         self._service.forget(subject)
         return self._acknowledge(call, b"")
 
-    @handles(RequestCode.LIST_STAGED, headers.ListStagedHeader, Action.OBSERVE)
+    # Who knows the id of a transaction may end it: with access control only administrators get lists of them.
+    @handles(RequestCode.LIST_STAGED, headers.ListStagedHeader, Action.ADMINISTER)
     def _list(self, call: Call[headers.ListStagedHeader]) -> Answer:
         count = max(1, min(call.header.count, LIST_COUNT_MAX))
         if call.header.rows:

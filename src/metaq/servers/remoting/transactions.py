@@ -84,7 +84,7 @@ class BranchHandlers:
     def __init__(self, broker: Broker, workspace: Workspace) -> None:
         self._services, self._workspace = broker.metaq1, workspace
 
-    @handles(RequestCode.LIST_BRANCHES, headers.ListBranchesHeader, Action.OBSERVE)
+    @handles(RequestCode.LIST_BRANCHES, headers.ListBranchesHeader, Action.ADMINISTER)
     def _list(self, call: Call[headers.ListBranchesHeader]) -> Answer:
         return staging.branch_list(self._service().listing(call.header.after, max(1, call.header.count)))
 
