@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -11,7 +12,7 @@ from metaq.admin import branches, brokers, groups, order, replicas, scrubbing, t
 from metaq.client.shared import core as cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import LATEST, checked, start_of
-from metaq.client.shared.options import ClientOptions
+from metaq.client.shared.options import client_options
 from metaq.client.shared.pending import PendingCalls
 from metaq.errors import ClientClosed
 from metaq.model.reload import Reloaded
@@ -25,15 +26,30 @@ Result = TypeVar("Result")
 class Admin:
     """Administration of one cluster.
 
-    Args: namesrv: `host:port`, `;`-separated; None reads NAMESRV_ADDR.
+    Args:
+        namesrv: `host:port`, `;`-separated; None reads NAMESRV_ADDR.
+        tls, ca, cert, key, key_password, tls_verify: see `metaq.client.shared.options.ClientArguments`.
 
     Every method raises ConnectionFailed or RequestTimeout if nobody can be reached, and BrokerError with the peer's
     code and text if it refused. What changes several servers asks them beforehand, and raises NothingDone if one would
     refuse or does not answer; HalfDone if one fails all the same. Use it as a context manager, or call `close`.
     """
 
-    def __init__(self, namesrv: str | None = None) -> None:
-        core = cores.acquire(namesrv, ClientOptions())
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        tls: bool | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        cert: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        key_password: str | None = None,
+        tls_verify: str | None = None,
+    ) -> None:
+        self._options = client_options(
+            tls=tls, ca=ca, cert=cert, key=key, key_password=key_password, tls_verify=tls_verify
+        )
+        core = cores.acquire(namesrv, self._options)
         self._core: ClientCore | None = core
         self._calls = PendingCalls(core)
 
@@ -274,7 +290,7 @@ class Admin:
         core, self._core = self._core, None
         if core is not None:
             self._calls.end("this Admin was closed")
-            core.thread.run(cores.release(core, ClientOptions()), timeout=5)
+            core.thread.run(cores.release(core, self._options), timeout=5)
 
     @property
     def _open(self) -> ClientCore:

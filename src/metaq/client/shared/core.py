@@ -44,6 +44,7 @@ from metaq.log import RateLimitedLog
 from metaq.model import BrokerData, Heartbeat
 from metaq.model.notices import MembersChanged, OffsetsReset, RequestReplied, TransactionCheck
 from metaq.net.address import local_address
+from metaq.net.tls.settings import TlsSettings
 from metaq.wire.command import Command, reply
 
 log = logging.getLogger("metaq.client")
@@ -73,7 +74,8 @@ class ClientCore:
         instance = f"{self.pid}#{clock.now_ms()}" if options.instance_name == DEFAULT_INSTANCE else None
         self.client_id = options.client_id(host, instance)
         self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
-        self.transport = Transport(self._on_request, self._on_connected, self._on_lost)
+        tls = options.tls.open() if options.tls is not None else None
+        self.transport = Transport(self._on_request, self._on_connected, self._on_lost, tls=tls)
         self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_direct_link)
         # Begin with a random one, to spread the clients over the name servers.
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
@@ -523,7 +525,7 @@ class NamespacedCore(ClientCore):
         super().remove_member(NamespacedMember(member, self.namespace))
 
 
-_cores: dict[tuple[tuple[str, ...], str | None, str, str], ClientCore] = {}
+_cores: dict[tuple[tuple[str, ...], str | None, str, str, TlsSettings | None], ClientCore] = {}
 _lock = threading.Lock()
 
 
@@ -538,7 +540,8 @@ def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) 
     `namesrv` None reads NAMESRV_ADDR. Raises ConfigError: neither is given, or an address is malformed.
     """
     addresses = checked_addresses(namesrv)
-    key = (addresses, options.client_ip, options.instance_name, options.unit_name)
+    # Connections with TLS are not shared with those without, nor with those that trust others.
+    key = (addresses, options.client_ip, options.instance_name, options.unit_name, options.tls)
     with _lock:
         core = _cores.get(key)
         if core is None:

@@ -7,6 +7,7 @@ RocketMQ's names for them are in docs/client.md.
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, TypedDict, Unpack
 
 from msgspec import Struct
@@ -14,6 +15,8 @@ from msgspec import Struct
 from metaq.client.shared.names import Namespace, checked
 from metaq.errors import ConfigError
 from metaq.model.topics.topic import check_group
+from metaq.net.tls.settings import ENVIRONMENT as TLS_ENVIRONMENT
+from metaq.net.tls.settings import TlsSettings, tls_settings
 
 DEFAULT_INSTANCE = "DEFAULT"
 _ID_CHARS_MAX = 255
@@ -30,6 +33,11 @@ class ClientArguments(TypedDict, total=False):
     the same): between two questions for the routes in use. heartbeat_broker_interval (30 s): between two heartbeats.
     Of clients that share, the shortest counts. client_callback_executor_threads (4): threads that call
     `add_done_callback` functions; 0: the client's own thread, where they must not block.
+
+    tls (False): connect with TLS, to name servers and brokers. ca: file of the certificates that are trusted, by default the
+    system's. cert, key, key_password: what this client shows, if servers ask. tls_verify ("full"): "full" checks who issued a
+    server's certificate, and that it is for the address that is connected to; "ca" only the former; "none" nothing. What is not
+    given is read from METAQ_TLS (1), METAQ_TLS_CA, METAQ_TLS_CERT, METAQ_TLS_KEY, METAQ_TLS_KEY_PASSWORD and METAQ_TLS_VERIFY.
     """
 
     instance_name: str
@@ -41,6 +49,12 @@ class ClientArguments(TypedDict, total=False):
     poll_name_server_inteval: float
     heartbeat_broker_interval: float
     client_callback_executor_threads: int
+    tls: bool | None
+    ca: str | os.PathLike[str] | None
+    cert: str | os.PathLike[str] | None
+    key: str | os.PathLike[str] | None
+    key_password: str | None
+    tls_verify: str | None
 
 
 class ClientOptions(Struct, frozen=True, kw_only=True):
@@ -54,6 +68,8 @@ class ClientOptions(Struct, frozen=True, kw_only=True):
     poll_name_server_interval: float = 30.0
     heartbeat_broker_interval: float = 30.0
     client_callback_executor_threads: int = 4
+    tls: TlsSettings | None = None
+    """How connections are made; None: without TLS."""
 
     def client_id(self, host: str, instance: str | None = None) -> str:
         """Return the client id, as RocketMQ's clients make it: `host@instance`, with `@unit` if there is one.
@@ -93,7 +109,8 @@ def client_options(**arguments: Unpack[ClientArguments]) -> ClientOptions:
         given["namespace"] = Namespace(checked(check_group, given["namespace"]))
     else:
         given.pop("namespace", None)
-    return ClientOptions(**given)
+    tls = tls_settings({name: given.pop(name, None) for name in TLS_ENVIRONMENT})
+    return ClientOptions(**given, tls=tls)
 
 
 def check_whole(name: str, value: object) -> None:

@@ -5,16 +5,21 @@ A Spark worker reads one range at a time and has nothing else to do, so an event
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from metaq.client.conversation.call import Call
 from metaq.errors import BadRequest, ConnectionFailed, RemoteProtocolError
 
 # Without asyncio and ssl: each of Spark's processes imports this, and they would be half of that time.
+from metaq.net.address import split_address
 from metaq.net.blocking import dial_blocking
 from metaq.wire.command import Command, encode
 from metaq.wire.connection import Connection
+
+if TYPE_CHECKING:
+    from metaq.net.tls.client import ClientTls
 
 T = TypeVar("T")
 
@@ -29,14 +34,17 @@ class Link:
     Raises, from every method: ConnectionFailed, RequestTimeout, RemoteProtocolError.
     """
 
-    def __init__(self, address: str, timeout: float) -> None:
+    def __init__(self, address: str, timeout: float, tls: ClientTls | None = None) -> None:
         """
         Args:
             address: `host:port`.
             timeout: seconds to connect, and to wait for the next bytes of an answer.
+            tls: how to connect; None: without TLS.
         """
         self.address = address
-        self._stream = dial_blocking(address, timeout)
+        host = split_address(address)[0]
+        wrap = functools.partial(tls.wrap, host=host, address=address) if tls is not None else None
+        self._stream = dial_blocking(address, timeout, wrap)
         self._connection = Connection()
         self._number = 0
         self._early: dict[int, Command] = {}
