@@ -11,6 +11,7 @@ import rebalance_bench
 from broker_rows import BROKER_ROWS
 from replica_rows import REPLICA_ROWS
 from row import Bench, Measured, Row, beside_rocketmq, in_turn, paired
+from tls_rows import TLS_ROWS
 
 
 def _sends(
@@ -309,6 +310,7 @@ ROWS = (
     Row("send-1x1", "send 1 × 1, 100 B, p50", "µs", 45, 22, _one_by_one, 22, "Redis 23, NATS 40, RocketMQ 64", True),
     *BROKER_ROWS,
     *REPLICA_ROWS,
+    *TLS_ROWS,
     Row(
         "send-odd", "single sends 4 × 64 whose queue ids are written 00 and 01", "k/s", 1 / 6, 1 / 3,
         _off_plain(400_000, odd=1), beside="plain sends", times_peer=True,
