@@ -12,6 +12,7 @@ from acl_rows import ACL_ROWS
 from broker_rows import BROKER_ROWS
 from replica_rows import REPLICA_ROWS
 from row import Bench, Measured, Row, beside_rocketmq, in_turn, paired
+from tls_rows import TLS_ROWS
 
 
 def _sends(
@@ -311,6 +312,7 @@ ROWS = (
     *BROKER_ROWS,
     *REPLICA_ROWS,
     *ACL_ROWS,
+    *TLS_ROWS,
     Row(
         "send-odd", "single sends 4 × 64 whose queue ids are written 00 and 01", "k/s", 1 / 6, 1 / 3,
         _off_plain(400_000, odd=1), beside="plain sends", times_peer=True,

@@ -88,7 +88,7 @@ class Authority:
         for one in issued:
             revoked = x509.RevokedCertificateBuilder().serial_number(one.serial).revocation_date(now - DAY).build()
             builder = builder.add_revoked_certificate(revoked)
-        path = self.folder / "revoked.pem"
+        path = self.folder / "list-of-revoked.pem"
         path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         return path
 
@@ -108,3 +108,4 @@ def _host(host: str) -> x509.GeneralName:
 
 
 FOR_CLIENTS = ExtendedKeyUsageOID.CLIENT_AUTH
+FOR_SERVERS = ExtendedKeyUsageOID.SERVER_AUTH

@@ -54,6 +54,15 @@ def test_rows_of_replication(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_rows_of_tls(tmp_path: Path) -> None:
+    """With TLS and without, by the same generator; handshakes are really made meanwhile."""
+    keys = "tls-100,tls-1000,tls-1x1,tls-handshakes"
+    rows = run_rows(tmp_path, keys, "--alone")
+    assert list(rows) == keys.split(",")
+    assert all(row["median"] > 0 for row in rows.values())
+
+
+@pytest.mark.slow
 @pytest.mark.all  # it fetches them the first time
 @pytest.mark.interop
 def test_rows_beside_peers(tmp_path: Path) -> None:

@@ -139,10 +139,17 @@ class MetaqServer:
 
 class RocketmqServer:
     """The broker of RocketMQ 4.9.7 as its jars come, at the name server `namesrv` or one of its own; with small files and
-    more `options`."""
+    more `options`. `jvm`: more options of both Java processes."""
 
-    def __init__(self, folder: Path, data: Path | None = None, namesrv: str = "", options: Sequence[str] = ()) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        data: Path | None = None,
+        namesrv: str = "",
+        options: Sequence[str] = (),
+        jvm: Sequence[str] = (),
+    ) -> None:
+        self._folder, self._jvm = folder, jvm
         self.data = data or folder / "store"
         self._alone = bool(namesrv)
         self._processes: list[Process] = []
@@ -175,7 +182,7 @@ class RocketmqServer:
             raise
 
     def _java(self, main: str, name: str, heap: str, pattern: str) -> Process:
-        command = [maven.java(), heap, "-XX:TieredStopAtLevel=1", f"-Duser.home={self._folder}"]
+        command = [maven.java(), heap, "-XX:TieredStopAtLevel=1", f"-Duser.home={self._folder}", *self._jvm]
         command += [
             "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
             "--add-opens=java.base/java.nio=ALL-UNNAMED",

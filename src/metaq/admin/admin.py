@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -29,6 +30,7 @@ class Admin:
         namesrv: `host:port`, `;`-separated; None reads NAMESRV_ADDR.
         access_key, secret_key, security_token, acl_file: what requests are signed with, see
             `metaq.client.shared.options.ClientArguments`.
+        tls, ca, cert, key, key_password, tls_verify: see there, too.
 
     Every method raises ConnectionFailed or RequestTimeout if nobody can be reached, and BrokerError with the peer's
     code and text if it refused. What changes several servers asks them beforehand, and raises NothingDone if one would
@@ -43,10 +45,17 @@ class Admin:
         secret_key: str | None = None,
         security_token: str | None = None,
         acl_file: str | None = None,
+        tls: bool | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        cert: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        key_password: str | None = None,
+        tls_verify: str | None = None,
     ) -> None:
         self._options = client_options(
-            access_key=access_key, secret_key=secret_key, security_token=security_token, acl_file=acl_file
-        )
+            access_key=access_key, secret_key=secret_key, security_token=security_token, acl_file=acl_file,
+            tls=tls, ca=ca, cert=cert, key=key, key_password=key_password, tls_verify=tls_verify,
+        )  # fmt: skip
         core = cores.acquire(namesrv, self._options)
         self._core: ClientCore | None = core
         self._calls = PendingCalls(core)

@@ -288,7 +288,11 @@ def load(
             )
             for host, _ in listeners_of(str(values[section].get("listeners") or "")).values():
                 warnings += _check_address(
-                    section, {"bind_address": host}, everywhere=everywhere, insecure=insecure, has_accounts=has_accounts
+                    section,
+                    {"bind_address": host},
+                    everywhere=everywhere,
+                    insecure=insecure,
+                    has_accounts=section in guarded,
                 )
             if insecure:  # whoever lets everybody delete topics at the broker wants the routes deleted, too
                 values[section].setdefault("remote_administration_enable", True)

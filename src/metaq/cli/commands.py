@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -86,9 +87,23 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def common(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+    tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="connect with TLS (METAQ_TLS=1)")] = None,
+    ca: Annotated[str | None, typer.Option(metavar="FILE", help="certificates that are trusted (METAQ_TLS_CA)")] = None,
+    cert: Annotated[str | None, typer.Option(metavar="FILE", help="certificate to show (METAQ_TLS_CERT)")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="its key (METAQ_TLS_KEY); its password only by METAQ_TLS_KEY_PASSWORD"),
+    ] = None,
+    tls_verify: Annotated[
+        str | None, typer.Option(metavar="full|ca|none", help="what is checked (METAQ_TLS_VERIFY; default full)")
+    ] = None,
 ) -> None:
     """MetaQ: durable messages on RocketMQ's wire, with Spark as the data pipeline."""
     del version
+    # By the environment, which also the processes have that a command starts, such as Spark's.
+    switch = None if tls is None else "1" if tls else "0"
+    given = {"": switch, "_CA": ca, "_CERT": cert, "_KEY": key, "_VERIFY": tls_verify}
+    os.environ.update({f"METAQ_TLS{name}": value for name, value in given.items() if value is not None})
 
 
 @app.command("cluster")

@@ -82,7 +82,8 @@ class ClientCore:
         self.client_id = options.client_id(host, instance)
         self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
         self.credentials = options.credentials
-        self.transport = Transport(self._on_request, self._on_connected, self._on_lost, self.credentials)
+        tls = options.tls.open() if options.tls is not None else None
+        self.transport = Transport(self._on_request, self._on_connected, self._on_lost, self.credentials, tls)
         self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_direct_link)
         # Begin with a random one, to spread the clients over the name servers.
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
@@ -533,7 +534,7 @@ class NamespacedCore(ClientCore):
 
 
 _cores: dict[tuple[object, ...], ClientCore] = {}
-"""Name servers, parts of the client id, and account → its core."""
+"""Name servers, parts of the client id, account, and settings of TLS → its core."""
 _lock = threading.Lock()
 
 
@@ -546,20 +547,24 @@ def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) 
     """Any thread: the core of these name servers and this client id; pair with `release`.
 
     `namesrv` None reads NAMESRV_ADDR. Raises ConfigError: neither is given, an address is malformed, or clients of this
-    instance name sign as another account.
+    instance name sign as another account or connect otherwise.
     """
     addresses = checked_addresses(namesrv)
     identity = (addresses, options.client_ip, options.instance_name, options.unit_name)
+    # Connections are shared by one account only, and with TLS by those who trust the same.
+    key = (*identity, options.credentials, options.tls)
     with _lock:
-        core = _cores.get((*identity, options.credentials))
+        core = _cores.get(key)
         if core is None:
-            if options.instance_name != DEFAULT_INSTANCE and any(key[:-1] == identity for key in _cores):
+            if options.instance_name != DEFAULT_INSTANCE and any(
+                other[: len(identity)] == identity for other in _cores
+            ):
                 raise ConfigError(
                     f"clients with instance_name={options.instance_name!r} sign as another account in this process, or not "
-                    "at all, and brokers would take them and this one for one client: give it an instance_name of its own"
+                    "at all, or connect with other settings of TLS, and brokers would take them and this one for one client: give it an instance_name of its own"
                 )
             taken = {other.client_id for other in _cores.values()}
-            core = _cores[*identity, options.credentials] = ClientCore(addresses, options, clock, taken)
+            core = _cores[key] = ClientCore(addresses, options, clock, taken)
         core.users[options] += 1
         # In the loop, which owns the periodic tasks.
         core.thread.post(core.set_pace)

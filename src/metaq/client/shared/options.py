@@ -7,6 +7,7 @@ RocketMQ's names for them are in docs/client.md.
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, TypedDict, Unpack
 
 from msgspec import Struct
@@ -16,6 +17,8 @@ from metaq.client.shared.names import Namespace, checked
 from metaq.errors import ConfigError
 from metaq.model.acl.secret import Credentials
 from metaq.model.topics.topic import check_group
+from metaq.net.tls.settings import ENVIRONMENT as TLS_ENVIRONMENT
+from metaq.net.tls.settings import TlsSettings, tls_settings
 
 DEFAULT_INSTANCE = "DEFAULT"
 _ID_CHARS_MAX = 255
@@ -37,6 +40,11 @@ class ClientArguments(TypedDict, total=False):
     acl_file: path of a file with them instead, in the form of RocketMQ's `tools.yml`. Without any of these four the
     environment counts: METAQ_ACCESS_KEY, METAQ_SECRET_KEY, METAQ_SECURITY_TOKEN, METAQ_ACL_FILE. Clients of different
     accounts share no connection.
+
+    tls (False): connect with TLS, to name servers and brokers. ca: file of the certificates that are trusted, by default the
+    system's. cert, key, key_password: what this client shows, if servers ask. tls_verify ("full"): "full" checks who issued a
+    server's certificate, and that it is for the address that is connected to; "ca" only the former; "none" nothing. What is not
+    given is read from METAQ_TLS (1), METAQ_TLS_CA, METAQ_TLS_CERT, METAQ_TLS_KEY, METAQ_TLS_KEY_PASSWORD and METAQ_TLS_VERIFY.
     """
 
     instance_name: str
@@ -52,6 +60,12 @@ class ClientArguments(TypedDict, total=False):
     secret_key: str | None
     security_token: str | None
     acl_file: str | None
+    tls: bool | None
+    ca: str | os.PathLike[str] | None
+    cert: str | os.PathLike[str] | None
+    key: str | os.PathLike[str] | None
+    key_password: str | None
+    tls_verify: str | None
 
 
 class ClientOptions(Struct, frozen=True, kw_only=True):
@@ -67,6 +81,8 @@ class ClientOptions(Struct, frozen=True, kw_only=True):
     client_callback_executor_threads: int = 4
     credentials: Credentials | None = None
     """What requests are signed with; None: they are not signed."""
+    tls: TlsSettings | None = None
+    """How connections are made; None: without TLS."""
 
     def client_id(self, host: str, instance: str | None = None) -> str:
         """Return the client id, as RocketMQ's clients make it: `host@instance`, with `@unit` if there is one.
@@ -107,7 +123,8 @@ def client_options(**arguments: Unpack[ClientArguments]) -> ClientOptions:
     else:
         given.pop("namespace", None)
     account = Access(**{name: given.pop(name, None) for name in ENVIRONMENT})
-    return ClientOptions(**given, credentials=account.credentials())
+    tls = tls_settings({name: given.pop(name, None) for name in TLS_ENVIRONMENT})
+    return ClientOptions(**given, credentials=account.credentials(), tls=tls)
 
 
 def check_whole(name: str, value: object) -> None:

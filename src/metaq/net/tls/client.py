@@ -28,6 +28,7 @@ class ClientTls:
         try:
             return self.context.wrap_socket(raw, server_hostname=host)
         except TimeoutError:
+            raw.close()
             raise
         except (OSError, ValueError) as error:
             raw.close()
@@ -80,7 +81,11 @@ class ClientLayer(TlsLayer):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.opened.done():
-            why = self._why or exc or ConnectionResetError("it closed the connection in the handshake")
+            why = (
+                self._why
+                or exc
+                or ConnectionResetError("it closed the connection in the TLS handshake; does this port take TLS?")
+            )
             self.opened.set_exception(why)
         super().connection_lost(exc)
 

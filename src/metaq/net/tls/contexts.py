@@ -19,9 +19,6 @@ Context: TypeAlias = ssl.SSLContext
 Password: TypeAlias = Callable[[], str]
 """Tells the password of a key; a function, so that no text of a value shows it."""
 
-VERIFY: Final = ("full", "ca", "none")
-CLIENT_AUTH: Final = ("none", "optional", "require")
-
 
 class ServerFiles(Struct, frozen=True):
     """What a server shows, and whom it trusts. Paths."""
@@ -143,9 +140,10 @@ def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         if error.reason == "KEY_VALUES_MISMATCH":
             return "the key is not that of the certificate"
-        if error.reason in {"KEY_TYPE_MISMATCH", "BAD_DECRYPT"}:
-            same = "the key is of another kind than the certificate's"
-            return same if error.reason != "BAD_DECRYPT" else "the password of the key is wrong"
+        if error.reason in {"KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}:
+            return "the key is of another kind than the certificate's"
+        if error.reason == "BAD_DECRYPT":
+            return "the password of the key is wrong"
         if "PEM lib" in str(error) or error.reason == "BAD_PASSWORD_READ":
             return "one of them is damaged, or the key is encrypted and its password is missing or wrong"
     return in_words(error)

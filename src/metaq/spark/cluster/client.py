@@ -32,6 +32,7 @@ from metaq.model.topics.route import MASTER_ID, guessed
 from metaq.model.topics.system import AUTO_CREATE_TOPIC
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.model.transactions.staging import CHUNK_BYTES_MAX
+from metaq.net.tls.settings import tls_settings
 from metaq.spark.cluster.link import Link
 from metaq.spark.cluster.replicas import AUTO, Replicas
 from metaq.wire.extensions import LARGE_CHUNKS_LEVEL
@@ -149,9 +150,13 @@ class ClusterClient:
             read_from: one of `replicas.READ_FROM`.
             access: what requests are signed with.
 
-        Raises ConfigError: an address is malformed, or there is none; credentials that cannot be read.
+        With TLS if the environment says so (METAQ_TLS and its like), which each of Spark's processes has.
+
+        Raises ConfigError: an address is malformed, or there is none; credentials or a file of TLS that cannot be used.
         """
         self._credentials = access.credentials()
+        settings = tls_settings({})
+        self._tls = settings.open() if settings is not None else None
         self._name_servers = NameServers(parse_addresses(name_servers))
         self._retry_seconds = retry_seconds
         self._links: dict[str, Link] = {}
@@ -452,7 +457,7 @@ class ClusterClient:
     def link(self, address: str) -> Link:
         """Return the connection to a peer, made if there is none."""
         if address not in self._links:
-            self._links[address] = Link(address, TIMEOUT_SECONDS, self._credentials)
+            self._links[address] = Link(address, TIMEOUT_SECONDS, self._credentials, self._tls)
         return self._links[address]
 
     def drop(self, address: str) -> None:

@@ -5,6 +5,7 @@ A Spark worker reads one range at a time and has nothing else to do, so an event
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,12 +14,14 @@ from metaq.client.conversation.driver import outcome_of
 from metaq.errors import BadRequest, ConnectionFailed, RemoteProtocolError
 
 # Without asyncio and ssl: each of Spark's processes imports this, and they would be half of that time.
+from metaq.net.address import split_address
 from metaq.net.blocking import dial_blocking
 from metaq.wire.command import Command, encode
 from metaq.wire.connection import Connection
 
 if TYPE_CHECKING:
     from metaq.model.acl.secret import Credentials
+    from metaq.net.tls.client import ClientTls
 
 T = TypeVar("T")
 
@@ -33,15 +36,20 @@ class Link:
     Raises, from every method: ConnectionFailed, RequestTimeout, RemoteProtocolError.
     """
 
-    def __init__(self, address: str, timeout: float, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self, address: str, timeout: float, credentials: Credentials | None = None, tls: ClientTls | None = None
+    ) -> None:
         """
         Args:
             address: `host:port`.
             timeout: seconds to connect, and to wait for the next bytes of an answer.
             credentials: what requests are signed with; None: they are not signed.
+            tls: how to connect; None: without TLS.
         """
         self.address, self._credentials = address, credentials
-        self._stream = dial_blocking(address, timeout)
+        host = split_address(address)[0]
+        wrap = functools.partial(tls.wrap, host=host, address=address) if tls is not None else None
+        self._stream = dial_blocking(address, timeout, wrap)
         self._connection = Connection()
         self._number = 0
         self._early: dict[int, Command] = {}
