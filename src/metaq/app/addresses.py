@@ -38,6 +38,12 @@ def advertised_to_clients(options: BrokerOptions) -> Advertised:
     return Advertised.of(options.advertised_addresses, "advertisedAddresses")
 
 
+def told_to_clients(options: BrokerOptions, address: str) -> dict[str, str]:
+    """Return each address that some client is told → the option that it comes from. `address`: the broker's own."""
+    told = dict.fromkeys(sorted(advertised_to_clients(options).addresses), "advertisedAddresses")
+    return {address: "brokerIP1", **told}
+
+
 def advertised_to_slaves(options: BrokerOptions) -> Advertised:
     """Raises ConfigError."""
     return Advertised.of(options.advertised_ha_addresses, "advertisedHaAddresses")

@@ -11,11 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import metaq
-from metaq.app.addresses import advertised_host, advertised_to_clients, check_addresses
+from metaq.app.addresses import advertised_host, advertised_to_clients, check_addresses, told_to_clients
 from metaq.app.configuration import METAQ1, listen_limits
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
+from metaq.app.reachability import Reachability
 from metaq.app.registration import NameServerRegistration, Registration, ZookeeperRegistration
 from metaq.app.role.configured import check_role
 from metaq.app.role.running import RunningRole
@@ -24,12 +25,13 @@ from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.conversation.name_servers import parse_addresses
+from metaq.client.shared.transport import Transport
 from metaq.clock import SYSTEM, Clock, SteadyTime
 from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
-from metaq.net.address import join_address
+from metaq.net.address import join_address, split_address
 from metaq.net.budget import Budget
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.servers.ha.server import replication_server
@@ -150,6 +152,7 @@ class RunningBroker:
             self.settings[METAQ1] = self.metaq1.settings
         broker.settings.watch(lambda _names: serving.limit(listen_limits(broker.options)))
         self._faults = RateLimitedLog(log, broker.clock)
+        self._reaching: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()
         broker.store.state.when_failed(self._on_store_failure)
@@ -199,10 +202,23 @@ class RunningBroker:
         for registration in self._tasks.registrations:
             await registration.start(self._services)
         self._tasks.role.start(self._services)
+        self._reaching = asyncio.create_task(self._look_whether_reached(), name="ask at the advertised addresses")
+
+    async def _look_whether_reached(self) -> None:
+        """In the background: an address that does not answer takes its time, and stops nobody."""
+        options, transport = self._broker.options, Transport()
+        told, instance = told_to_clients(options, self.address), self._broker.environment.instance
+        try:
+            await Reachability(transport, instance, told, split_address(self.addresses["remoting"])[0]).look()
+        finally:
+            await transport.close()
 
     async def close(self) -> None:
         """Unregister, close connections, save, flush, and mark the store as closed."""
         self._timer.cancel()
+        if self._reaching is not None:
+            self._reaching.cancel()
+            await asyncio.gather(self._reaching, return_exceptions=True)
         if self._tasks.acl is not None:
             self._tasks.acl.stop()
         self._tasks.delivery.stop()
@@ -347,7 +363,7 @@ def _compose(
         delivery = Delivery()
         acl, credentials = access
         control = acl.access if acl is not None else None
-        environment = Environment(options, store_options, clock, store, _name(options), store_host)
+        environment = Environment(options, store_options, clock, store, _name(options), store_host, clock.token())
         broker = Broker(
             environment,
             broker_files(open_file, open_table),

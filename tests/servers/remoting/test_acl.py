@@ -140,6 +140,8 @@ MAY = {
     Code.REPAIR_LOG: SETTINGS,
 }  # fmt: skip
 """Who may send a request about the topic `orders` and the group `G`, as far as its header says what it is about."""
+PUBLIC = (Code.IDENTIFY,)
+"""Answered without a signature, too."""
 
 
 def full(header: type[Header]) -> dict[str, str]:
@@ -152,7 +154,7 @@ def full(header: type[Header]) -> dict[str, str]:
 def test_each_request_is_for_those_who_have_the_right_to_what_it_names(guarded) -> None:
     """And for nobody unsigned; a new request has to be entered here."""
     handlers = guarded.server.handling.handlers
-    assert {request_name(code) for code in handlers} == {request_name(code) for code in MAY}
+    assert {request_name(code) for code in handlers} == {request_name(code) for code in (*MAY, *PUBLIC)}
     ran: list[int] = []
     stubs = {
         code: structs.replace(handler, run=lambda call: ran.append(call.command.code))
@@ -170,6 +172,9 @@ def test_each_request_is_for_those_who_have_the_right_to_what_it_names(guarded) 
         assert denied(answer)
         assert "No accessKey is configured" in answer.remark
         assert not ran
+    for code in PUBLIC:
+        assert not denied(ask(client, None, code, {}, b""))
+        assert ran == [code]
 
 
 # ---------------------------------------------------------------- requests judged by what is behind their headers
