@@ -9,9 +9,9 @@ import socket
 
 import pytest
 
-from metaq.app import reachability
+from metaq.app.addressing import reachability
+from metaq.app.addressing.reachability import Reachability
 from metaq.app.broker import start_broker
-from metaq.app.reachability import Reachability
 from metaq.client.shared.transport import Transport
 from metaq.options import BrokerOptions
 from metaq.testing import FlakyNetwork, free_port
@@ -29,9 +29,9 @@ def told(tmp_path, caplog, **options: object) -> list[str]:
         finally:
             await broker.close()
 
-    with caplog.at_level(logging.WARNING, "metaq.app.reachability"):
+    with caplog.at_level(logging.WARNING, "metaq.app.addressing.reachability"):
         asyncio.run(asyncio.wait_for(body(), PATIENCE))
-    return [record.getMessage() for record in caplog.records if record.name == "metaq.app.reachability"]
+    return [record.getMessage() for record in caplog.records if record.name == "metaq.app.addressing.reachability"]
 
 
 def test_address_where_it_listens_needs_no_look(tmp_path, caplog):
@@ -78,9 +78,9 @@ def test_address_of_another_broker_is_warned_of(tmp_path, caplog):
             stack.push_async_callback(transport.close)
             await Reachability(transport, "me", {other.address: "brokerIP1"}, "10.0.0.1").look()
 
-    with caplog.at_level(logging.WARNING, "metaq.app.reachability"):
+    with caplog.at_level(logging.WARNING, "metaq.app.addressing.reachability"):
         asyncio.run(asyncio.wait_for(body(), PATIENCE))
-    [warning] = [record.getMessage() for record in caplog.records if record.name == "metaq.app.reachability"]
+    [warning] = [record.getMessage() for record in caplog.records if record.name == "metaq.app.addressing.reachability"]
     assert "where another server answers, not this broker" in warning
 
 
@@ -103,7 +103,7 @@ def test_loopback_while_it_listens_everywhere_is_warned_of(caplog):
         finally:
             await transport.close()
 
-    with caplog.at_level(logging.WARNING, "metaq.app.reachability"):
+    with caplog.at_level(logging.WARNING, "metaq.app.addressing.reachability"):
         asyncio.run(asyncio.wait_for(body(), PATIENCE))
     assert "leads them to their own machines" in caplog.records[0].getMessage()
 

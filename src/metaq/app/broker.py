@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import metaq
-from metaq.app.addresses import advertised_host, advertised_to_clients, check_addresses, told_to_clients
+from metaq.app.addressing.address_server import address_server, fetch, follow
+from metaq.app.addressing.reachability import Reachability
+from metaq.app.addressing.told import advertised_host, advertised_to_clients, check_addresses, told_to_clients
 from metaq.app.configuration import METAQ1, listen_limits
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
-from metaq.app.reachability import Reachability
 from metaq.app.registration import NameServerRegistration, Registration, ZookeeperRegistration
 from metaq.app.role.configured import check_role
 from metaq.app.role.running import RunningRole
@@ -27,7 +28,7 @@ from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.conversation.name_servers import parse_addresses
 from metaq.client.shared.transport import Transport
 from metaq.clock import SYSTEM, Clock, SteadyTime
-from metaq.errors import StoreFailed
+from metaq.errors import ConfigError, ConnectionFailed, StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
@@ -108,6 +109,8 @@ class Tasks(NamedTuple):
 
     delivery: Delivery
     registrations: Sequence[Registration]
+    name_servers: NameServerRegistration
+    """One of the registrations."""
     peers: BrokerPeers
     role: RunningRole
     acl: AclWatch | None
@@ -153,6 +156,7 @@ class RunningBroker:
         broker.settings.watch(lambda _names: serving.limit(listen_limits(broker.options)))
         self._faults = RateLimitedLog(log, broker.clock)
         self._reaching: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()
         broker.store.state.when_failed(self._on_store_failure)
@@ -204,6 +208,15 @@ class RunningBroker:
         self._tasks.role.start(self._services)
         self._reaching = asyncio.create_task(self._look_whether_reached(), name="ask at the advertised addresses")
 
+    def follow(self, url: str, name_servers: Sequence[str]) -> None:
+        """Register where the page of an address server says, from now on."""
+
+        async def exchange(addresses: Sequence[str]) -> None:
+            self._tasks.peers.exchange(addresses)
+            await self._tasks.name_servers.exchange(addresses)
+
+        self._following = asyncio.create_task(follow(url, name_servers, exchange), name="follow the address server")
+
     async def _look_whether_reached(self) -> None:
         """In the background: an address that does not answer takes its time, and stops nobody."""
         options, transport = self._broker.options, Transport()
@@ -216,9 +229,10 @@ class RunningBroker:
     async def close(self) -> None:
         """Unregister, close connections, save, flush, and mark the store as closed."""
         self._timer.cancel()
-        if self._reaching is not None:
-            self._reaching.cancel()
-            await asyncio.gather(self._reaching, return_exceptions=True)
+        beside = [task for task in (self._reaching, self._following) if task is not None]
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         if self._tasks.acl is not None:
             self._tasks.acl.stop()
         self._tasks.delivery.stop()
@@ -261,6 +275,11 @@ async def start_broker(
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     check_addresses(options)
+    if (url := address_server(options)) is not None:
+        try:
+            name_servers = await fetch(url)
+        except ConnectionFailed as error:
+            raise ConfigError(f"{error}: start it, or set namesrvAddr") from None
     acl, credentials = _access_control(options)
     front = _front(options, metaq1, name_servers, servers)
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
@@ -283,6 +302,8 @@ async def start_broker(
     except BaseException:
         await running.close()
         raise
+    if url is not None:
+        running.follow(url, name_servers)
     return running
 
 
@@ -378,7 +399,7 @@ def _compose(
         role = RunningRole(broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials)
         role.also_known_as = advertised_to_clients(options).addresses
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host, control)
-        tasks = Tasks(delivery, front.registrations, peers, role, acl)
+        tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()

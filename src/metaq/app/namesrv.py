@@ -7,14 +7,16 @@ import pathlib
 from collections.abc import Callable
 from typing import Final
 
-from metaq.app.addresses import listeners_of
+from metaq.app.addressing.told import advertised_by, listeners_of
 from metaq.app.configuration import listen_limits
 from metaq.app.serving import Serving
+from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
 from metaq.saved_file import TableFile
+from metaq.servers.address_page import AddressPage
 from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.servers.server import PeerServer
 from metaq.store.config_file import BackgroundFile, ConfigFile
@@ -82,7 +84,7 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
         listen_limits(options),
         lambda service, _: NamesrvServer(service),
     )
-    serving = Serving([server, *_named(options)])
+    serving = Serving([server, *_named(options), *_page(options, server)])
     await serving.bind()
     running = RunningNamesrv(server.address, serving, service)
     try:
@@ -91,6 +93,23 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
         await running.close()
         raise
     return running
+
+
+def _page(options: NamesrvOptions, server: PeerServer[NameService]) -> list[PeerServer[NameService]]:
+    """Make the server of `addressPage`, if there is to be one, not bound yet. Raises ConfigError."""
+    if options.address_page_port is None:
+        return []
+    given = ";".join(parse_addresses(options.address_page)) if options.address_page else ""
+    place = options.bind_address, options.address_page_port
+    return [
+        PeerServer(
+            "address page",
+            place,
+            listen_limits(options),
+            lambda _service, _server: AddressPage(given or advertised_by(server.address)),
+            what="the address page (addressPagePort)",
+        )
+    ]
 
 
 def _named(options: NamesrvOptions) -> list[PeerServer[NameService]]:

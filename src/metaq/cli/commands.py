@@ -32,7 +32,7 @@ from metaq.cli.serve import SERVERS
 from metaq.errors import BadRequest, ConfigError, LocalProtocolError, MetaqError, NoRoute, Refused
 
 _EPILOG = (
-    "Name servers: -n, else NAMESRV_ADDR, else 127.0.0.1:9876. Exit codes: 0 done, 1 failed, 2 wrong usage, "
+    "Name servers: -n, else NAMESRV_ADDR, else what the page at METAQ_ADDRESS_SERVER says, else 127.0.0.1:9876. Exit codes: 0 done, 1 failed, 2 wrong usage, "
     "3 not found (topic, group, route, trace, transaction), 130 Ctrl-C."
 )
 

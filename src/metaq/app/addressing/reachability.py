@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from metaq.app.addresses import listens_everywhere
+from metaq.app.addressing.told import listens_everywhere
 from metaq.client.conversation.administration import Identify
 from metaq.client.conversation.driver import Caller, ask
 from metaq.errors import MetaqError
