@@ -124,6 +124,12 @@ class BrokerOptions(OptionTable):
     """What `metaq.broker` and its servers obey."""
 
     namesrv_addr: str | None = option(None, "Name servers to register at, `host:port`, `;`-separated.")
+    fetch_namesrv_addr_by_address_server: bool = option(
+        False, "Have the addressServer say where the name servers are, where namesrvAddr does not."
+    )
+    address_server: str | None = option(
+        None, "URL of the page with the name servers' addresses, `host:port;host:port`; read every two minutes."
+    )
     listen_port: int = option(10911, "Port of the remoting server; 0 takes a free one.", low=0, high=65535)
     vip_port_enable: bool = option(
         False,
@@ -483,6 +489,17 @@ class NamesrvOptions(OptionTable):
         "",
         "Further addresses to listen on, with names by which brokers' advertisedAddresses tell who comes in there: "
         "`outside=0.0.0.0:9877`, several joined by `,`.",
+    )
+    address_page: str = option(
+        "",
+        "Name servers' addresses, `host:port;host:port`, that the HTTP page /rocketmq/nsaddr at addressPagePort tells; by default "
+        "this one's.",
+    )
+    address_page_port: int | None = option(
+        None,
+        "Port of that page, for clients and brokers with an address server; 0 takes a free one. By default there is none.",
+        low=0,
+        high=65535,
     )
     kv_config_path: str | None = option(None, "The file of the KV configuration.")
     order_message_enable: bool = option(False, "Add ORDER_TOPIC_CONFIG to routes.", hot=True)

@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import metaq
-from metaq.app.addresses import advertised_host, advertised_to_clients, check_addresses
+from metaq.app.addressing.address_server import address_server, fetch, follow
+from metaq.app.addressing.reachability import Reachability
+from metaq.app.addressing.told import advertised_host, advertised_to_clients, check_addresses, told_to_clients
 from metaq.app.configuration import METAQ1, TLS, listen_limits
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
@@ -25,13 +27,14 @@ from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.conversation.name_servers import parse_addresses
+from metaq.client.shared.transport import Transport
 from metaq.clock import SYSTEM, Clock, SteadyTime
-from metaq.errors import ConfigError, Refused, StoreFailed
+from metaq.errors import ConfigError, ConnectionFailed, Refused, StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.acl.changes import patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
-from metaq.net.address import join_address
+from metaq.net.address import join_address, split_address
 from metaq.net.budget import Budget
 from metaq.options import BrokerOptions, Settings, StoreOptions
 from metaq.servers.ha.server import replication_server
@@ -110,6 +113,8 @@ class Tasks(NamedTuple):
 
     delivery: Delivery
     registrations: Sequence[Registration]
+    name_servers: NameServerRegistration
+    """One of the registrations."""
     peers: BrokerPeers
     role: RunningRole
     acl: AclWatch | None
@@ -156,6 +161,8 @@ class RunningBroker:
             self.settings[METAQ1] = self.metaq1.settings
         broker.settings.watch(lambda _names: serving.limit(listen_limits(broker.options)))
         self._faults = RateLimitedLog(log, broker.clock)
+        self._reaching: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()
         broker.store.state.when_failed(self._on_store_failure)
@@ -207,10 +214,33 @@ class RunningBroker:
         for registration in self._tasks.registrations:
             await registration.start(self._services)
         self._tasks.role.start(self._services)
+        self._reaching = asyncio.create_task(self._look_whether_reached(), name="ask at the advertised addresses")
+
+    def follow(self, url: str, name_servers: Sequence[str]) -> None:
+        """Register where the page of an address server says, from now on."""
+
+        async def exchange(addresses: Sequence[str]) -> None:
+            self._tasks.peers.exchange(addresses)
+            await self._tasks.name_servers.exchange(addresses)
+
+        self._following = asyncio.create_task(follow(url, name_servers, exchange), name="follow the address server")
+
+    async def _look_whether_reached(self) -> None:
+        """In the background: an address that does not answer takes its time, and stops nobody."""
+        options, transport = self._broker.options, Transport()
+        told, instance = told_to_clients(options, self.address), self._broker.environment.instance
+        try:
+            await Reachability(transport, instance, told, split_address(self.addresses["remoting"])[0]).look()
+        finally:
+            await transport.close()
 
     async def close(self) -> None:
         """Unregister, close connections, save, flush, and mark the store as closed."""
         self._timer.cancel()
+        beside = [task for task in (self._reaching, self._following) if task is not None]
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         if self._tasks.acl is not None:
             self._tasks.acl.stop()
         self._tasks.delivery.stop()
@@ -261,6 +291,11 @@ async def start_broker(
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     check_addresses(options)
+    if (url := address_server(options)) is not None:
+        try:
+            name_servers = await fetch(url)
+        except ConnectionFailed as error:
+            raise ConfigError(f"{error}: start it, or set namesrvAddr") from None
     acl, credentials = _access_control(options)
     running_tls = tls_of(tls, asyncio.get_running_loop().call_soon_threadsafe)
     front = _front(options, metaq1, name_servers, servers, credentials, running_tls)
@@ -288,6 +323,8 @@ async def start_broker(
     except BaseException:
         await running.close()
         raise
+    if url is not None:
+        running.follow(url, name_servers)
     return running
 
 
@@ -377,7 +414,7 @@ def _compose(
         delivery = Delivery()
         acl, credentials = access
         control = acl.access if acl is not None else None
-        environment = Environment(options, store_options, clock, store, _name(options), store_host)
+        environment = Environment(options, store_options, clock, store, _name(options), store_host, clock.token())
         broker = Broker(
             environment,
             broker_files(open_file, open_table),
@@ -395,7 +432,7 @@ def _compose(
         )  # fmt: skip
         role.also_known_as = advertised_to_clients(options).addresses
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host, control)
-        tasks = Tasks(delivery, front.registrations, peers, role, acl, tls)
+        tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
-from metaq.app.addresses import EVERYWHERE, listeners_of
+from metaq.app.addressing.told import EVERYWHERE, listeners_of
 from metaq.app.refused import PROMISES, refuse
 from metaq.errors import ConfigError
 from metaq.net.address import is_loopback

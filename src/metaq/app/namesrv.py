@@ -7,15 +7,17 @@ import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from metaq.app.addresses import listeners_of
+from metaq.app.addressing.told import advertised_by, listeners_of
 from metaq.app.configuration import TLS, listen_limits
 from metaq.app.serving import Serving
 from metaq.app.tls.wanted import tls_of
+from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions, Settings
 from metaq.saved_file import TableFile
+from metaq.servers.address_page import AddressPage
 from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.servers.server import PeerServer
 from metaq.store.config_file import BackgroundFile, ConfigFile
@@ -119,7 +121,7 @@ async def start_namesrv(
         lambda service, server: NamesrvServer(service, access, server.address),
         tls=server_tls,
     )
-    serving = Serving([server, *_named(options, access, server_tls)])
+    serving = Serving([server, *_named(options, access, server_tls), *_page(options, server)])
     await serving.bind()
     running = RunningNamesrv(server.address, serving, service, acl, running_tls, tls)
     try:
@@ -128,6 +130,23 @@ async def start_namesrv(
         await running.close()
         raise
     return running
+
+
+def _page(options: NamesrvOptions, server: PeerServer[NameService]) -> list[PeerServer[NameService]]:
+    """Make the server of `addressPage`, if there is to be one, not bound yet. Raises ConfigError."""
+    if options.address_page_port is None:
+        return []
+    given = ";".join(parse_addresses(options.address_page)) if options.address_page else ""
+    place = options.bind_address, options.address_page_port
+    return [
+        PeerServer(
+            "address page",
+            place,
+            listen_limits(options),
+            lambda _service, _server: AddressPage(given or advertised_by(server.address)),
+            what="the address page (addressPagePort)",
+        )
+    ]
 
 
 def _named(

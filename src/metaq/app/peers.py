@@ -123,6 +123,11 @@ class BrokerPeers:
             raise NoRoute(f"no master of the broker {broker} is registered at name servers {self._name_servers}")
         return address
 
+    def exchange(self, name_servers: Sequence[str]) -> None:
+        """Ask these name servers from now on."""
+        if self._name_servers is not None:
+            self._name_servers.exchange(name_servers)
+
     async def _look_up(self, name_servers: NameServers) -> None:
         loop = asyncio.get_running_loop()
         if self._looking_up is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from metaq.app.addresses import advertised_to_clients, advertised_to_slaves
+from metaq.app.addressing.told import advertised_to_clients, advertised_to_slaves
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
@@ -19,6 +20,8 @@ from metaq.options import Metaq1Options
 from metaq.registry.namesakes import Namesakes
 from metaq.registry.namesrv import Registrar
 from metaq.servers.server import BrokerServices, PeerServer
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from metaq.broker.metaq1.progress import OnPositions
@@ -149,6 +152,16 @@ class NameServerRegistration:
         await self._begin(services)
         if transport is not None:
             await transport.close()
+
+    async def exchange(self, name_servers: Sequence[str]) -> None:
+        """Register at these name servers instead."""
+        before, self.name_servers = self.name_servers, tuple(name_servers)
+        log.info(
+            "the address server names other name servers: %s in place of %s", ";".join(name_servers), ";".join(before)
+        )
+        if self._registrar is not None and self._namesakes is not None:
+            await self._registrar.exchange(self.name_servers)
+            self._namesakes.exchange(self.name_servers)
 
     def renew(self) -> None:
         """Register now, with all that there is: another broker may have stood under this one's number until now."""

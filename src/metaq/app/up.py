@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaq.app.addresses import from_here
+from metaq.app.addressing.told import from_here
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.namesrv import RunningNamesrv, start_namesrv
 from metaq.broker.metaq1.settings import Metaq1Settings

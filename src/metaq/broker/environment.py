@@ -34,6 +34,8 @@ class Environment(Struct, frozen=True):
     name: str
     store_host: bytes
     """STOREHOST of records, from which clients decode the broker's address in offset ids: 8 or 20 bytes."""
+    instance: str = ""
+    """Drawn at the start of this process: tells it from every other."""
 
 
 class Tables(Struct, frozen=True):

@@ -34,7 +34,8 @@ from metaq.cli.serve import SERVERS
 from metaq.errors import BadRequest, ConfigError, LocalProtocolError, MetaqError, NoRoute, Refused
 
 _EPILOG = (
-    "Name servers: -n, else NAMESRV_ADDR, else 127.0.0.1:9876. Account: --acl-file, else METAQ_ACL_FILE. Exit codes: 0 done, 1 failed, 2 wrong usage, "
+    "Name servers: -n, else NAMESRV_ADDR, else what the page at METAQ_ADDRESS_SERVER says, else 127.0.0.1:9876. Account: --acl-file, else METAQ_ACL_FILE. "
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, "
     "3 not found (topic, group, route, trace, transaction), 130 Ctrl-C."
 )
 
@@ -162,15 +163,29 @@ def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
 @app.command("doctor")
 def show_doctor(
     data: Annotated[str, typer.Option(metavar="DIR", help="the folder whose disk is judged")] = ".",
+    broker: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="look at this broker, from here")] = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "-n", "--namesrv", metavar="NAMESRV", help="look at these name servers; with --broker, whether they know it"
+        ),
+    ] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="as a client that wants TLS")] = False,
+    ca: Annotated[str | None, typer.Option(metavar="FILE", help="certificates of authorities to believe")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="of each step")] = 5.0,
     as_json: AsJson = False,
 ) -> None:
     """Say what this machine and environment offer: compiled extension, event loop, Java, Spark, disk, limits.
 
-    Exits with 1 if something will not work.
+    With --broker or --namesrv: what is wrong with these, seen from here, and how to mend it (docs/addresses.md). Exits with 1 if
+    something will not work.
     """
     from metaq.cli import doctor
 
-    findings = doctor.examine(data)
+    if broker is None and namesrv is None:
+        findings = doctor.examine(data)
+    else:
+        findings = doctor.examine_servers(broker, namesrv, tls=tls, ca=ca, timeout=timeout)
     if as_json:
         print_json(doctor.as_json(findings))
     else:

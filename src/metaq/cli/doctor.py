@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import importlib.util
 import os
@@ -13,31 +14,19 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from msgspec import Struct
-from msgspec.structs import asdict
-
 import metaq
+from metaq.admin.doctor.finding import NOTICE, OK, WRONG, Finding
 from metaq.app.runtime import loop_name
+from metaq.clock import SYSTEM
 from metaq.errors import MetaqError
 from metaq.options import GIB
 
-OK, NOTICE, WRONG = "ok", "notice", "wrong"
+__all__ = ["NOTICE", "OK", "WRONG", "Finding", "as_json", "examine", "examine_servers"]
 
 _FOREIGN: Final = "metaq"
 """A package of somebody else's on the public index, with our import name. Ours is pymetaq."""
 _FILES_WANTED: Final = 4096
 _DISK_WANTED: Final = 5 * GIB
-
-
-class Finding(Struct, frozen=True):
-    """One line of the report. `state`: ok; notice, works but could be better; wrong, something will not work."""
-
-    what: str
-    state: str
-    text: str
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
 
 
 def examine(data: str = ".", environ: Mapping[str, str] | None = None) -> list[Finding]:
@@ -182,6 +171,23 @@ def _name_servers(environ: Mapping[str, str]) -> list[Finding]:
 
 def _extra(name: str) -> str:
     return f"pip install 'pymetaq[{name}]'"
+
+
+def examine_servers(
+    broker: str | None, name_servers: str | None, *, tls: bool, ca: str | None, timeout: float
+) -> list[Finding]:
+    """Return what is found at a broker and at name servers, from here. Raises ConfigError: an address is none.
+
+    Args: broker: `host:port`. name_servers: `host:port`, `;`-separated. tls: the client wants TLS. ca: file of certificates.
+    """
+    from metaq.admin.doctor.port import Look
+    from metaq.admin.doctor.server import examine_broker, examine_name_servers
+    from metaq.client.conversation.name_servers import parse_addresses
+
+    look, servers = Look(SYSTEM, timeout, tls, ca), parse_addresses(name_servers) if name_servers else ()
+    if broker is not None:
+        return asyncio.run(examine_broker(broker, servers, look))
+    return asyncio.run(examine_name_servers(servers, look))
 
 
 def as_json(findings: list[Finding]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final
@@ -25,9 +26,30 @@ EXIT_TERMINATED: Final = 143
 NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 ACL_FILE_VARIABLE: Final = "METAQ_ACL_FILE"
 
+ADDRESS_SERVER: Final = "METAQ_ADDRESS_SERVER"
+
+
+def _name_servers(context: typer.Context, parameter: typer.CallbackParam, given: str) -> str:
+    """Return the name servers to use: those given, else those that the address server tells, else the default."""
+    url = os.environ.get(ADDRESS_SERVER)
+    source = context.get_parameter_source(parameter.name or "")
+    if not url or source is None or source.name != "DEFAULT":
+        return given
+    from metaq.admin.address_server import name_servers_at
+
+    return name_servers_at(url)
+
+
 NameServers = Annotated[
     str,
-    typer.Option("-n", "--namesrv", envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="name servers, ;-separated"),
+    typer.Option(
+        "-n",
+        "--namesrv",
+        envvar="NAMESRV_ADDR",
+        metavar="HOST:PORT",
+        help="name servers, ;-separated",
+        callback=_name_servers,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 

@@ -90,9 +90,9 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
     if command == "broker":
         from metaq.app.broker import start_broker
 
-        if not configuration.broker.namesrv_addr:
+        if not (configuration.broker.namesrv_addr or configuration.broker.fetch_namesrv_addr_by_address_server):
             log.warning(
-                "no name server is set: no client%s will find this broker; name one by -n, namesrvAddr or NAMESRV_ADDR",
+                "no name server is set: no client%s will find this broker; name one by -n, namesrvAddr, NAMESRV_ADDR or addressServer",
                 " of RocketMQ's" if configuration.metaq1.enable else "",
             )
 

@@ -18,7 +18,7 @@ from metaq.client.shared import core as cores
 from metaq.client.shared.access import ENVIRONMENT, Access
 from metaq.client.shared.loop import background_ident, preload
 from metaq.client.shared.names import checked
-from metaq.client.shared.options import check_whole, checked_seconds
+from metaq.client.shared.options import ClientOptions, check_whole, checked_seconds
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, InvalidMessage
 from metaq.logging_handler.buffer import FORKED, UNFORMATTED, Entry
@@ -101,8 +101,8 @@ class MetaQHandler(logging.Handler):
             raise TypeError(f"producer is {producer!r}: pass a metaq.Producer")
         self._given, self._name_servers = producer, name_servers
         self._producer_options = {"group": GROUP, "timeout": SEND_SECONDS, **(producer_options or {})}
-        if producer is None:
-            # A wrong address is reported here: later there is no caller who could be told.
+        # A wrong address is reported here: later there is no caller who could be told.
+        if producer is None and cores.address_server_of(name_servers, ClientOptions()) is None:
             cores.checked_addresses(name_servers)
             # Credentials, too: a file that is missing, or half a pair.
             Access(**{name: self._producer_options.get(name) for name in ENVIRONMENT}).credentials()

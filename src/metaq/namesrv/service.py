@@ -29,6 +29,8 @@ class NameService:
 
     def __init__(self, options: NamesrvOptions, clock: Clock, kv: KvTable) -> None:
         self.options, self.clock = options, clock
+        self.instance = clock.token()
+        """Tells this process from every other."""
         self.settings = Settings(options)
         self._kv, self._routes = kv, RouteTable(clock, options.broker_lease_ms)
 

@@ -69,6 +69,10 @@ class Namesakes:
             retry = 2 * retry if self._unsettled else RETRY_SECONDS
             await self.look(registered=True)
 
+    def exchange(self, name_servers: Sequence[str]) -> None:
+        """Look at these name servers from now on."""
+        self._name_servers = name_servers
+
     def hurry(self) -> None:
         """Look at once: a registration has replaced another broker's."""
         self._hurried.set()

@@ -72,7 +72,8 @@ class Registrar:
         self._servers = [_NameServer(address) for address in name_servers]
         self._changes = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """Name server → what keeps this broker registered there."""
         self._failing: dict[str, str] = {}
         self._taken = asyncio.Event()
 
@@ -86,10 +87,30 @@ class Registrar:
         again."""
         # All at once: one name server that is away costs its own time-out, not that of the others, too.
         await asyncio.gather(*(self._register(server) for server in self._servers))
-        self._tasks = [
-            asyncio.create_task(self._keep_registering(server), name=f"registrar of {server.address}")
-            for server in self._servers
-        ]
+        for server in self._servers:
+            self._keep(server)
+
+    def _keep(self, server: _NameServer) -> None:
+        work = self._keep_registering(server)
+        self._tasks[server.address] = asyncio.create_task(work, name=f"registrar of {server.address}")
+
+    async def exchange(self, addresses: Sequence[str]) -> None:
+        """Register at these name servers instead. Return when each new one has answered, or failed to.
+
+        Those that are none any more are not told: what they know stays until its lease ends, since clients ask them until
+        they have heard of the others.
+        """
+        known = {server.address: server for server in self._servers}
+        new = [_NameServer(address) for address in addresses if address not in known]
+        await asyncio.gather(*(self._register(server) for server in new))
+        for address in known.keys() - set(addresses):
+            self._tasks.pop(address).cancel()
+            self._failing.pop(address, None)
+            self._ordered_at.pop(address, None)
+        self._servers = [*(server for server in self._servers if server.address in addresses), *new]
+        for server in new:
+            self._keep(server)
+        self._notify_waiters()
 
     async def registered(self) -> None:
         """Wait until one name server has accepted a registration."""
@@ -136,9 +157,9 @@ class Registrar:
 
     async def end(self) -> None:
         """Register no more. What the name servers know stays until its lease ends, or another registration replaces it."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         for _, waiter in self._waiters:
             _finish(waiter)
 

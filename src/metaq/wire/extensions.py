@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from metaq.errors import BadRequest
+from metaq.model.identity import ServerIdentity
 from metaq.model.leadership import ReplicaState
 from metaq.model.reload import Reloaded
 from metaq.model.scrub import RANGES_MAX, LogChecksums, Mended, ScrubState
@@ -41,6 +42,19 @@ def level_of(fields: Mapping[str, str]) -> int:
 def reloaded(outcome: Reloaded) -> bytes:
     """Encode the answer to RELOAD (30007)."""
     return msgspec.json.encode(outcome)
+
+
+def server_identity(identity: ServerIdentity) -> bytes:
+    """Encode the answer to IDENTIFY (30030)."""
+    return msgspec.json.encode(identity)
+
+
+def server_identity_of(body: bytes | memoryview) -> ServerIdentity:
+    """Decode the answer to IDENTIFY. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(body, type=ServerIdentity)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is no identity of a server: {error}") from None
 
 
 def closed_partitions(numbers: Iterable[int]) -> bytes:

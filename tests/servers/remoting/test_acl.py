@@ -155,6 +155,8 @@ MAY = {
     Code.GET_BROKER_CLUSTER_ACL_INFO: SETTINGS, Code.GET_BROKER_CLUSTER_ACL_CONFIG: SETTINGS,
 }  # fmt: skip
 """Who may send a request about the topic `orders` and the group `G`, as far as its header says what it is about."""
+PUBLIC = (Code.IDENTIFY,)
+"""Answered without a signature, too."""
 
 
 def full(header: type[Header]) -> dict[str, str]:
@@ -178,7 +180,7 @@ def test_each_request_is_for_those_who_have_the_right_to_what_it_names(kind, req
     guarded = request.getfixturevalue(kind)
     may_then = MAY | dict.fromkeys(OPEN_IN_ROCKETMQ, ANY) if kind == "compatible" else MAY
     handlers = guarded.server.handling.handlers
-    assert {request_name(code) for code in handlers} == {request_name(code) for code in MAY}
+    assert {request_name(code) for code in handlers} == {request_name(code) for code in (*MAY, *PUBLIC)}
     ran: list[int] = []
     stubs = {
         code: structs.replace(handler, run=lambda call: ran.append(call.command.code))
@@ -199,6 +201,9 @@ def test_each_request_is_for_those_who_have_the_right_to_what_it_names(kind, req
         assert denied(answer)
         assert "No accessKey is configured" in answer.remark
         assert not ran
+    for code in PUBLIC:
+        assert not denied(ask(client, None, code, {}, b""))
+        assert ran == [code]
 
 
 # ---------------------------------------------------------------- requests judged by what is behind their headers

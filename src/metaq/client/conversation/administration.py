@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, QueueStats
+from metaq.model.identity import ServerIdentity
 from metaq.model.leadership import ReplicaState
 from metaq.model.reload import Reloaded
 from metaq.wire import bodies, extensions, headers
@@ -165,6 +166,20 @@ class StepDown(Call[ReplicaState], frozen=True):
 
     def read(self, answer: Command) -> ReplicaState:
         return extensions.replica_state_of(answer.body)
+
+
+class Identify(Call[ServerIdentity | None], frozen=True):
+    """Ask a server of ours which process it is, and for its time (30030). No account is needed. None: a RocketMQ, or an earlier one
+    of ours."""
+
+    action = "tell which process it is"
+    answers = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+
+    def request(self) -> Command:
+        return request(RequestCode.IDENTIFY)
+
+    def read(self, answer: Command) -> ServerIdentity | None:
+        return extensions.server_identity_of(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
 
 class GetRuntime(Call[dict[str, str]], frozen=True):

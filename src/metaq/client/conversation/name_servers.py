@@ -43,9 +43,17 @@ def parse_addresses(text: str) -> tuple[str, ...]:
                 )
             addresses.append(_with_port(address))
     if not addresses:
-        raise ConfigError("no name server: pass its address, such as 'localhost:9876', or set NAMESRV_ADDR")
+        raise ConfigError(
+            "no name server: pass its address, such as 'localhost:9876' (-n on a command line), or set NAMESRV_ADDR, or have an HTTP "
+            "address server tell it (address_server, METAQ_ADDRESS_SERVER)"
+        )
     # Without duplicates, each of which would be tried once more when it fails.
     return tuple(dict.fromkeys(addresses))
+
+
+def _is_host(text: str) -> bool:
+    """Return whether a text may name a host: no page of HTML, for one."""
+    return all(character.isalnum() or character in ".-_:%" for character in text)
 
 
 def _with_port(address: str) -> str:
@@ -56,7 +64,7 @@ def _with_port(address: str) -> str:
         host, port = (address.removeprefix("[").removesuffix("]"), DEFAULT_PORT) if bare else split_address(address)
     except ConfigError:
         host, port = "", 0
-    if not host or not port or any(map(str.isspace, host)) or (":" in host and not is_v6(host)):
+    if not host or not port or not _is_host(host) or (":" in host and not is_v6(host)):
         raise ConfigError(f"the name server address {address!r} is not host:port")
     return join_address(host, port)
 
@@ -74,6 +82,16 @@ class NameServers:
     def __str__(self) -> str:
         return ";".join(self.addresses)
 
+    def exchange(self, addresses: Sequence[str]) -> bool:
+        """Use other name servers from the next question on. Returns whether they are others."""
+        if set(addresses) == set(self.addresses):
+            return False
+        used = self.addresses[self._chosen % len(self.addresses)]
+        self.addresses = tuple(addresses)
+        # The one in use has shown that it works.
+        self._chosen = self.addresses.index(used) if used in self.addresses else 0
+        return True
+
     def ask(self, call: Call[T]) -> Consultation[T]:
         """Ask a name server; the next one if it is unreachable, or not a name server.
 
@@ -82,16 +100,16 @@ class NameServers:
         """
         failure: MetaqError | None = None
         # A copy: concurrent conversations may change the choice, and each server is to be tried once all the same.
-        first = self._chosen
-        for step in range(len(self.addresses)):
-            index = (first + step) % len(self.addresses)
-            address = self.addresses[index]
+        first, addresses = self._chosen, self.addresses
+        for step in range(len(addresses)):
+            index = (first + step) % len(addresses)
+            address = addresses[index]
             try:
                 outcome = yield from asked_at(address, call)
             except FAULTS as error:
                 if not judge(error, Purpose.LOOK_UP).elsewhere:
                     if isinstance(error, BrokerError):  # a refusal shows that this name server works
-                        self._chosen = index
+                        self._choose(address)
                     raise
                 # Probably the address of a broker.
                 if isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -99,10 +117,15 @@ class NameServers:
                 else:
                     failure = failure or error
             else:
-                self._chosen = index
+                self._choose(address)
                 return outcome
         assert failure is not None
         raise self._unreachable(failure) if isinstance(failure, ConnectionFailed | RequestTimeout) else failure
+
+    def _choose(self, address: str) -> None:
+        # It may have been taken off the list meanwhile.
+        if address in self.addresses:
+            self._chosen = self.addresses.index(address)
 
     def _unreachable(self, failure: ConnectionFailed | RequestTimeout) -> ConnectionFailed | RequestTimeout:
         raised = type(failure)(f"no name server of {self} can be reached, is one running there? {failure}")

@@ -40,11 +40,12 @@ from metaq.client.shared.roles import Checker, Member
 from metaq.client.shared.routes import KnownRoutes
 from metaq.client.shared.transport import CONNECT_SECONDS, Transport
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
+from metaq.errors import BadRequest, ClientForked, ConfigError, ConnectionFailed, NoRoute
 from metaq.log import RateLimitedLog
 from metaq.model import BrokerData, Heartbeat
 from metaq.model.notices import MembersChanged, OffsetsReset, RequestReplied, TransactionCheck
 from metaq.net.address import local_address
+from metaq.net.page import checked_url, fetch_text
 from metaq.wire.command import Command, reply
 
 log = logging.getLogger("metaq.client")
@@ -56,6 +57,10 @@ MEET_SECONDS = 1.0
 MEET_AGAIN_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses of reconnects to such a broker, s; afterwards the regular heartbeats reconnect."""
 NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
+ADDRESS_SERVER_ENVIRONMENT = "METAQ_ADDRESS_SERVER"
+ADDRESS_SERVER_SECONDS = 120.0
+"""Between two looks at the address server's page, s, as in RocketMQ."""
+ADDRESS_SERVER_TIMEOUT = 3.0
 
 
 class ClientCore:
@@ -63,6 +68,9 @@ class ClientCore:
 
     namespace = Namespace()
     """The holder's namespace."""
+
+    address_server: str | None = None
+    """URL of the page that the name servers' addresses come from; None: they do not change."""
 
     def __init__(
         self, addresses: tuple[str, ...], options: ClientOptions, clock: Clock = SYSTEM, taken: Collection[str] = ()
@@ -122,6 +130,22 @@ class ClientCore:
                 if task is not None:
                     task.cancel()
                 self._paces[work] = seconds, self.every(seconds, work)
+        if self.address_server is not None and self._poll_addresses not in self._paces:
+            task = self.every(ADDRESS_SERVER_SECONDS, self._poll_addresses)
+            self._paces[self._poll_addresses] = ADDRESS_SERVER_SECONDS, task
+
+    async def _poll_addresses(self) -> None:
+        """Look where the name servers are now. While the page cannot be had, or is none, the known ones stay."""
+        assert self.address_server is not None, "polled where there is one"
+        before = str(self.name_servers)
+        try:
+            text = await asyncio.to_thread(fetch_text, self.address_server, ADDRESS_SERVER_TIMEOUT)
+            is_other = self.name_servers.exchange(parse_addresses(text))
+        except (ConnectionFailed, ConfigError) as error:
+            self._limited_log.warning("address server", "the name servers stay %s: %s", before, error)
+            return
+        if is_other:
+            log.info("the address server names other name servers: %s in place of %s", self.name_servers, before)
 
     async def close(self) -> None:
         """End the periodic work and drop all connections."""
@@ -543,32 +567,64 @@ def checked_addresses(namesrv: str | None) -> tuple[str, ...]:
     return parse_addresses(namesrv if namesrv is not None else os.environ.get(NAMESRV_ENVIRONMENT, ""))
 
 
+def address_server_of(namesrv: str | None, options: ClientOptions) -> str | None:
+    """Any thread: the URL of the address server to ask; None: the name servers are given otherwise, or there is none.
+
+    Raises ConfigError: METAQ_ADDRESS_SERVER is no URL.
+    """
+    if namesrv is not None or os.environ.get(NAMESRV_ENVIRONMENT):
+        return None
+    if options.address_server is not None:
+        return options.address_server
+    url = os.environ.get(ADDRESS_SERVER_ENVIRONMENT)
+    return checked_url(url) if url else None
+
+
 def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) -> ClientCore:
     """Any thread: the core of these name servers and this client id; pair with `release`.
 
-    `namesrv` None reads NAMESRV_ADDR. Raises ConfigError: neither is given, an address is malformed, or clients of this
-    instance name sign as another account or connect otherwise.
+    `namesrv` None reads NAMESRV_ADDR, and then asks the address server if there is one. Raises ConfigError: nothing is given,
+    an address is malformed, or clients of this instance name sign as another account or connect otherwise;
+    ConnectionFailed: the address server does not answer.
     """
-    addresses = checked_addresses(namesrv)
-    identity = (addresses, options.client_ip, options.instance_name, options.unit_name)
+    url = address_server_of(namesrv, options)
+    source = (url,) if url is not None else checked_addresses(namesrv)
+    addresses: tuple[str, ...] | None = None
+    while True:
+        with _lock:
+            core = _core_of(source, options, addresses, clock)
+            if core is not None:
+                core.address_server = url
+                core.users[options] += 1
+                # In the loop, which owns the periodic tasks.
+                core.thread.post(core.set_pace)
+                return NamespacedCore(core, options.namespace) if options.namespace else core
+        # Without the lock, for which other threads wait.
+        addresses = source if url is None else parse_addresses(fetch_text(url, ADDRESS_SERVER_TIMEOUT))
+
+
+def _core_of(
+    source: tuple[str, ...], options: ClientOptions, addresses: tuple[str, ...] | None, clock: Clock
+) -> ClientCore | None:
+    """The core for these options, made if the name servers' addresses are known; None: they are not, and there is none yet.
+
+    Raises ConfigError. Under `_lock`.
+    """
+    identity = (source, options.client_ip, options.instance_name, options.unit_name)
     # Connections are shared by one account only, and with TLS by those who trust the same.
     key = (*identity, options.credentials, options.tls)
-    with _lock:
-        core = _cores.get(key)
-        if core is None:
-            if options.instance_name != DEFAULT_INSTANCE and any(
-                other[: len(identity)] == identity for other in _cores
-            ):
-                raise ConfigError(
-                    f"clients with instance_name={options.instance_name!r} sign as another account in this process, or not "
-                    "at all, or connect with other settings of TLS, and brokers would take them and this one for one client: give it an instance_name of its own"
-                )
-            taken = {other.client_id for other in _cores.values()}
-            core = _cores[key] = ClientCore(addresses, options, clock, taken)
-        core.users[options] += 1
-        # In the loop, which owns the periodic tasks.
-        core.thread.post(core.set_pace)
-        return NamespacedCore(core, options.namespace) if options.namespace else core
+    core = _cores.get(key)
+    if core is not None or addresses is None:
+        return core
+    if options.instance_name != DEFAULT_INSTANCE and any(other[: len(identity)] == identity for other in _cores):
+        raise ConfigError(
+            f"clients with instance_name={options.instance_name!r} sign as another account in this process, or not at all, or "
+            "connect with other settings of TLS, and brokers would take them and this one for one client: give it an "
+            "instance_name of its own"
+        )
+    taken = {other.client_id for other in _cores.values()}
+    core = _cores[key] = ClientCore(addresses, options, clock, taken)
+    return core
 
 
 def fellow_members(core: ClientCore, member: Member) -> list[Member]:

@@ -17,6 +17,7 @@ from metaq.client.shared.names import Namespace, checked
 from metaq.errors import ConfigError
 from metaq.model.acl.secret import Credentials
 from metaq.model.topics.topic import check_group
+from metaq.net.page import checked_url
 from metaq.net.tls.settings import ENVIRONMENT as TLS_ENVIRONMENT
 from metaq.net.tls.settings import TlsSettings, tls_settings
 
@@ -34,7 +35,9 @@ class ClientArguments(TypedDict, total=False):
     way out (`ns%topic`) and taken off what comes in. poll_name_server_interval (30 s; `poll_name_server_inteval` is
     the same): between two questions for the routes in use. heartbeat_broker_interval (30 s): between two heartbeats.
     Of clients that share, the shortest counts. client_callback_executor_threads (4): threads that call
-    `add_done_callback` functions; 0: the client's own thread, where they must not block.
+    `add_done_callback` functions; 0: the client's own thread, where they must not block. address_server: URL of a page
+    with the name servers' addresses, read at the first use and every two minutes; METAQ_ADDRESS_SERVER is the same. Asked
+    only where neither the client is given name servers nor NAMESRV_ADDR is set.
 
     access_key, secret_key, security_token: the account that requests are signed with, for brokers with access control.
     acl_file: path of a file with them instead, in the form of RocketMQ's `tools.yml`. Without any of these four the
@@ -56,6 +59,7 @@ class ClientArguments(TypedDict, total=False):
     poll_name_server_inteval: float
     heartbeat_broker_interval: float
     client_callback_executor_threads: int
+    address_server: str | None
     access_key: str | None
     secret_key: str | None
     security_token: str | None
@@ -79,6 +83,7 @@ class ClientOptions(Struct, frozen=True, kw_only=True):
     poll_name_server_interval: float = 30.0
     heartbeat_broker_interval: float = 30.0
     client_callback_executor_threads: int = 4
+    address_server: str | None = None
     credentials: Credentials | None = None
     """What requests are signed with; None: they are not signed."""
     tls: TlsSettings | None = None
@@ -113,6 +118,10 @@ def client_options(**arguments: Unpack[ClientArguments]) -> ClientOptions:
     for name in ("instance_name", "client_ip", "unit_name"):
         if given.get(name) is not None:
             _check_part(name, given[name])
+    if given.get("address_server") is not None:
+        if not isinstance(given["address_server"], str):
+            raise TypeError(f"address_server is {given['address_server']!r}: pass a URL")
+        given["address_server"] = checked_url(given["address_server"])
     threads = given.get("client_callback_executor_threads", 0)
     check_whole("client_callback_executor_threads", threads)
     if threads < 0:

@@ -16,6 +16,7 @@ from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.model import TopicConfig
 from metaq.model.access import Action
+from metaq.model.identity import ServerIdentity
 from metaq.model.topics.topic import FILTER_TYPES, check_group, check_topic
 from metaq.saved import PendingOutcome
 from metaq.servers.remoting.handlers import LATER, After, Answer, Call, Later, NoHeader, Reply, handles
@@ -184,6 +185,13 @@ class AdminHandlers:
         )  # fmt: skip
         mending = self._broker.repair_requests.ask(call.caller, header.offset, header.size, header.source)
         return _answer_when_done(call, mending, extensions.mended)
+
+    # -- who this is
+    @handles(RequestCode.IDENTIFY, NoHeader, Action.OBSERVE, public=True)
+    def _identify(self, call: Call[NoHeader]) -> bytes:
+        environment = self._broker.environment
+        now_ms, instance = environment.clock.now_ms(), environment.instance
+        return extensions.server_identity(ServerIdentity(instance, now_ms, call.session.remote))
 
     # -- figures
     @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)

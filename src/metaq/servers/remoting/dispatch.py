@@ -243,6 +243,8 @@ class RemotingSession:
 
     def _run(self, handler: Handler, command: Command) -> Command | None:
         header, handling, caller = handler.header.from_ext(command.ext), self.handling, self.caller
+        if handler.public:
+            return self._made(command, handler.run(Call(self, caller, header, command)))
         try:
             if handling.identify is not None:
                 caller = handling.identify(caller, command)

@@ -134,6 +134,8 @@ class Handler(Struct, frozen=True):
     group: str
     """Header field with the group of consumers; empty if there is none."""
     run: Callable[[Call[Any]], Answer]
+    public: bool = False
+    """Answered to everybody, also to those who have no account."""
 
     def needs_of(self, header: Header) -> Sequence[tuple[Action, str]]:
         """Return what the caller must be allowed, all of it: actions and their resources (`metaq.model.access.Authorise`).
@@ -155,14 +157,15 @@ class _Mark(NamedTuple):
     codes: tuple[int, ...]
     header: type[Header]
     action: Action
+    public: bool
 
 
 def handles(
-    codes: int | tuple[int, ...], header: type[H], action: Action
+    codes: int | tuple[int, ...], header: type[H], action: Action, *, public: bool = False
 ) -> Callable[[Callable[[T, Call[H]], Answer]], Callable[[T, Call[H]], Answer]]:
     """Mark a method as the handler of request codes, with their header class and the action that access is judged
-    by."""
-    mark = _Mark(codes if isinstance(codes, tuple) else (codes,), header, action)
+    by; `public`: by none, everybody is answered."""
+    mark = _Mark(codes if isinstance(codes, tuple) else (codes,), header, action, public)
 
     def marked(method: Callable[[T, Call[H]], Answer]) -> Callable[[T, Call[H]], Answer]:
         setattr(method, _MARK, mark)
@@ -186,7 +189,7 @@ def table_of(*owners: object) -> dict[int, Handler]:
             for code in mark.codes:
                 if code in table:
                     raise ValueError(f"request {request_name(code)} has two handlers")
-                table[code] = Handler(_name(code), mark.header, mark.action, topic, group, method)
+                table[code] = Handler(_name(code), mark.header, mark.action, topic, group, method, mark.public)
     return table
 
 

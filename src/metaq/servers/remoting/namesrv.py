@@ -14,6 +14,7 @@ from metaq.errors import BadRequest, ConfigError, Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, administered_locally, everybody
+from metaq.model.identity import ServerIdentity
 from metaq.model.topics.advertised import Advertised, Origin
 from metaq.model.topics.registration import BrokerIdentity, Registration
 from metaq.namesrv.service import NameService
@@ -26,7 +27,7 @@ from metaq.servers.remoting.reports import namesrv_settings_text
 from metaq.servers.remoting.signed import by_signature
 from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking
-from metaq.wire import bodies, headers
+from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.hot import crc31
 
@@ -57,7 +58,7 @@ class NamesrvServer:
         self.service, self.listener = service, listener
         table = table_of(
             BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service),
-            AccountHandlers(access, ServerName("", address, "")),
+            IdentityHandlers(service), AccountHandlers(access, ServerName("", address, "")),
         )  # fmt: skip
         self.handling = Handling(
             # Look-ups need an account, but no right: clients look for topics that accounts have none to, as a template.
@@ -212,6 +213,18 @@ class RouteHandlers:
     @handles(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader, Action.ADMINISTER)
     def _delete_topic(self, call: Call[headers.DeleteRouteHeader]) -> None:
         self._service.delete_topic(call.header.topic, call.header.cluster)
+
+
+class IdentityHandlers:
+    """Which process this is, and its time (30030)."""
+
+    def __init__(self, service: NameService) -> None:
+        self._clock, self._instance = service.clock, service.instance
+
+    @handles(RequestCode.IDENTIFY, NoHeader, Action.OBSERVE, public=True)
+    def _identify(self, call: Call[NoHeader]) -> bytes:
+        identity = ServerIdentity(self._instance, self._clock.now_ms(), call.session.remote)
+        return extensions.server_identity(identity)
 
 
 class PermissionHandlers:

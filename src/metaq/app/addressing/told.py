@@ -28,6 +28,12 @@ def from_here(address: str) -> str:
     return join_address(LOOPBACK if host == EVERYWHERE else "::1", port)
 
 
+def advertised_by(address: str) -> str:
+    """Return the address by which others reach a server that listens at `address`."""
+    host, port = split_address(address)
+    return join_address(local_address(), port) if listens_everywhere(host) else address
+
+
 def advertised_host(options: BrokerOptions, listen_host: str) -> str:
     """Return the host that clients are told, and that records name. `listen_host`: where the broker listens."""
     return options.broker_ip1 or (local_address() if listens_everywhere(listen_host) else listen_host)
@@ -36,6 +42,12 @@ def advertised_host(options: BrokerOptions, listen_host: str) -> str:
 def advertised_to_clients(options: BrokerOptions) -> Advertised:
     """Raises ConfigError."""
     return Advertised.of(options.advertised_addresses, "advertisedAddresses")
+
+
+def told_to_clients(options: BrokerOptions, address: str) -> dict[str, str]:
+    """Return each address that some client is told → the option that it comes from. `address`: the broker's own."""
+    told = dict.fromkeys(sorted(advertised_to_clients(options).addresses), "advertisedAddresses")
+    return {address: "brokerIP1", **told}
 
 
 def advertised_to_slaves(options: BrokerOptions) -> Advertised:

@@ -1,0 +1,1 @@
+"""What is wrong with a broker or a name server, found from the client's side."""
