@@ -116,7 +116,8 @@ class Bench:
     def rows(self, frames: list[bytes], messages: int, again: int, key: Any = None) -> float:
         """scan + append + take of one read event, per message; `key`: and the verification of their signatures."""
         hot, data = self.hot, bytearray(b"".join(frames))
-        table, replies, outcome = hot.FrameTable(16 << 20), hot.Replies(b"DefaultRegion", True), hot.AppendOutcome()
+        table = hot.FrameTable(16 << 20, signed=key is not None)
+        replies, outcome = hot.Replies(b"DefaultRegion", True), hot.AppendOutcome()
 
         def work() -> None:
             self.fresh()
