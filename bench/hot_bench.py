@@ -19,14 +19,18 @@ from typing import Any
 
 from metaq.broker.log.admit import SLOW_PROPERTIES
 from metaq.model import StoredMessage
+from metaq.model.acl.secret import Credentials, Secret
 from metaq.model.filters.sql import compile_sql
+from metaq.wire.command import decode, encode
 from metaq.wire.record import encode_batch, encode_record
+from metaq.wire.signing import sign
 
 TOPIC = b"orders"
 HOST = bytes.fromhex("7f00000100002a9f")
 PEER = bytes.fromhex("7f0000010000de4e")
 PREFIX = "7F00000128E55FFD2B27"
 NOW_MS = 1_795_226_546_516
+WHO = Credentials("bench-account", Secret("a secret of an account"))
 QUICK = False
 
 
@@ -51,6 +55,13 @@ def send_frame(code: int, body: bytes, opaque: int, properties: str) -> bytes:
         separators=(",", ":"),
     ).encode()  # fmt: skip
     return struct.pack(">ii", 4 + len(head) + len(body), len(head)) + head + body
+
+
+def signed_frame(frame: bytes) -> bytes:
+    """The same request, signed by WHO."""
+    command = decode(frame[4:])
+    sign(command, WHO)
+    return encode(command)
 
 
 def end_frame(opaque: int, slot: int, log_offset: int, message_id: str) -> bytes:
@@ -102,26 +113,32 @@ class Bench:
     def properties(self) -> str:
         return f"UNIQ_KEY\x01{PREFIX}{next(self.ids):012X}\x02WAIT\x01true\x02TAGS\x01TagA"
 
-    def rows(self, frames: list[bytes], messages: int, again: int) -> float:
-        """scan + append + take of one read event, per message."""
+    def rows(self, frames: list[bytes], messages: int, again: int, key: Any = None) -> float:
+        """scan + append + take of one read event, per message; `key`: and the verification of their signatures."""
         hot, data = self.hot, bytearray(b"".join(frames))
-        table, replies, outcome = hot.FrameTable(16 << 20), hot.Replies(b"DefaultRegion", True), hot.AppendOutcome()
+        table = hot.FrameTable(16 << 20, signed=key is not None)
+        replies, outcome = hot.Replies(b"DefaultRegion", True), hot.AppendOutcome()
 
         def work() -> None:
             self.fresh()
             log, index, gates = self.log, self.index, self.gates
             for _ in range(again):
                 table.scan(data, 0, len(data))
+                assert key is None or hot.signed_rows(table, 0, len(table), key) == len(table)
                 hot.append(table, 0, len(table), gates, log, index, NOW_MS, PEER, replies, outcome)
                 replies.take()
             assert outcome.stop == 0
 
         return best_ns(work, messages * again)
 
-    def single(self, body_bytes: int, frames: int = 64) -> float:
+    def single(self, body_bytes: int, frames: int = 64, *, signed: bool = False) -> float:
         body = b"x" * body_bytes
         sent = [send_frame(310, body, opaque, self.properties()) for opaque in range(frames)]
-        return self.rows(sent, frames, 4 if QUICK else 640 // frames)
+        key = None
+        if signed:
+            sent = [signed_frame(frame) for frame in sent]
+            key = self.hot.SignKey(WHO.access_key.encode(), WHO.secret_key.reveal().encode())
+        return self.rows(sent, frames, 4 if QUICK else 640 // frames, key)
 
     def levels(self) -> Any:
         """A gate for four delay levels, which begin anew."""
@@ -370,6 +387,8 @@ def figures(bench: Bench) -> dict[str, float]:
         "send 100 B, 64 frames a read": bench.single(100),
         "send 1 KB, 64 frames a read": bench.single(1024),
         "send 100 B, 1 frame a read": bench.single(100, frames=1),
+        "signed send 100 B, 64 frames a read": bench.single(100, signed=True),
+        "signed send 1 KB, 64 frames a read": bench.single(1024, signed=True),
         "batch of 100 x 100 B, a message": bench.batch(100),
         "batch of 100 x 1 KB, a message": bench.batch(1024),
         "put 100 B of MetaQ 1.x, 64 lines a read": bench.puts(100),

@@ -216,6 +216,12 @@ REQUESTS = (
 @st.composite
 def requests(draw) -> tuple[int, dict[str, str], bytes]:
     """(code, ext fields, body): signed, or not, or changed afterwards."""
+    if draw(st.integers(0, 3)) < 3:  # as it should be, and for the fast paths
+        place, who = draw(st.sampled_from([(0, SENDER), (0, BOTH), (3, CONSUMER), (3, BOTH)]))
+        code, header, body = REQUESTS[place]
+        command = Command(code, ext=dict(header.to_ext()), body=body)
+        sign(command, structs.replace(CREDENTIALS, access_key=who.access_key))
+        return command.code, command.ext, body
     code, header, body = draw(st.sampled_from(REQUESTS))
     command = Command(code, ext=dict(header.to_ext()) if header else {}, body=body)
     for name in draw(
@@ -249,7 +255,7 @@ def steps(draw) -> tuple[int, int, list[tuple[int, dict[str, str], bytes]], int,
     """(rules before, rules after a GET_BROKER_CONFIG, requests of one read event, how often they come, connection)."""
     return (
         draw(st.integers(0, len(RULES) - 1)), draw(st.integers(0, len(RULES) - 1)),
-        draw(st.lists(requests(), min_size=1, max_size=5)), draw(st.integers(1, 2)), draw(st.integers(0, 1)),
+        draw(st.lists(requests(), min_size=1, max_size=5)), draw(st.integers(1, 4)), draw(st.integers(0, 1)),
     )  # fmt: skip
 
 
@@ -308,4 +314,4 @@ def test_the_fast_paths_do_what_the_slow_one_does(tmp_path) -> None:
 
         compare()
         assert fast.guarded.broker.lookup.max_offset("orders", 0) > 20
-        assert fast.judged < slow.judged * 0.9  # else this has compared little
+        assert fast.judged < slow.judged * 0.7  # else this has compared little

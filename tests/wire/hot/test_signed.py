@@ -37,7 +37,7 @@ def key_of(hot, who: Credentials = ME):
 
 
 def scanned(hot, data: bytes):
-    table = hot.FrameTable(1 << 24)
+    table = hot.FrameTable(1 << 24, signed=True)
     assert table.scan(data, 0, len(data)) == len(data)
     return table
 
@@ -147,6 +147,7 @@ def test_bodies_of_every_length_are_hashed_right(by_processor):
 def test_a_sender_of_a_sweep_is_taken_while_the_rules_know_its_key(hot):
     """Only what it has signed; its other requests are left, and all are once its key is exchanged."""
     tails, key = Tails(hot), key_of(hot)
+    tails.table = hot.FrameTable(1 << 24, signed=True)
     keys = {key.access_key: key}
     sender = (tails.gates, BORN_HOST, keys, key)
     pieces = [
@@ -245,7 +246,7 @@ def test_nothing_passes_that_the_slow_path_would_refuse(datas):
     hots = [FALLBACK] if NATIVE is None else [FALLBACK, NATIVE]
     results = []
     for hot in hots:
-        table = hot.FrameTable(1 << 24)
+        table = hot.FrameTable(1 << 24, signed=True)
         table.scan(data, 0, len(data))
         found = []
         for row in range(len(table)):

@@ -91,7 +91,7 @@ class Workspace:
     ) -> None:
         self.broker, self.appender, self.signers = broker, broker.appender, signers
         self.held_acks, self.cold_reads = held_acks, cold_reads
-        self.table = hot.FrameTable(broker.options.frame_bytes_max, ROWS_MAX)
+        self.table = hot.FrameTable(broker.options.frame_bytes_max, ROWS_MAX, signers is not None)
         self.outcome = hot.AppendOutcome()
         # The region and the trace switch are part of each send's answer, so they are compiled into the buffers: see
         # `_options_changed`.

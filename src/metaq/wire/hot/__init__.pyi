@@ -48,7 +48,8 @@ class FrameTable:
     """"" or why the bytes after the last row can never be a frame; rows before it are good."""
     needed: int
     """Bytes of the unfinished frame at the end, its 4-byte length included; 0 when not yet known."""
-    def __init__(self, frame_bytes_max: int, rows_max: int = 4096) -> None: ...
+    def __init__(self, frame_bytes_max: int, rows_max: int = 4096, signed: bool = False) -> None:
+        """`signed`: for `signed_rows`, which finds no signature in a table without it."""
     def scan(self, data: Buffer, start: int, end: int) -> int:
         """Replace the rows by those in data[start:end]. Returns the bytes consumed (whole frames only).
 

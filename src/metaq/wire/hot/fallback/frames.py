@@ -162,10 +162,10 @@ _BRACKET: Final = re.compile(rb"[\[\]{}]")
 
 
 class FrameTable:
-    __slots__ = ("_bytes_max", "_rows_max", "error", "needed", "raw", "raw_start", "rows", "view")
+    __slots__ = ("_bytes_max", "_rows_max", "error", "needed", "raw", "raw_start", "rows", "signed", "view")
 
-    def __init__(self, frame_bytes_max: int, rows_max: int = 4096) -> None:
-        self._bytes_max, self._rows_max = frame_bytes_max, rows_max
+    def __init__(self, frame_bytes_max: int, rows_max: int = 4096, signed: bool = False) -> None:
+        self._bytes_max, self._rows_max, self.signed = frame_bytes_max, rows_max, signed
         self.error, self.needed = "", 0
         self.rows: list[_Row] = []
         self.view = memoryview(b"")

@@ -73,7 +73,7 @@ def signed_until(table: FrameTable, row: int, end: int, key: SignKey) -> int:
 def _signed_ext(table: FrameTable, row: int) -> dict[str, str] | None:
     """Return the ext fields of a row; None: there is no signature, or something is not plain."""
     kind, _, _, _, _, start, body, stop, binary = table.rows[row]
-    if kind not in _KINDS or stop - start > _BYTES_MAX:
+    if not table.signed or kind not in _KINDS or stop - start > _BYTES_MAX:
         return None
     head = bytes(table.view[start + 4 : body])
     pairs = _binary_pairs(head) if binary else _json_pairs(head)

@@ -22,7 +22,8 @@ cdef struct Row:
     int flag
     bint binary
     Py_ssize_t frame
-    Py_ssize_t ext  # where the ext fields begin, of a row that is not OTHER
+    Py_ssize_t fields  # where its ext fields begin in the table's, if that keeps them
+    int field_count
     Py_ssize_t body
     Py_ssize_t stop
     Span group
@@ -142,8 +143,12 @@ cdef class FrameTable:
     cdef int held
     cdef Exported source
     cdef Growing arena
+    cdef Growing fields
+    cdef bint signed
 
-    def __cinit__(self, Py_ssize_t frame_bytes_max, int rows_max=4096):
+    def __cinit__(self, Py_ssize_t frame_bytes_max, int rows_max=4096, bint signed=False):
+        self.signed = signed
+        memset(&self.fields, 0, sizeof(Growing))
         self.bytes_max = frame_bytes_max
         self.rows_max = rows_max
         self.rows = NULL
@@ -156,6 +161,7 @@ cdef class FrameTable:
     def __dealloc__(self):
         PyMem_Free(self.rows)
         PyMem_Free(self.arena.data)
+        PyMem_Free(self.fields.data)
 
     cpdef Py_ssize_t scan(self, data, Py_ssize_t start, Py_ssize_t end) except -1:
         cdef Reader reader
@@ -175,6 +181,8 @@ cdef class FrameTable:
         base = self.source.data
         reader.base = base
         reader.arena = &self.arena
+        self.fields.used = 0
+        reader.fields = &self.fields if self.signed else NULL
         at = start
         while self.count < self.rows_max and end - at >= 4:
             length = get32(base + at)
@@ -204,6 +212,8 @@ cdef class FrameTable:
             row.body = at + 8 + header_bytes
             row.stop = stop
             row.binary = form == 1
+            row.fields = reader.fields_at = self.fields.used
+            reader.field_count = -1
             reader.at = base + at + 8
             reader.end = base + row.body
             header.present = header.bad = 0
@@ -214,8 +224,7 @@ cdef class FrameTable:
                 row.kind, row.code, row.opaque, row.flag = OTHER, -1, 0, 0
             else:
                 fill_row(row, &header)
-                if row.kind != OTHER:
-                    row.ext = header.ext - base
+            row.field_count = reader.field_count
             self.count += 1
             at = stop
         return at - start

@@ -67,7 +67,6 @@ cdef struct Header:
     uint64_t present
     uint64_t bad  # slots that once held a value of the wrong type
     bint ext_bad
-    const uint8_t *ext  # behind the brace of the ext fields that count, or behind their size
     Span text[SLOTS]
     int64_t number[SLOTS]
 
@@ -204,12 +203,66 @@ cdef int read_slot(Reader *r, Header *h, int slot) except? -2:
     return 0
 
 
+cdef enum:
+    FIELDS_MAX = 32
+
+
+cdef struct ExtField:
+    Span name
+    Span value
+    bint high  # there are bytes above 0x7F in the value
+    bint name_high
+
+
+cdef inline void begin_fields(Reader *r) noexcept:
+    """Forget the ext fields before: of two objects the last one counts."""
+    r.field_count = 0
+    if r.fields != NULL:
+        r.fields.used = r.fields_at
+
+
+cdef int keep_field(Reader *r, Span *name, bint name_high, Span *value, bint high) except -1:
+    cdef ExtField *field
+    if r.field_count < 0:
+        return 0
+    if r.field_count == FIELDS_MAX:
+        r.field_count = -1
+        return 0
+    grow(r.fields, sizeof(ExtField))
+    field = <ExtField *>(r.fields.data + r.fields.used)
+    field.name, field.value, field.high, field.name_high = name[0], value[0], high, name_high
+    r.fields.used += sizeof(ExtField)
+    r.field_count += 1
+    return 0
+
+
+cdef int read_kept(Reader *r, Header *h, int slot, Span *name) except? -2:
+    """The text of a name, as `read_slot` and `skip_value` read it, kept for its signature."""
+    cdef Span value
+    cdef bint high
+    r.at += 1
+    if read_string(r, &value, &high):
+        return -1
+    if slot >= 0 and slot != 10 and not take_text(h, slot, text_of(r, &value), &value, high):
+        h.bad |= ONE << slot
+    keep_field(r, name, not is_ascii(text_of(r, name), name.size), &value, high)
+    return 0
+
+
+cdef inline bint is_ascii(const uint8_t *text, Py_ssize_t size) noexcept:
+    cdef uint8_t all_bits = 0
+    cdef Py_ssize_t place
+    for place in range(size):
+        all_bits |= text[place]
+    return all_bits < 0x80
+
+
 cdef int read_ext(Reader *r, Header *h) except? -2:
     """The ext object, behind its opening brace."""
     cdef Span name
     cdef int slot
     h.ext_bad = False
-    h.ext = r.at
+    begin_fields(r)
     # Of two ext objects the last one counts.
     h.present &= ~((ONE << EXT_SLOTS) - 1)
     h.bad &= ~((ONE << EXT_SLOTS) - 1)
@@ -221,12 +274,17 @@ cdef int read_ext(Reader *r, Header *h) except? -2:
         if read_name(r, &name):
             return -1
         slot = slot_of(text_of(r, &name), name.size)
-        # 10 is the letter `k`, unitMode, which no fast path looks at.
-        if slot < 0 or slot == 10:
-            if skip_value(r, 1):
+        if r.fields != NULL and r.at < r.end and r.at[0] == 34:
+            if read_kept(r, h, slot, &name):
                 return -1
-        elif read_slot(r, h, slot):
-            return -1
+        else:
+            r.field_count = -1  # a number, say: how it is written in what is signed, the slow path knows
+            # 10 is the letter `k`, unitMode, which no fast path looks at.
+            if slot < 0 or slot == 10:
+                if skip_value(r, 1):
+                    return -1
+            elif read_slot(r, h, slot):
+                return -1
         skip_blanks(r)
         if r.at >= r.end:
             return -1
@@ -293,10 +351,21 @@ cdef int read_json(Reader *r, Header *h) except? -2:
     return 0
 
 
-cdef int read_binary(Reader *r, Header *h) noexcept:
+cdef int keep_binary(Reader *r, Span *name, Span *value) except -1:
+    cdef const uint8_t *text = r.base + name.at
+    cdef bint high = not is_ascii(r.base + value.at, value.size)
+    # An empty name or value is an absent one; but what is no text breaks the header for the slow path.
+    if name.size and value.size:
+        keep_field(r, name, not is_ascii(text, name.size), value, high)
+    elif high or not is_ascii(text, name.size):
+        r.field_count = -1
+    return 0
+
+
+cdef int read_binary(Reader *r, Header *h) except? -2:
     """A whole binary header."""
     cdef const uint8_t *at = r.at
-    cdef Span span
+    cdef Span span, name
     cdef int size, slot
     if r.end - at < 21:
         return -1
@@ -313,8 +382,8 @@ cdef int read_binary(Reader *r, Header *h) noexcept:
         return -1
     at += 4
     h.ext_bad = False
-    h.ext = at
-    span.in_arena = False
+    begin_fields(r)
+    span.in_arena = name.in_arena = False
     while at < r.end:
         if r.end - at < 2:
             h.ext_bad = True
@@ -324,6 +393,7 @@ cdef int read_binary(Reader *r, Header *h) noexcept:
             h.ext_bad = True
             return 0
         slot = slot_of(at + 2, size)
+        name.at, name.size = at + 2 - r.base, size
         at += 2 + size
         span.size = get32(at)
         at += 4
@@ -333,5 +403,7 @@ cdef int read_binary(Reader *r, Header *h) noexcept:
         span.at = at - r.base
         if span.size and slot >= 0 and slot != 10 and not take_text(h, slot, at, &span, True):
             h.bad |= ONE << slot
+        if r.fields != NULL:
+            keep_binary(r, &name, &span)
         at += span.size
     return 0

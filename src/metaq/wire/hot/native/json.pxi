@@ -17,6 +17,9 @@ cdef struct Reader:
     const uint8_t *at
     const uint8_t *end
     Growing *arena
+    Growing *fields  # of ExtField: the ext fields, for who verifies signatures; NULL: they are not kept
+    Py_ssize_t fields_at  # where those of this header begin
+    int field_count  # -1: one is no text, or there are too many
 
 
 cdef inline void skip_blanks(Reader *r) noexcept:

@@ -1,9 +1,9 @@
 # Rows whose signatures are right. Everything unusual is for the slow path, which judges it.
 
 cdef enum:
-    FIELDS_MAX = 32
     SIGNED_ROWS_MAX = 256
     SIGNED_BYTES_MAX = 256 * 1024
+    GATHERED_BYTES = 1024  # values are hashed together: hashing works in blocks
 
 cdef enum:
     SIGNED_ALWAYS = 0
@@ -12,18 +12,22 @@ cdef enum:
     SIGNATURE = 4  # and the one that all leave out
 
 
-cdef struct Field:
-    Span name
-    Span value
+cdef struct SignedField:
+    # An ext field, its name and value as they are in memory.
+    const uint8_t *name
+    const uint8_t *value
+    int name_size
+    int size
     int part
 
 
 cdef struct Signed:
     # The ext fields of one row, in the order of their names.
-    Field fields[FIELDS_MAX]
+    SignedField fields[FIELDS_MAX]
     int count
-    Span access_key
-    Span signature
+    const uint8_t *access_key
+    int access_key_size
+    const uint8_t *signature
     int parts  # of all fields
 
 
@@ -41,167 +45,110 @@ cdef int compare_names(const uint8_t *one, int one_size, const uint8_t *other, i
     return found if found else one_size - other_size
 
 
-cdef bint put_field(Signed *s, FrameTable table, Span *name, Span *value) noexcept:
-    """Put a field into its place. False: there are too many, or two of the name."""
-    cdef const uint8_t *text = table.text(name)
-    cdef int place = s.count, found, part = SIGNED_ALWAYS
-    if place == FIELDS_MAX:
-        return False
-    if same(text, name.size, "AccessKey", 9):
-        s.access_key = value[0]
-    elif same(text, name.size, "Signature", 9):
-        s.signature = value[0]
-        part = SIGNATURE
-    elif same(text, name.size, "_UNIQUE_KEY_QUERY", 17):
-        part = UNIQUE_KEY
-    elif same(text, name.size, "ReqT", 4):
-        part = STREAM
+cdef bint put_part(Signed *s, SignedField *added) noexcept:
+    """Put a field into its place. False: there is one of the name."""
+    cdef int place = s.count, found
     while place:
-        found = compare_names(table.text(&s.fields[place - 1].name), s.fields[place - 1].name.size, text, name.size)
+        found = compare_names(s.fields[place - 1].name, s.fields[place - 1].name_size, added.name, added.name_size)
         if found == 0:
             return False
         if found < 0:
             break
         s.fields[place] = s.fields[place - 1]
         place -= 1
-    s.fields[place].name, s.fields[place].value, s.fields[place].part = name[0], value[0], part
-    s.parts |= part
+    s.fields[place] = added[0]
+    s.parts |= added.part
     s.count += 1
     return True
 
 
-cdef int read_signed_json(FrameTable table, Row *row, Signed *s) except -1:
-    """The fields of a JSON header, which the scan has found whole. 0: they are not plain."""
-    cdef Reader r
-    cdef Span name, value
-    cdef bint high
-    r.base = table.source.data
-    r.at, r.end, r.arena = r.base + row.ext, r.base + row.body, &table.arena
-    skip_blanks(&r)
-    while r.at < r.end and r.at[0] == 34:
-        r.at += 1
-        if read_string(&r, &name, &high) or high or not name.size:
-            return 0
-        skip_blanks(&r)
-        if r.at >= r.end or r.at[0] != 58:
-            return 0
-        r.at += 1
-        skip_blanks(&r)
-        # Not a number, say: how it is written in what is signed, the slow path knows.
-        if r.at >= r.end or r.at[0] != 34:
-            return 0
-        r.at += 1
-        if read_string(&r, &value, &high) or (high and not utf8_valid(text_of(&r, &value), value.size)):
-            return 0
-        if not put_field(s, table, &name, &value):
-            return 0
-        skip_blanks(&r)
-        if r.at >= r.end or r.at[0] != 44:
-            return r.at < r.end and r.at[0] == 125
-        r.at += 1
-        skip_blanks(&r)
-    return 0
-
-
-cdef bint is_ascii(const uint8_t *text, Py_ssize_t size) noexcept:
-    cdef Py_ssize_t place
-    for place in range(size):
-        if text[place] > 0x7F:
-            return False
-    return True
-
-
-cdef bint read_signed_binary(FrameTable table, Row *row, Signed *s) noexcept:
-    """The same of a binary header."""
-    cdef const uint8_t *base = table.source.data
-    cdef const uint8_t *at = base + row.ext
-    cdef const uint8_t *end = base + row.body
-    cdef Span name, value
-    name.in_arena = value.in_arena = False
-    while at < end:
-        if end - at < 2:
-            return False
-        name.size = get16(at)
-        if name.size < 0 or end - at - 6 < name.size:
-            return False
-        at += 2
-        name.at = at - base
-        at += name.size
-        value.size = get32(at)
-        at += 4
-        if value.size < 0 or value.size > end - at:
-            return False
-        value.at = at - base
-        if not is_ascii(base + name.at, name.size) or not utf8_valid(at, value.size):
-            return False
-        at += value.size
-        # An empty name or value is an absent one.
-        if name.size and value.size and not put_field(s, table, &name, &value):
-            return False
-    return True
-
-
-cdef int read_signed(FrameTable table, Row *row, Signed *s) except -1:
-    """The fields of a row. 0: there is no signature, or something is not plain."""
-    cdef int plain
-    s.count = s.parts = s.access_key.size = s.signature.size = 0
+cdef bint read_signed(FrameTable table, Row *row, Signed *s) noexcept:
+    """The fields of a row. False: there is no signature, or something is not plain."""
+    cdef const ExtField *field = <const ExtField *>(table.fields.data + row.fields)
+    cdef SignedField added
+    cdef int place
+    s.count = s.parts = s.access_key_size = 0
+    s.signature = NULL
     if not SEND <= row.kind <= PULL or row.stop - row.frame > SIGNED_BYTES_MAX:
-        return 0
-    plain = read_signed_binary(table, row, s) if row.binary else read_signed_json(table, row, s)
-    return plain and s.access_key.size > 0 and s.signature.size == SHA1_TEXT
+        return False
+    for place in range(row.field_count):
+        added.name, added.name_size = table.text(<Span *>&field.name), field.name.size
+        added.value, added.size, added.part = table.text(<Span *>&field.value), field.value.size, SIGNED_ALWAYS
+        if field.name_high or not added.name_size or (field.high and not utf8_valid(added.value, added.size)):
+            return False
+        if same(added.name, added.name_size, "AccessKey", 9):
+            s.access_key, s.access_key_size = added.value, added.size
+        elif same(added.name, added.name_size, "Signature", 9):
+            if added.size != SHA1_TEXT:
+                return False
+            s.signature, added.part = added.value, SIGNATURE
+        elif same(added.name, added.name_size, "_UNIQUE_KEY_QUERY", 17):
+            added.part = UNIQUE_KEY
+        elif same(added.name, added.name_size, "ReqT", 4):
+            added.part = STREAM
+        if not put_part(s, &added):
+            return False
+        field += 1
+    return s.access_key_size > 0 and s.signature != NULL
 
 
 cdef bint is_signed(FrameTable table, Row *row, Signed *s, const HmacKey *key, int left_out) noexcept:
     """Whether the signature is right if the fields of these parts do not count."""
     cdef Sha1 sha
-    cdef Field *field
-    cdef int place
+    cdef SignedField *field
+    cdef uint8_t gathered[GATHERED_BYTES]
+    cdef int place, used = 0
+    # So that a short value is copied without a loop, whatever its length.
+    cdef const uint8_t *last = table.source.data + table.source.size - 16
     hmac_begin(&sha, key)
     for place in range(s.count):
         field = &s.fields[place]
-        if not field.part & left_out:
-            sha1_add(&sha, table.text(&field.value), field.value.size)
+        if field.part & left_out:
+            continue
+        if used + max(field.size, 16) > GATHERED_BYTES:
+            sha1_add(&sha, gathered, used)
+            used = 0
+            if field.size > GATHERED_BYTES - 16:
+                sha1_add(&sha, field.value, field.size)
+                continue
+        if field.size <= 16 and table.source.data <= field.value <= last:
+            memcpy(gathered + used, field.value, 16)
+        else:
+            memcpy(gathered + used, field.value, field.size)
+        used += field.size
+    sha1_add(&sha, gathered, used)
     sha1_add(&sha, table.source.data + row.body, row.stop - row.body)
-    return hmac_is(&sha, key, table.text(&s.signature))
+    return hmac_is(&sha, key, s.signature)
 
 
-cdef Py_ssize_t signed_until(FrameTable table, Py_ssize_t row, Py_ssize_t end, SignKey key) except -1:
+cdef Py_ssize_t signed_until(FrameTable table, Py_ssize_t row, Py_ssize_t end, SignKey key) noexcept:
     """Behind the last row, from `row` on, that is signed with this key."""
     cdef Signed s
     cdef Row *r
-    cdef Py_ssize_t used = table.arena.used, read = 0
-    cdef const char *access_key = PyBytes_AS_STRING(key.access_key)
+    cdef Py_ssize_t read = 0
     end = min(end, row + SIGNED_ROWS_MAX)
-    try:
-        while row < end and read < SIGNED_BYTES_MAX:
-            r = &table.rows[row]
-            table.arena.used = used
-            if not read_signed(table, r, &s):
-                break
-            if not same(table.text(&s.access_key), s.access_key.size, access_key, PyBytes_GET_SIZE(key.access_key)):
-                break
-            if not (
-                is_signed(table, r, &s, &key.key, SIGNATURE)
-                or s.parts & UNIQUE_KEY and is_signed(table, r, &s, &key.key, SIGNATURE | UNIQUE_KEY)
-                or s.parts & STREAM and is_signed(table, r, &s, &key.key, SIGNATURE | UNIQUE_KEY | STREAM)
-            ):
-                break
-            read += r.stop - r.frame
-            row += 1
-    finally:
-        table.arena.used = used
+    while row < end and read < SIGNED_BYTES_MAX:
+        r = &table.rows[row]
+        if not read_signed(table, r, &s):
+            break
+        if not same(s.access_key, s.access_key_size, PyBytes_AS_STRING(key.access_key), PyBytes_GET_SIZE(key.access_key)):
+            break
+        if not (
+            is_signed(table, r, &s, &key.key, SIGNATURE)
+            or s.parts & UNIQUE_KEY and is_signed(table, r, &s, &key.key, SIGNATURE | UNIQUE_KEY)
+            or s.parts & STREAM and is_signed(table, r, &s, &key.key, SIGNATURE | UNIQUE_KEY | STREAM)
+        ):
+            break
+        read += r.stop - r.frame
+        row += 1
     return row
 
 
 def access_key_of(FrameTable table not None, Py_ssize_t row):
     cdef Signed s
-    cdef Row *r = table.at(row, False)
-    cdef Py_ssize_t used = table.arena.used
-    cdef bytes found = b""
-    if read_signed(table, r, &s):
-        found = table.bytes_of(&s.access_key)
-    table.arena.used = used
-    return found
+    if not read_signed(table, table.at(row, False), &s):
+        return b""
+    return to_bytes(s.access_key, s.access_key_size)
 
 
 def signed_rows(FrameTable table not None, Py_ssize_t row, Py_ssize_t end, SignKey key not None):
