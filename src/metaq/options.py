@@ -337,6 +337,21 @@ class BrokerOptions(OptionTable):
         low=0,
         high=1000,
     )
+    quota_per_client: str = option(
+        "",
+        "Limits of each client by its id, such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md); `metaq quota` sets "
+        "others while the broker runs.",
+    )
+    quota_per_account: str = option("", "Limits of each account of access control; otherwise as quotaPerClient.")
+    quota_per_address: str = option(
+        "", "Limits of each address that clients connect from, such as `connections=100,connectionsPerSecond=20`."
+    )
+    quota_wait_max: int = option(
+        2000,
+        "Longest time in ms that who is above a quota waits for an answer; who would wait longer is refused (SYSTEM_BUSY).",
+        low=100,
+        high=30_000,
+    )
     auto_create_groups_max: int = option(
         10_000, "Groups that clients may create by joining, in all; one client a quarter.", low=0, hot=True
     )
@@ -472,6 +487,20 @@ class NamesrvOptions(OptionTable):
     broker_lease_ms: int = option(120_000, "A broker that was not heard of for this long is dropped.", low=1000)
     log_level: str = option(
         "info", "How much of the log is written; in `metaq up` the broker's counts.", choices=LOG_LEVELS, hot=True
+    )
+    quota_per_client: str = option(
+        "",
+        "Limits of each client by its id, such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md).",
+    )
+    quota_per_account: str = option("", "Limits of each account of access control; otherwise as quotaPerClient.")
+    quota_per_address: str = option(
+        "", "Limits of each address that clients connect from, such as `connections=100,connectionsPerSecond=20`."
+    )
+    quota_wait_max: int = option(
+        2000,
+        "Longest time in ms that who is above a quota waits for an answer; who would wait longer is refused (SYSTEM_BUSY).",
+        low=100,
+        high=30_000,
     )
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
     connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)

@@ -78,7 +78,7 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
         "remoting",
         (options.bind_address, options.listen_port),
         listen_limits(options),
-        lambda service, _: NamesrvServer(service),
+        _open_sessions,
     )
     serving = Serving([server])
     await serving.bind()
@@ -89,6 +89,12 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
         await running.close()
         raise
     return running
+
+
+def _open_sessions(service: NameService, server: PeerServer[NameService]) -> NamesrvServer:
+    sessions = NamesrvServer(service)
+    server.admit_by(sessions.quotas.may_connect)
+    return sessions
 
 
 def _kv_file(options: NamesrvOptions, disk: Disk | None) -> ConfigFile:

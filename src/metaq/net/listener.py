@@ -88,6 +88,10 @@ class Listener:
         """Set the limits. Connections above a lower limit stay."""
         self._group.limits = self._group.budget.limits = limits
 
+    def admit_by(self, admit: Callable[[str], str]) -> None:
+        """Ask `admit` with the address of each new connection: it returns "", or what refuses it."""
+        self._group.admit = admit
+
     async def start(self, make_session: MakeSession) -> None:
         """Accept connections. Raises ConfigError: another process took the port meanwhile, since `bind` does not listen
         yet."""

@@ -163,6 +163,10 @@ class PeerServer(Generic[Services]):
     def limit(self, limits: ListenLimits) -> None:
         self._listener.limit(self._own(limits))
 
+    def admit_by(self, admit: Callable[[str], str]) -> None:
+        """Ask `admit` with the address of each new connection: it returns "", or what refuses it."""
+        self._listener.admit_by(admit)
+
     async def close(self) -> None:
         await self._listener.close()
         if self._sessions is not None:

@@ -123,6 +123,8 @@ class RequestCode(enum.IntEnum):
     LOG_CHECKSUMS = 30015
     LOG_BYTES = 30016
     REPAIR_LOG = 30017
+    QUOTAS = 30018
+    SET_QUOTA = 30019
 
 
 class ResponseCode(enum.IntEnum):

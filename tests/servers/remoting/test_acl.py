@@ -137,7 +137,7 @@ MAY = {
     Code.INVOKE_BROKER_TO_RESET_OFFSET: SETTINGS, Code.RESUME_CHECK_HALF_MESSAGE: SETTINGS,
     Code.FORGET_STAGED: SETTINGS, Code.RELOAD: SETTINGS, Code.END_BRANCH: SETTINGS, Code.CLOSE_PARTITIONS: SETTINGS,
     Code.PROMOTE: SETTINGS, Code.STEP_DOWN: SETTINGS, Code.LOG_CHECKSUMS: SETTINGS, Code.LOG_BYTES: SETTINGS,
-    Code.REPAIR_LOG: SETTINGS,
+    Code.REPAIR_LOG: SETTINGS, Code.QUOTAS: SETTINGS, Code.SET_QUOTA: SETTINGS,
 }  # fmt: skip
 """Who may send a request about the topic `orders` and the group `G`, as far as its header says what it is about."""
 

@@ -59,7 +59,7 @@ class Behind:
 
 
 class Answers:
-    """Answers that one connection is still to be sent.
+    """Answers that one connection is still to be sent. `sink`: where they go; not to the peer while that waits for its quota.
 
     Args:
         peer: the connection.
@@ -75,7 +75,7 @@ class Answers:
         behind: Behind | None = None,
         keep: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._peer, self._drained, self._behind = peer, drained, behind or Behind()
+        self.sink, self._drained, self._behind = peer, drained, behind or Behind()
         self._gathered = list[bytes | memoryview]()
         self._gathered_bytes = 0
         self._slots = deque[Slot]()
@@ -122,7 +122,7 @@ class Answers:
     def _write(self, part: bytes | memoryview) -> None:
         if len(part) >= LONG_BYTES:
             self.flush()
-            self._peer.write(part)
+            self.sink.write(part)
         elif part:
             self._gathered.append(part)
             self._gathered_bytes += len(part)
@@ -144,7 +144,7 @@ class Answers:
             data = b"".join(self._gathered) if len(self._gathered) > 1 else self._gathered[0]
             self._gathered.clear()
             self._gathered_bytes = 0
-            self._peer.write(data)
+            self.sink.write(data)
 
     def came(self, size: int) -> None:
         """Write what a late answer of `size` bytes lets go."""

@@ -43,6 +43,7 @@ from metaq.saved import Saving
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Answers, Behind, Slot
 from metaq.servers.metaq1.counters import Counted, Counters
+from metaq.servers.metering import Metering, Sink
 from metaq.servers.pieces import ColdReads
 from metaq.servers.server import caller_of
 from metaq.servers.slices import Slices, SlowWork
@@ -158,6 +159,7 @@ class Metaq1Session:
         """Caller of all its commands: those of MetaQ 1.x carry no identity."""
         self._gates = space.fast_path.of(self.caller)
         self._answers = Answers(peer, self._go_on, space.behind, peer.keep)
+        self.metering = Metering(self, space.broker.quotas)
         self._acks = list[bytes]()
         """Answers to puts and steps of this read event: they may have to wait for the disk."""
         self._steps = False
@@ -209,7 +211,7 @@ class Metaq1Session:
         """`data` from `rest_at` on as bytes, for the commands that the fast path leaves."""
         try:
             while not (self._stopped or self.peer.congested):
-                if not reader.passing:
+                if not reader.passing and not self.metering.limited:
                     start = self._plain_puts(data, start)
                 if start == size and size:
                     break
@@ -227,7 +229,7 @@ class Metaq1Session:
                 if line is None:
                     start = end
                     break
-                if self._take(line):
+                if (self.metering.limited and self._is_refused(line, end - start)) or self._take(line):
                     start = end
         finally:
             if slices.began:
@@ -259,11 +261,40 @@ class Metaq1Session:
             raise
         return end
 
+    # -- quotas
+    @property
+    def out(self) -> Sink:
+        """Where answers go."""
+        return self._answers.sink
+
+    @out.setter
+    def out(self, sink: Sink) -> None:
+        self._answers.sink = sink
+
+    def may_read(self) -> bool:
+        """Return whether the connection waits for nothing but its quota."""
+        return not self._stopped
+
+    def telling(self, data: bytes | bytearray | memoryview, wait_ms: int) -> None:
+        """Return None: no client of MetaQ 1.x can be told to wait."""
+
+    def _is_refused(self, line: Line | TooLong, size: int) -> bool:
+        """Judge a command by the quotas; if it is not taken, say so."""
+        if not isinstance(line, PutLine | GetLine | OffsetLine | StatsLine | TransactionLine):
+            return False
+        # A step of a transaction is charged, but never refused: its other messages are stored already.
+        if self.metering.judge(1, size, lambda _row: size) or isinstance(line, TransactionLine):
+            return False
+        self._count(line, 0)
+        self._say_failure(line, self.metering.refusal)
+        return True
+
     def frame_needed(self) -> int:
         return self._reader.needed
 
     def connection_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason
         space = self._space
+        self.metering.close()
         if self._waiting is not None:
             space.parking.withdraw(self._waiting)
         self._answers.close()
@@ -277,6 +308,7 @@ class Metaq1Session:
         return (
             self._waiting is not None
             or self.slices.waits
+            or self.metering.waits
             or self._ending is not None
             or self._answers.full
             or self._late_gets >= LATE_GETS_MAX
@@ -293,9 +325,9 @@ class Metaq1Session:
     def _half_closed(self) -> bool:
         """Handle the end of the client's sending (`nc` does so at the end of its input). Return whether answers are
         still to come."""
-        if self._answers.late and self._ending is None:
+        if (self._answers.late or self.metering.waits) and self._ending is None:
             self._end("it sends no more")
-        return self._answers.late > 0
+        return self._answers.late > 0 or self.metering.waits
 
     def _end(self, why: str) -> None:
         self._flush()

@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from metaq.broker.gatekeeper import Gatekeeper
+from metaq.broker.quota.service import Quotas, defaults_of
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
@@ -40,6 +41,8 @@ class NamesrvServer:
 
     def __init__(self, service: NameService) -> None:
         self.service = service
+        options = service.options
+        self.quotas = Quotas(service.clock, defaults_of(options), options.quota_wait_max / 1000)
         self.handling = Handling(
             table_of(
                 BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service)
@@ -53,6 +56,7 @@ class NamesrvServer:
             Gatekeeper(everybody if service.options.remote_administration_enable else administered_locally),
             service.options.frame_bytes_max,
             slow_work=SlowWork(service.clock.monotonic),
+            quotas=self.quotas,
         )
 
     def session(self, peer: Peer) -> RemotingSession:

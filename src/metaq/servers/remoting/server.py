@@ -28,6 +28,7 @@ from metaq.servers.remoting.following import FollowingHandlers
 from metaq.servers.remoting.handlers import table_of
 from metaq.servers.remoting.leading import by_leaders
 from metaq.servers.remoting.messages import MessageHandlers
+from metaq.servers.remoting.quotas import QuotaHandlers
 from metaq.servers.remoting.replies import ASKING, ReplyHandlers
 from metaq.servers.remoting.session import BrokerSession, Workspace
 from metaq.servers.remoting.signed import by_signature
@@ -92,6 +93,7 @@ class RemotingServer:
                     StagingHandlers(broker, self.workspace),
                     BranchHandlers(broker, self.workspace),
                     AdminHandlers(broker, when_announced),
+                    QuotaHandlers(broker.quotas, broker.gatekeeper),
                     self._following,
                 ),
                 broker,
@@ -104,6 +106,7 @@ class RemotingServer:
             broker.options.frame_bytes_max,
             identify,
             SlowWork(broker.clock.monotonic),
+            broker.quotas,
         )
 
     def session(self, peer: Peer) -> BrokerSession:
@@ -126,7 +129,8 @@ def remoting_server(
 ) -> PeerServer[BrokerServices]:
     """Make the server of a broker's `listenPort`, not bound yet. `budget`: of all servers of the process."""
 
-    def open_sessions(services: BrokerServices, _: PeerServer[BrokerServices]) -> RemotingServer:
+    def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> RemotingServer:
+        server.admit_by(services.broker.quotas.may_connect)
         identify = None if services.access is None else by_signature(services.access)
         return RemotingServer(services.broker, services.call_soon, services.when_announced, identify=identify)
 

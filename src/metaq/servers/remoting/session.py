@@ -32,6 +32,7 @@ from metaq.servers.pieces import ColdPieces, ColdReads, Pieces
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import Call
 from metaq.servers.remoting.notices import notification_of
+from metaq.servers.remoting.waits import judge_rows, refuse_rows
 from metaq.store.reads.long_body import LONG_BYTES, ColdBody, LongBody
 from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire import hot
@@ -76,6 +77,7 @@ OLD_AT_ONCE: Final = 2
 OLD_MAX: Final = 1024
 """Most pulls of old messages of one connection that wait."""
 MANY_TURNS: Final = "[OVERLOAD]system busy: too many pulls of this connection wait for their turn; read the answers to the earlier ones first"
+MANY_READS: Final = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
 
 
 class Workspace:
@@ -124,32 +126,32 @@ class BrokerSession(RemotingSession):
         super().__init__(peer, handling)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._workspace = workspace
-        self._old: deque[tuple[Pull, ReadResult]] = deque()
-        """Pulls of old messages that wait for their turn."""
+        self._old: deque[tuple[Pull, ReadResult]] = deque()  # pulls of old messages that wait for their turn
         self._old_left = self._reading = 0
         """Pulls of old messages that this read event may still answer at once; and those that a thread reads for."""
         self._waiting_pulls = Kept(peer.keep)
         """Memory of pulls that wait for their turn or for the disk."""
-        self._singles = 0
-        """Single plain requests in a row."""
+        self._singles = 0  # single plain requests in a row
         self.gates = workspace.broker.gates.of(self.caller)
 
     def data_received(self, data: memoryview) -> int:
         """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError after answering what came before."""
-        space = self._workspace
+        space, metering = self._workspace, self.metering
         table, start, end = space.table, 0, len(data)
+        if metering.waits:
+            return self.nothing_now()
         space.current, self._old_left = self, OLD_AT_ONCE
         try:
             while True:
                 used = table.scan(data, start, end)
                 rows = len(table)
-                done = self._serve(rows)
+                done = self._serve_judged(rows) if metering.limited and rows else self._serve(rows)
                 if done < rows:  # the peer does not read its answers: it gets no more of them until it does
                     start += sum(LENGTH_BYTES + len(table.frame(row)) for row in range(done))
                     self._needed = 0
                     return start
                 start += used
-                if rows < ROWS_MAX or self.slices.waits:
+                if rows < ROWS_MAX or self.slices.waits or metering.waits:
                     break
             if table.error:
                 frame_bytes(data, start, end, self._frame_bytes_max)  # raises a better text for TLS and HTTP
@@ -180,7 +182,7 @@ class BrokerSession(RemotingSession):
     def _join(self) -> None:
         """Have a sweep read this connection, since it sends one by one."""
         self._singles, sweep = 0, self._workspace.sweep
-        if sweep is not None and self.handling.identify is None:  # a sweep does not look for signatures
+        if sweep is not None and self.handling.identify is None and not self.metering.limited:  # it looks at neither
             self.peer.join(sweep, (self.gates.table, self.born_host))
 
     # -- metaq.broker.channel.Channel
@@ -245,9 +247,7 @@ class BrokerSession(RemotingSession):
                     break
                 self._one(row)
             elif kind == _PULL:
-                if (
-                    peer.congested
-                ):  # answers to pulls are long; those to sends are not, and sends are taken all the same
+                if peer.congested:  # answers to pulls are long; those to sends are not, and sends are taken
                     break
                 self._singles = 0
                 row = self._pulls(row, rows)
@@ -262,6 +262,13 @@ class BrokerSession(RemotingSession):
             if slices.waits:
                 break
         return row
+
+    def _serve_judged(self, rows: int) -> int:
+        """Handle the rows that the quotas take, otherwise as `_serve`; if none, refuse some."""
+        table = self._workspace.table
+        if taken := judge_rows(self, table, rows):
+            return self._serve(taken)
+        return refuse_rows(table, rows, self.metering.refusal, self._one, self._answer_failure)
 
     def _brings_signatures(self, rows: int) -> bool:
         """Return whether any of the rows may be signed. The fast paths take all requests for the connection's own caller."""
@@ -306,7 +313,7 @@ class BrokerSession(RemotingSession):
             if done > row:
                 fast_paths.take_over(fast_path)
                 if len(answers) >= JOINED_BYTES_MAX:
-                    self.peer.write(answers.take())
+                    self.out.write(answers.take())
                 return done
         if not self.slices.may_go_on():
             return row
@@ -329,14 +336,11 @@ class BrokerSession(RemotingSession):
                 self.pull_one(pull)
         except Saving as saving:
             command = decode(table.frame(row))
-            busy = self.park(command, saving)
-            if busy is not None:
+            if (busy := self.park(command, saving)) is not None:
                 self.send(busy)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             if self.handling.identify is not None and isinstance(error, Refused) and error.reason is Reason.DENIED:
-                self._one(
-                    row
-                )  # not the connection's caller, but perhaps this request's: a white list knows its address
+                self._one(row)  # not the connection's caller, but perhaps a white list knows this request's
             else:
                 self._answer_failure(table.code(row), reply_to, error)
 
@@ -361,13 +365,11 @@ class BrokerSession(RemotingSession):
                     repeated=repeated, client=self.caller.client,
                 ))  # fmt: skip
             if not oneway:
-                # The answer is not held with the acks, which may wait for the disk: RocketMQ stores returned messages
-                # with WAIT=false, too.
+                # Not held with the acks, which may wait for the disk: RocketMQ stores these with WAIT=false, too.
                 space.answers.add_done(opaque, binary)
         except Saving as saving:
             command = decode(table.frame(row))
-            busy = self.park(command, saving)
-            if busy is not None and not oneway:
+            if (busy := self.park(command, saving)) is not None and not oneway:
                 self.send(busy)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             if not oneway:
@@ -497,8 +499,7 @@ class BrokerSession(RemotingSession):
             self._reading += 1
             self._waiting_pulls.add(pull.size)
         else:
-            text = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
-            self.pull_failed(pull, Refused(Reason.BUSY, text))
+            self.pull_failed(pull, Refused(Reason.BUSY, MANY_READS))
 
     def _cold_done(self, pull: Pull, future: asyncio.Future[ReadResult]) -> None:
         self._waiting_pulls.add(-pull.size)
@@ -529,11 +530,11 @@ class BrokerSession(RemotingSession):
     def write(self, data: bytes) -> None:
         gathered = self._workspace.answers
         if self._workspace.current is not self:
-            self.peer.write(data)
+            self.out.write(data)
             return
         gathered.extend(data)
         if len(gathered) >= JOINED_BYTES_MAX:
-            self.peer.write(gathered.take())
+            self.out.write(gathered.take())
 
     def write_pull(self, pull: Pull, answer: PullAnswer) -> None:
         """Write the answer to a pull: a long body by itself, others with the answers of the read event."""
@@ -556,7 +557,7 @@ class BrokerSession(RemotingSession):
         if len(body) < LONG_BODY_BYTES and space.current is self:
             space.answers.add_pull(*facts, body)
             if len(space.answers) >= JOINED_BYTES_MAX:
-                self.peer.write(space.answers.take())
+                self.out.write(space.answers.take())
             return
         head = hot.pull_reply(*facts, len(body))
         if len(body) < LONG_BODY_BYTES:
@@ -572,8 +573,7 @@ class BrokerSession(RemotingSession):
         self._answer_failure(RequestCode.PULL_MESSAGE, pull.reply_to, error)
 
     def _answer_failure(self, code: int, reply_to: tuple[int, bool], error: Exception) -> None:
-        opaque, binary = reply_to
-        serialize = SerializeType.BINARY if binary else SerializeType.JSON
+        opaque, serialize = reply_to[0], SerializeType.BINARY if reply_to[1] else SerializeType.JSON
         # Answers have the header form of the request: the Node client, for one, cannot read a binary header.
         self.send(self.failure(Command(code, opaque, serialize=serialize), error))
 
@@ -586,11 +586,11 @@ class BrokerSession(RemotingSession):
         if len(space.acks):
             due = space.broker.acks.due()
             if due is None:
-                self.peer.write(space.acks.take())
+                self.out.write(space.acks.take())
             else:
-                space.held_acks.hold(self.peer, due, space.acks.take())
+                space.held_acks.hold(self.out, due, space.acks.take())
         if len(space.answers):
-            self.peer.write(space.answers.take())
+            self.out.write(space.answers.take())
 
 
 def session_of(call: Call[Any]) -> BrokerSession:
