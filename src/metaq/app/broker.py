@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import metaq
+from metaq.app.auditing import RunningAudit, open_audit
 from metaq.app.configuration import EVERYWHERE, METAQ1, listen_limits
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
@@ -109,6 +110,7 @@ class Tasks(NamedTuple):
     role: RunningRole
     acl: AclWatch | None
     """Watches the files of accounts."""
+    audit: RunningAudit | None
 
 
 class Front(NamedTuple):
@@ -164,7 +166,8 @@ class RunningBroker:
         # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         servers = (server.tick for server in self._serving.started())
-        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store
+        audit = (self._tasks.audit.audit.tick,) if self._tasks.audit is not None else ()
+        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, *audit
         for tick in ticks:
             try:
                 tick()
@@ -214,6 +217,8 @@ class RunningBroker:
             await self._serving.close()
             await self._tasks.peers.close()
             self._broker.close()
+            if self._tasks.audit is not None:
+                self._tasks.audit.file.close()
         finally:  # whatever has failed, such as saving offsets on a full disk
             self._broker.store.close()
 
@@ -359,8 +364,16 @@ def _compose(
             metaq1=metaq1,
         )
         role = RunningRole(broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials)
-        services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host, control)
-        tasks = Tasks(delivery, front.registrations, peers, role, acl)
+        audit = open_audit(options, environment.name, store.folder.root, clock, disk)
+        services = BrokerServices(
+            broker,
+            call_soon,
+            front.name_servers.when_announced,
+            host,
+            control,
+            audit.audit if audit is not None else None,
+        )
+        tasks = Tasks(delivery, front.registrations, peers, role, acl, audit)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Final
 
+from metaq.app.auditing import RunningAudit, open_audit
 from metaq.app.configuration import listen_limits
 from metaq.app.serving import Serving
+from metaq.broker.audit import Audit
 from metaq.clock import SYSTEM, Clock
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
@@ -29,8 +32,10 @@ KV_FILE_DEFAULT: Final = "~/namesrv/kvConfig.json"
 class RunningNamesrv:
     """A name server whose KV file is read. Made by `start_namesrv`."""
 
-    def __init__(self, address: str, serving: Serving[NameService], service: NameService) -> None:
-        self.address, self._serving, self._service = address, serving, service
+    def __init__(
+        self, address: str, serving: Serving[NameService], service: NameService, audit: RunningAudit | None
+    ) -> None:
+        self.address, self._serving, self._service, self._audit = address, serving, service, audit
         self.settings = {"namesrv": service.settings}
         self.metaq1 = self.reloading = self.again = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
@@ -47,6 +52,8 @@ class RunningNamesrv:
         self._service.tick()
         for server in self._serving.started():
             server.tick()
+        if self._audit is not None:
+            self._audit.audit.tick()
 
     async def accept(self) -> None:
         """Let clients in. Raises ConfigError: another process took the port in the meantime."""
@@ -56,6 +63,8 @@ class RunningNamesrv:
         self._timer.cancel()
         await self._serving.close()
         self._service.close()
+        if self._audit is not None:
+            self._audit.file.close()
 
 
 async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Disk | None = None) -> RunningNamesrv:
@@ -72,17 +81,19 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
     def call_soon(work: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(work)
 
-    kv = KvTable(TableFile(BackgroundFile(_kv_file(options, disk)), KV_CONFIG), clock, call_soon)
+    file = _kv_file(options, disk)
+    audit = open_audit(options, "namesrv", file.path.parent, clock, disk)
+    kv = KvTable(TableFile(BackgroundFile(file), KV_CONFIG), clock, call_soon)
     service = NameService(options, clock, kv)
     server: PeerServer[NameService] = PeerServer(
         "remoting",
         (options.bind_address, options.listen_port),
         listen_limits(options),
-        _open_sessions,
+        functools.partial(_open_sessions, audit.audit if audit is not None else None),
     )
     serving = Serving([server])
     await serving.bind()
-    running = RunningNamesrv(server.address, serving, service)
+    running = RunningNamesrv(server.address, serving, service, audit)
     try:
         await running.accept()
     except BaseException:
@@ -91,8 +102,8 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
     return running
 
 
-def _open_sessions(service: NameService, server: PeerServer[NameService]) -> NamesrvServer:
-    sessions = NamesrvServer(service)
+def _open_sessions(audit: Audit | None, service: NameService, server: PeerServer[NameService]) -> NamesrvServer:
+    sessions = NamesrvServer(service, audit)
     server.admit_by(sessions.quotas.may_connect)
     return sessions
 

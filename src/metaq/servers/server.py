@@ -16,6 +16,7 @@ from metaq.net.peer import Peer, Session
 
 if TYPE_CHECKING:
     from metaq.broker.acl import AccessControl
+    from metaq.broker.audit import Audit
     from metaq.broker.broker import Broker  # a name server has none, and should not load one
 
 Services = TypeVar("Services")
@@ -37,6 +38,8 @@ class BrokerServices(Struct, frozen=True):
     """Host under which clients reach this process, as it tells them."""
     access: AccessControl | None = None
     """Accounts, and who is proven to be one; None: everybody may everything."""
+    audit: Audit | None = None
+    """Notes administrative and refused requests; None: nobody does."""
 
 
 class Server(Protocol[Services_contra]):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from metaq.kept import Kept
+from metaq.model.metaq1.partition import Judged
 
 WAITING_BYTES_MAX: Final = 1024 * 1024
 """Most bytes behind late answers of one connection: above that none of its commands are taken."""
@@ -162,3 +163,10 @@ class Answers:
         if (was_full and not self.full) or (self.awaited and not slots):
             self.awaited = False
             self._drained()
+
+
+def raised_or(outcome: Judged | Exception) -> Judged:
+    """Return an outcome. Raises it if it is an error."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

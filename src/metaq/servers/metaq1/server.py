@@ -6,6 +6,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from metaq.broker.audit import Audit
 from metaq.broker.broker import Broker
 from metaq.broker.log.acks import Lack
 from metaq.broker.metaq1.settings import Metaq1Settings
@@ -58,6 +59,7 @@ class Metaq1Server:
         call_soon: brings a call from another thread to the event loop.
         place: host and port under which clients know the server.
         version: answer to `version`.
+        audit: notes refused commands.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Metaq1Server:
         call_soon: CallSoon,
         place: tuple[str, int],
         version: str,
+        audit: Audit | None = None,
     ) -> None:
         assert broker.metaq1 is not None, "the broker serves MetaQ 1.x"
         services = broker.metaq1
@@ -110,6 +113,7 @@ class Metaq1Server:
             parking=Parking(broker.clock, WAITED_IN_VAIN, bytes_max=PARKED_BYTES_MAX, peer_bytes_max=PARKED_BYTES_MAX),
             behind=Behind(),
             slow_work=SlowWork(broker.clock.monotonic),
+            audit=audit,
         )
 
         ended = services.transactions
@@ -143,7 +147,13 @@ def metaq1_server(
         # The port that was really bound: with serverPort=0 it is known only now.
         place = settings.options.host_name or services.host, server.port
         return Metaq1Server(
-            broker, settings, TransactionSteps(broker.metaq1.transactions), services.call_soon, place, version
+            broker,
+            settings,
+            TransactionSteps(broker.metaq1.transactions),
+            services.call_soon,
+            place,
+            version,
+            services.audit,
         )
 
     return PeerServer(

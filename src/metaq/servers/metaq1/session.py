@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
+from metaq.broker.audit import Audit
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Notice, OnAnswer, Unanswered
 from metaq.broker.log.acks import Due, later
@@ -41,7 +42,8 @@ from metaq.net.address import join_address
 from metaq.net.peer import Peer
 from metaq.saved import Saving
 from metaq.servers.held_acks import HeldAcks
-from metaq.servers.metaq1.answers import Answers, Behind, Slot
+from metaq.servers.metaq1.answers import Answers, Behind, Slot, raised_or
+from metaq.servers.metaq1.auditing import audited
 from metaq.servers.metaq1.counters import Counted, Counters
 from metaq.servers.metering import Metering, Sink
 from metaq.servers.pieces import ColdReads
@@ -143,6 +145,7 @@ class Space(Struct):
     parking: Parking
     behind: Behind
     slow_work: SlowWork
+    audit: Audit | None = None
     connections: int = 0
 
 
@@ -541,6 +544,8 @@ class Metaq1Session:
     def _failure(self, line: Command, error: BaseException) -> bytes:
         assert not isinstance(line, QuitLine), "nothing is answered to it"
         code, text = self._told(line, error)
+        if isinstance(error, Refused) and (audit := self._space.audit) is not None:
+            audit.refused(self.peer.address[0], error.reason, text, functools.partial(audited, line, self.remote))
         counters = self._space.counters
         match line:
             case PutLine():
@@ -590,10 +595,3 @@ class Metaq1Session:
     def _flush(self) -> None:
         self._flush_acks()
         self._answers.flush()
-
-
-def raised_or(outcome: Judged | Exception) -> Judged:
-    """Return an outcome. Raises it if it is an error."""
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome

@@ -29,6 +29,7 @@ from metaq.net.peer import Peer
 from metaq.saved import Pending, Saving
 from metaq.servers.metering import Metering, Sink
 from metaq.servers.remoting.asking import Questions
+from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later, Reply
 from metaq.servers.remoting.waits import ALWAYS_TAKEN, OUR_LANGUAGE, account_of, telling_the_wait
 from metaq.servers.server import caller_of
@@ -119,6 +120,7 @@ class Handling(Struct, frozen=True):
     identify: Identify | None = None
     """Finds the caller of a signed request; None: signatures are not looked at."""
     slow_work: SlowWork = field(default_factory=SlowWork)
+    audit: RequestAudit | None = None
     quotas: Quotas = field(default_factory=lambda: Quotas(SYSTEM, {}, 0.0))
 
     def tick(self) -> None:
@@ -138,6 +140,8 @@ class RemotingSession:
         self.caller = caller_of(peer)
         """Caller of unsigned requests."""
         self.slices = Slices(peer, handling.slow_work)
+        self.client_id = ""
+        """Of the last heartbeat."""
         self.out: Sink = peer
         self.metering = Metering(self, handling.quotas)
         self.hears_waits: bool | None = None
@@ -275,6 +279,8 @@ class RemotingSession:
             return None
         handler = self.handling.handlers.get(command.code)
         if handler is None:
+            if (audit := self.handling.audit) is not None:
+                audit.unsupported(self, command)
             # RocketMQ's remark, with its leading blank.
             return reply(
                 command,
@@ -351,13 +357,17 @@ class RemotingSession:
 
     def _outcome(self, command: Command, work: Callable[[], Command | None]) -> Command | None:
         try:
-            return work()
+            answer = work()
         except Saving as saving:
             return self.park(command, saving)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             if self._owed:
                 self._owed.discard(command.opaque)
             return self.failure(command, error)
+        audit = self.handling.audit
+        if audit is not None and command.code in audit.administrative and answer is not None:
+            audit.answered(self, command, answer)
+        return answer
 
     # -- requests that wait for something to be saved
     @property
@@ -397,6 +407,8 @@ class RemotingSession:
 
     def failure(self, command: Command, error: Exception) -> Command:
         """Return the answer for an error."""
+        if (audit := self.handling.audit) is not None:
+            audit.failed(self, command, error)
         if isinstance(error, Refused):
             return reply(command, CODE_OF[error.reason], remark=remark_of(error)[:REMARK_CHARS_MAX])
         if isinstance(error, BadRequest):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from metaq.broker.audit import Audit
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.quota.service import Quotas, defaults_of
 from metaq.errors import Reason, Refused
@@ -16,6 +17,7 @@ from metaq.model.topics.registration import BrokerIdentity, Registration
 from metaq.namesrv.service import NameService
 from metaq.net.peer import Peer
 from metaq.servers.remoting.asking import Questions
+from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, RemotingSession
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
 from metaq.servers.remoting.reports import namesrv_settings_text
@@ -39,14 +41,15 @@ _DOCS = "See http://rocketmq.apache.org/docs/faq/ for further details."
 class NamesrvServer:
     """The sessions of one name server. A `metaq.servers.server.SessionServer`."""
 
-    def __init__(self, service: NameService) -> None:
+    def __init__(self, service: NameService, audit: Audit | None = None) -> None:
         self.service = service
         options = service.options
         self.quotas = Quotas(service.clock, defaults_of(options), options.quota_wait_max / 1000)
+        handlers = table_of(
+            BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service)
+        )
         self.handling = Handling(
-            table_of(
-                BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service)
-            ),
+            handlers,
             Parking(service.clock, WAITED_IN_VAIN),
             # A name server asks its clients nothing.
             Questions(service.clock, {}),
@@ -56,6 +59,7 @@ class NamesrvServer:
             Gatekeeper(everybody if service.options.remote_administration_enable else administered_locally),
             service.options.frame_bytes_max,
             slow_work=SlowWork(service.clock.monotonic),
+            audit=RequestAudit(audit, handlers) if audit is not None else None,
             quotas=self.quotas,
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from metaq.broker.audit import Audit
 from metaq.broker.broker import Broker
 from metaq.log import RateLimitedLog
 from metaq.net import sweep
@@ -22,6 +23,7 @@ from metaq.servers.held_acks import HeldAcks
 from metaq.servers.pieces import ColdReads
 from metaq.servers.remoting.admin import AdminHandlers
 from metaq.servers.remoting.asking import Asking, Questions
+from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.clients import ClientHandlers
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, Identify
 from metaq.servers.remoting.following import FollowingHandlers
@@ -61,6 +63,7 @@ class RemotingServer:
         when_announced: calls its argument once the name servers know the topics as they are.
         asking: requests that the server itself can send; by default pushed replies.
         identify: finds the caller of a request that is signed, or should be.
+        audit: notes administrative and refused requests.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class RemotingServer:
         when_announced: WhenAnnounced = at_once,
         asking: Asking | None = None,
         identify: Identify | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
@@ -83,21 +87,22 @@ class RemotingServer:
             # One sweep for all connections of this server: the more of them it reads in a pass, the less each costs.
             self.workspace.sweep = SweptSends(self.workspace).sweep
         self._following = FollowingHandlers(broker)
-        self.handling = Handling(
-            by_leaders(
-                table_of(
-                    MessageHandlers(broker, self.workspace),
-                    ClientHandlers(broker),
-                    TransactionHandlers(broker, self.workspace),
-                    ReplyHandlers(broker),
-                    StagingHandlers(broker, self.workspace),
-                    BranchHandlers(broker, self.workspace),
-                    AdminHandlers(broker, when_announced),
-                    QuotaHandlers(broker.quotas, broker.gatekeeper),
-                    self._following,
-                ),
-                broker,
+        handlers = by_leaders(
+            table_of(
+                MessageHandlers(broker, self.workspace),
+                ClientHandlers(broker),
+                TransactionHandlers(broker, self.workspace),
+                ReplyHandlers(broker),
+                StagingHandlers(broker, self.workspace),
+                BranchHandlers(broker, self.workspace),
+                AdminHandlers(broker, when_announced),
+                QuotaHandlers(broker.quotas, broker.gatekeeper),
+                self._following,
             ),
+            broker,
+        )
+        self.handling = Handling(
+            handlers,
             # A send that waits outlives its connection: a part of what all clients may make the broker keep.
             Parking(broker.clock, WAITED_IN_VAIN, bytes_max=min(BYTES_MAX, broker.options.peer_bytes_max // 8)),
             Questions(broker.clock, ASKING if asking is None else asking),
@@ -106,6 +111,7 @@ class RemotingServer:
             broker.options.frame_bytes_max,
             identify,
             SlowWork(broker.clock.monotonic),
+            RequestAudit(audit, handlers) if audit is not None else None,
             broker.quotas,
         )
 
@@ -132,7 +138,9 @@ def remoting_server(
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> RemotingServer:
         server.admit_by(services.broker.quotas.may_connect)
         identify = None if services.access is None else by_signature(services.access)
-        return RemotingServer(services.broker, services.call_soon, services.when_announced, identify=identify)
+        return RemotingServer(
+            services.broker, services.call_soon, services.when_announced, identify=identify, audit=services.audit
+        )
 
     return PeerServer(
         "remoting",
