@@ -104,7 +104,7 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
 
 def _open_sessions(audit: Audit | None, service: NameService, server: PeerServer[NameService]) -> NamesrvServer:
     sessions = NamesrvServer(service, audit)
-    server.admit_by(sessions.quotas.may_connect)
+    server.admit_by(sessions.quotas)
     return sessions
 
 

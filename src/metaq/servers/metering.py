@@ -6,7 +6,7 @@ written meanwhile stays in the kernel, or in the one buffer of its stream: a con
 event and its answers.
 
 A client of ours gets its answers at once, and in the last of them how long it is to wait (`metaqWaitMs`,
-docs/formats/extensions.md): it waits before its next send, where a user's time-out does not run yet.
+docs/formats/extensions.md): it waits before its next send, and meanwhile puts more into its batches.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from metaq.broker.acl import AccessControl
     from metaq.broker.audit import Audit
     from metaq.broker.broker import Broker  # a name server has none, and should not load one
+    from metaq.broker.quota.service import Quotas
 
 Services = TypeVar("Services")
 Services_contra = TypeVar("Services_contra", contravariant=True)
@@ -166,9 +167,9 @@ class PeerServer(Generic[Services]):
     def limit(self, limits: ListenLimits) -> None:
         self._listener.limit(self._own(limits))
 
-    def admit_by(self, admit: Callable[[str], str]) -> None:
-        """Ask `admit` with the address of each new connection: it returns "", or what refuses it."""
-        self._listener.admit_by(admit)
+    def admit_by(self, quotas: Quotas) -> None:
+        """Ask the quotas about each new connection."""
+        self._listener.admit_by(quotas.may_arrive, quotas.may_connect)
 
     async def close(self) -> None:
         await self._listener.close()

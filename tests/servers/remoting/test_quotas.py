@@ -208,7 +208,7 @@ def test_connections_of_a_client_id(limited: Limited) -> None:
 
 def test_connections_of_an_address_and_how_fast_it_opens_them(limited: Limited) -> None:
     quotas = limited.broker.quotas
-    assert quotas.may_connect("127.0.0.1") == ""
+    assert quotas.may_arrive("127.0.0.1") == quotas.may_connect("127.0.0.1") == ""
     limited.set(connections=2, connections_per_second=5)
     clients = []
     for _ in range(2):
@@ -216,11 +216,13 @@ def test_connections_of_an_address_and_how_fast_it_opens_them(limited: Limited) 
         clients.append(Client(limited.server))
     assert "has 2 connections open, its quota is 2" in quotas.may_connect("127.0.0.1")
     assert quotas.may_connect("127.0.0.2") == "", "of another"
-    for client in clients:
-        client.leave()
-    assert [quotas.may_connect("127.0.0.1") == "" for _ in range(5)] == [True, True, True, False, False]
-    limited.timer.pass_(0.2)
+    clients[0].leave()
     assert quotas.may_connect("127.0.0.1") == ""
+    assert [quotas.may_arrive("127.0.0.1") == "" for _ in range(7)] == [True] * 5 + [False] * 2
+    assert "opens more than 5 connections a second" in quotas.may_arrive("127.0.0.1")
+    assert quotas.may_arrive("127.0.0.2") == ""
+    limited.timer.pass_(0.2)
+    assert quotas.may_arrive("127.0.0.1") == ""
 
 
 def test_a_default_holds_for_each_of_a_kind_and_a_quota_of_its_own_over_it(limited: Limited) -> None:

@@ -195,25 +195,28 @@ class Quotas(BrokerPart):
         meter = self._meters[subject] = Meter(subject, limits, now)
         return meter
 
-    def may_connect(self, address: str) -> str:
-        """Return "" if an address may open another connection, which is counted then; else what refuses it."""
-        if not self.active:
+    def may_arrive(self, address: str) -> str:
+        """Return "" if an address opens no more connections a second than it may; else what refuses this one."""
+        meter = self.meter(QuotaKind.ADDRESS, address) if self.active else None
+        per_second = meter.limits.connections_per_second if meter is not None else None
+        if meter is None or not per_second:
             return ""
-        meter = self.meter(QuotaKind.ADDRESS, address)
-        if meter is None:
-            return ""
-        most, per_second = meter.limits.connections, meter.limits.connections_per_second
-        if most and meter.connections >= most:
+        now, rate = self.clock.monotonic(), Rate(max(1, round(per_second * BURST_SECONDS)), per_second)
+        bucket = self._arrivals.setdefault(address, Bucket(rate.burst, now))
+        if bucket.refill(rate, now) < 1:
             meter.refused += 1
-            return f"the address {address} has {meter.connections} connections open, its quota is {most}"
-        if per_second:
-            now, rate = self.clock.monotonic(), Rate(max(1, round(per_second * BURST_SECONDS)), per_second)
-            bucket = self._arrivals.setdefault(address, Bucket(rate.burst, now))
-            if bucket.refill(rate, now) < 1:
-                meter.refused += 1
-                return f"the address {address} opens more than {per_second} connections a second, its quota"
-            bucket.left -= 1
+            return f"the address {address} opens more than {per_second} connections a second, its quota"
+        bucket.left -= 1
         return ""
+
+    def may_connect(self, address: str) -> str:
+        """Return "" if an address may have another connection open; else what refuses it."""
+        meter = self.meter(QuotaKind.ADDRESS, address) if self.active else None
+        most = meter.limits.connections if meter is not None else None
+        if meter is None or not most or meter.connections < most:
+            return ""
+        meter.refused += 1
+        return f"the address {address} has {meter.connections} connections open, its quota is {most}"
 
     def may_make(self, what: str, client: str, made: int) -> str:
         """Return "" if a client may make one more topic or group; else what refuses it.
@@ -248,6 +251,9 @@ class Quotas(BrokerPart):
             self._saved.close()
 
     def _forget(self, now: float) -> None:
-        self._meters = {subject: meter for subject, meter in self._meters.items() if not meter.rested(now)}
-        rate = Rate(1, 1)
-        self._arrivals = {name: one for name, one in self._arrivals.items() if now - one.since < rate.burst}
+        used = {subject: meter for subject, meter in self._meters.items() if not meter.rested(now)}
+        if len(used) >= METERS_MAX:
+            # Whoever has so many addresses owes with each of them: what holds then are the limits of all peers together.
+            used = {subject: meter for subject, meter in used.items() if meter.connections or meter.held_pulls}
+        self._meters = used
+        self._arrivals = {name: one for name, one in self._arrivals.items() if now - one.since < BURST_SECONDS}

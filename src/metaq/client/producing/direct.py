@@ -27,6 +27,7 @@ from metaq.errors import MetaqError, RequestTimeout
 from metaq.model import Message, MessageQueue, SendReceipt, SendStatus
 from metaq.wire.codes import RequestCode, request_name
 from metaq.wire.command import Command
+from metaq.wire.extensions import WAIT_FIELD
 
 LARGE_BYTES = 64 * 1024
 """Largest body on a direct link. Larger ones go by the loop: two hops more are nothing to them, and would keep the link
@@ -87,6 +88,7 @@ class DirectSends:
         assert isinstance(shared.routes, KnownRoutes), "what is shared has no namespace"
         self._routes, self._namespace = shared.routes, core.namespace
         self._links, self._ready = shared.links, shared.links.ready
+        self._waits = shared.transport.waits
         self._monotonic, self._now_ms = core.clock.monotonic, core.clock.now_ms
         self._timeout = accumulator.limits.timeout
         self._loop_thread = core.thread.ident
@@ -190,6 +192,9 @@ class DirectSends:
         if link is None:
             self._links.wish(target.address)
             return None
+        # The loop waits, if the broker has told us to.
+        if self._waits.until and self._waits.left(target.address):
+            return None
         thread, accumulator = get_ident(), self._accumulator
         # The loop's own thread must not block.
         if thread == self._loop_thread:
@@ -236,6 +241,8 @@ class DirectSends:
                 if not isinstance(error, FAULTS):
                     raise  # An interrupt: the answer that is still to come is nobody's.
                 result = _said(error, target.address, seconds)
+            if isinstance(result, StoredAnswer) and result.extFields.metaqWaitMs:
+                self._waits.told(target.address, result.extFields.metaqWaitMs)
             if not self._watched and isinstance(result, StoredAnswer):
                 said = result.extFields
                 queue = target.queue if said.queueId == target.queue.queue_id else target.other(said.queueId)
@@ -255,6 +262,7 @@ class DirectSends:
 
     def _read(self, target: _Target, command: Command) -> Stored | MetaqError:
         """Read an answer as a value: the outcome, a refusal, or the error that it cannot be read."""
+        self._waits.told(target.address, command.ext.get(WAIT_FIELD, ""))
         try:
             stored: Stored = plain_outcome(target.call.outcome(command, target.address), self._namespace)
         except FAULTS as error:

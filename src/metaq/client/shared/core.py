@@ -73,7 +73,7 @@ class ClientCore:
         instance = f"{self.pid}#{clock.now_ms()}" if options.instance_name == DEFAULT_INSTANCE else None
         self.client_id = options.client_id(host, instance)
         self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
-        self.transport = Transport(self._on_request, self._on_connected, self._on_lost)
+        self.transport = Transport(self._on_request, self._on_connected, self._on_lost, clock=clock)
         self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_direct_link)
         # Begin with a random one, to spread the clients over the name servers.
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))

@@ -142,7 +142,7 @@ def metaq1_server(
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> Metaq1Server:
         broker = services.broker
-        server.admit_by(broker.quotas.may_connect)
+        server.admit_by(broker.quotas)
         assert broker.metaq1 is not None, "the broker serves MetaQ 1.x"
         # The port that was really bound: with serverPort=0 it is known only now.
         place = settings.options.host_name or services.host, server.port

@@ -136,7 +136,7 @@ def remoting_server(
     """Make the server of a broker's `listenPort`, not bound yet. `budget`: of all servers of the process."""
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> RemotingServer:
-        server.admit_by(services.broker.quotas.may_connect)
+        server.admit_by(services.broker.quotas)
         identify = None if services.access is None else by_signature(services.access)
         return RemotingServer(
             services.broker, services.call_soon, services.when_announced, identify=identify, audit=services.audit
