@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 
 import pytest
@@ -32,7 +33,7 @@ async def flood(listener: Listener, count: int) -> list[socket.socket]:
     return [socket.create_connection((listener.host, listener.port), PATIENCE) for _ in range(count)]
 
 
-async def until(condition, what: str) -> None:  # noqa: ANN001
+async def until(condition, what: str) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.001)
@@ -58,7 +59,7 @@ def test_a_turn_of_the_loop_accepts_so_many_and_the_others_follow() -> None:
                 seen.append(accepted)
                 turns += 1
                 assert turns < 100_000
-            assert max(after - before for before, after in zip(seen, seen[1:], strict=False)) <= 2 * ACCEPTED_PER_TURN
+            assert max(after - before for before, after in itertools.pairwise(seen)) <= 2 * ACCEPTED_PER_TURN
             await listener.close()
 
     asyncio.run(run())
