@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+import connect_flood
 import costs
 import metaq
 import peers
@@ -387,6 +388,11 @@ def _backlog(bench: Bench) -> Measured:
     }  # fmt: skip
 
 
+def _connect_flood(bench: Bench) -> Measured:
+    found = connect_flood.measure(bench.disk, max(0.3, 5 * bench.scale), 1 if bench.scale < 1 else connect_flood.ROUNDS)
+    return {**found, "value": found["ratio"]}
+
+
 BROKER_ROWS = (
     Row(
         "send-1x1-awake", "send 1 × 1, 100 B, p50, cores kept awake", "µs", 1.0, 0.9,
@@ -468,5 +474,9 @@ BROKER_ROWS = (
     Row(
         "backlog", "backlog: p99 of a caught-up consumer while another reads it, times alone", "×", 2.0, 1.2, _backlog,
         runs=1, lower_is_better=True,
+    ),
+    Row(
+        "connect-flood", "p99 of a bystander while others connect 1 000 times a second, times alone", "×", 2.0, 1.2,
+        _connect_flood, runs=3, lower_is_better=True,
     ),
 )  # fmt: skip

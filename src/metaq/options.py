@@ -360,6 +360,32 @@ class BrokerOptions(OptionTable):
         low=0,
         high=1000,
     )
+    audit_log_enable: bool = option(
+        True,
+        "Note administrative and refused requests in files (docs/formats/audit-log.md); made by the first of them.",
+    )
+    audit_log_path: str | None = option(None, "Folder of these files; by default `audit` in the store's folder.")
+    audit_log_file_size: int = option(
+        16 * MIB, "Size in bytes at which such a file is put aside.", low=64 * KIB, high=GIB
+    )
+    audit_log_files: int = option(
+        8, "Files that are kept beside the one that is written, of each of the two logs.", low=0, high=1000
+    )
+    quota_per_client: str = option(
+        "",
+        "Limits of each client by its id, such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md); `metaq quota` sets "
+        "others while the broker runs.",
+    )
+    quota_per_account: str = option("", "Limits of each account of access control; otherwise as quotaPerClient.")
+    quota_per_address: str = option(
+        "", "Limits of each address that clients connect from, such as `connections=100,connectionsPerSecond=20`."
+    )
+    quota_wait_max: int = option(
+        2000,
+        "Longest time in ms that who is above a quota waits for an answer; who would wait longer is refused (SYSTEM_BUSY).",
+        low=100,
+        high=30_000,
+    )
     auto_create_groups_max: int = option(
         10_000, "Groups that clients may create by joining, in all; one client a quarter.", low=0, hot=True
     )
@@ -522,6 +548,33 @@ class NamesrvOptions(OptionTable):
     broker_lease_ms: int = option(120_000, "A broker that was not heard of for this long is dropped.", low=1000)
     log_level: str = option(
         "info", "How much of the log is written; in `metaq up` the broker's counts.", choices=LOG_LEVELS, hot=True
+    )
+    audit_log_enable: bool = option(
+        True,
+        "Note administrative and refused requests in files (docs/formats/audit-log.md); made by the first of them.",
+    )
+    audit_log_path: str | None = option(
+        None, "Folder of these files; by default `audit` in that of the KV configuration."
+    )
+    audit_log_file_size: int = option(
+        16 * MIB, "Size in bytes at which such a file is put aside.", low=64 * KIB, high=GIB
+    )
+    audit_log_files: int = option(
+        8, "Files that are kept beside the one that is written, of each of the two logs.", low=0, high=1000
+    )
+    quota_per_client: str = option(
+        "",
+        "Limits of each client by its id, such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md).",
+    )
+    quota_per_account: str = option("", "Limits of each account of access control; otherwise as quotaPerClient.")
+    quota_per_address: str = option(
+        "", "Limits of each address that clients connect from, such as `connections=100,connectionsPerSecond=20`."
+    )
+    quota_wait_max: int = option(
+        2000,
+        "Longest time in ms that who is above a quota waits for an answer; who would wait longer is refused (SYSTEM_BUSY).",
+        low=100,
+        high=30_000,
     )
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
     connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)

@@ -182,3 +182,17 @@ def test_pull_flood(tmp_path: Path) -> None:
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert [result["kind"] for result in results] == ["gathered", "runs", "old"]
     assert all(result["smallest"] > 0.9 and result["unread_mb"][0] > 0 for result in results)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads CPU times from Linux's /proc")
+def test_connect_flood(tmp_path: Path) -> None:
+    """A bystander is measured with and without others that connect all the time."""
+    command = [sys.executable, str(BENCH / "connect_flood.py"), "--quick", "--disk", str(tmp_path)]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["connects_per_s"] > 10
+    assert result["ratio"] > 0

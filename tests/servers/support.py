@@ -32,7 +32,7 @@ class FakePeer:
 
     def __init__(self, port: int = 50000, address: str = "127.0.0.1") -> None:
         self.address, self.local, self.plain = (address, port), ("127.0.0.1", 10911), True
-        self.on_writable = None
+        self.on_writable = self.on_written = None
         self.congested = self.closed = self.paused = False
         self.present: Callable[[], None] = lambda: None
         """Presents what the session left; set by the client."""
@@ -45,6 +45,8 @@ class FakePeer:
 
     def write(self, data: bytes | memoryview) -> None:
         assert not self.closed, "a write on a closed connection"
+        if self.on_written is not None:
+            self.on_written(len(data))
         self.writes.append(bytes(data))
         self._inbox.receive_data(data)
 
@@ -75,6 +77,8 @@ class FakePeer:
     def go_on(self) -> None:
         self.paused = False
         self.present()
+
+    resume = go_on
 
     swept = False
 

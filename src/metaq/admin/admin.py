@@ -8,13 +8,14 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metaq.admin import branches, brokers, groups, order, replicas, scrubbing, topics, traces, transactions
+from metaq.admin import branches, brokers, groups, order, quota, replicas, scrubbing, topics, traces, transactions
 from metaq.client.shared import core as cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import LATEST, checked, start_of
 from metaq.client.shared.options import client_options
 from metaq.client.shared.pending import PendingCalls
 from metaq.errors import ClientClosed
+from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
 from metaq.model.topics.system import TRACE_TOPIC
 from metaq.model.topics.topic import check_topic
@@ -226,6 +227,29 @@ class Admin:
     def open_partitions(self, address: str, topic: str) -> list[int]:
         """Open all partitions of a topic to puts and gets again. Args, returns: as `close_partitions`."""
         return self._run(brokers.close_partitions(self._open, address, topic, -1, -1))
+
+    def list_quotas(self, broker: str | None = None) -> dict[str, list[QuotaUse]]:
+        """Return broker → its quotas and what is taken of them: of one broker (its name, or `host:port`), or of all masters.
+
+        Raises also brokers.BrokerNotFound.
+        """
+        return self._run(quota.show(self._open, broker))
+
+    def set_quota(self, kind: str, name: str, limits: str, *, broker: str | None = None) -> list[str]:
+        """Set the quota of a client, account or address. Returns the names of the brokers.
+
+        Args:
+            kind: `client`, `account` or `address`.
+            name: client id, access key or host; `*`: each that has no quota of its own.
+            limits: such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md).
+            broker: name, or `host:port`; None: all masters.
+        Raises also ConfigError, brokers.BrokerNotFound.
+        """
+        return self._run(quota.put(self._open, broker, kind, name, limits))
+
+    def remove_quota(self, kind: str, name: str, *, broker: str | None = None) -> list[str]:
+        """Remove a quota. Args, returns, raises: as `set_quota`."""
+        return self._run(quota.put(self._open, broker, kind, name, None))
 
     def list_transactions(self, *, broker: str | None = None, limit: int = 1000) -> transactions.TransactionList:
         """Return the staged transactions of one broker, or of all, in the order of their ids.

@@ -14,6 +14,7 @@ import metaq
 from metaq.app.addressing.address_server import address_server, fetch, follow
 from metaq.app.addressing.reachability import Reachability
 from metaq.app.addressing.told import advertised_host, advertised_to_clients, check_addresses, told_to_clients
+from metaq.app.auditing import RunningAudit, open_audit
 from metaq.app.configuration import METAQ1, TLS, listen_limits
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
@@ -121,6 +122,7 @@ class Tasks(NamedTuple):
     """Watches the files of accounts."""
     tls: RunningTls | None
     """Watches the files of TLS."""
+    audit: RunningAudit | None
 
 
 class Front(NamedTuple):
@@ -178,7 +180,8 @@ class RunningBroker:
         # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         servers = (server.tick for server in self._serving.started())
-        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store
+        audit = (self._tasks.audit.audit.tick,) if self._tasks.audit is not None else ()
+        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, *audit
         for tick in ticks:
             try:
                 tick()
@@ -253,6 +256,8 @@ class RunningBroker:
             await self._serving.close()
             await self._tasks.peers.close()
             self._broker.close()
+            if self._tasks.audit is not None:
+                self._tasks.audit.file.close()
         finally:  # whatever has failed, such as saving offsets on a full disk
             if self._tasks.tls is not None:
                 self._tasks.tls.stop()
@@ -431,8 +436,12 @@ def _compose(
             tls.client if tls is not None else None, tls.ha_client if tls is not None else None,
         )  # fmt: skip
         role.also_known_as = advertised_to_clients(options).addresses
-        services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host, control)
-        tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls)
+        audit = open_audit(options, environment.name, store.folder.root, clock, disk)
+        services = BrokerServices(
+            broker, call_soon, front.name_servers.when_announced, host, control,
+            audit.audit if audit is not None else None,
+        )  # fmt: skip
+        tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()

@@ -25,6 +25,7 @@ from metaq.wire.files import (
     GENERATIONS,
     GROUPS,
     LEADERSHIP,
+    QUOTAS,
     TOPICS,
 )
 
@@ -50,6 +51,7 @@ def broker_files(
         TextFile(open_file(DELAY_OFFSETS.name), DELAY_OFFSETS),
         TextFile(open_file(CONSUMER_FILTERS.name), CONSUMER_FILTERS),
         TextFile(open_file(LEADERSHIP.name), LEADERSHIP),
+        TableFile(open_file(QUOTAS.name), QUOTAS),
     )
 
 

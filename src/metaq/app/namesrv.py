@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from metaq.app.addressing.told import advertised_by, listeners_of
+from metaq.app.auditing import RunningAudit, open_audit
 from metaq.app.configuration import TLS, listen_limits
 from metaq.app.serving import Serving
 from metaq.app.tls.wanted import tls_of
+from metaq.broker.quota.service import Quotas, defaults_of
 from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock
 from metaq.namesrv.kv import KvTable
@@ -29,12 +32,21 @@ if TYPE_CHECKING:
     from metaq.app.acl_files import AclWatch
     from metaq.app.tls.running import RunningTls
     from metaq.broker.acl import AccessControl
+    from metaq.broker.audit import Audit
     from metaq.net.tls.server import ServerTls
 
 EXPIRY_SECONDS: Final = 10.0
 """Interval of the search for expired leases, as in RocketMQ."""
 
 KV_FILE_DEFAULT: Final = "~/namesrv/kvConfig.json"
+
+
+class Gates(NamedTuple):
+    """What all requests of a name server pass."""
+
+    access: AccessControl | None
+    audit: Audit | None
+    quotas: Quotas
 
 
 class RunningNamesrv:
@@ -48,10 +60,11 @@ class RunningNamesrv:
         acl: AclWatch | None = None,
         tls: RunningTls | None = None,
         tls_options: TlsOptions = NO_TLS,
+        audit: RunningAudit | None = None,
     ) -> None:
         self.address, self.addresses, self._serving, self._service = address, serving.addresses, serving, service
         """`addresses`: those of the named listeners are under `remoting NAME`."""
-        self._acl, self._tls = acl, tls
+        self._acl, self._tls, self._audit = acl, tls, audit
         self.settings = {"namesrv": service.settings, TLS: Settings(tls_options)}
         self.metaq1 = self.reloading = self.again = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
@@ -68,6 +81,8 @@ class RunningNamesrv:
         self._service.tick()
         for server in self._serving.started():
             server.tick()
+        if self._audit is not None:
+            self._audit.audit.tick()
 
     async def accept(self) -> None:
         """Let clients in. Raises ConfigError: another process took the port in the meantime."""
@@ -85,6 +100,8 @@ class RunningNamesrv:
         if self._tls is not None:
             self._tls.stop()
         self._service.close()
+        if self._audit is not None:
+            self._audit.file.close()
 
 
 async def start_namesrv(
@@ -109,21 +126,27 @@ async def start_namesrv(
         from metaq.app.acl_files import acl_watch  # only where it is wanted: it loads a reader of YAML
 
         acl = acl_watch(options, call_soon)
-    access = acl.access if acl is not None else None
     running_tls = tls_of(tls, call_soon)
     server_tls = running_tls.server if running_tls is not None else None
-    kv = KvTable(TableFile(BackgroundFile(_kv_file(options, disk)), KV_CONFIG), clock, call_soon)
+    file = _kv_file(options, disk)
+    audit = open_audit(options, "namesrv", file.path.parent, clock, disk)
+    gates = Gates(
+        acl.access if acl is not None else None,
+        audit.audit if audit is not None else None,
+        Quotas(clock, defaults_of(options), options.quota_wait_max / 1000),
+    )
+    kv = KvTable(TableFile(BackgroundFile(file), KV_CONFIG), clock, call_soon)
     service = NameService(options, clock, kv)
     server: PeerServer[NameService] = PeerServer(
         "remoting",
         (options.bind_address, options.listen_port),
         listen_limits(options),
-        lambda service, server: NamesrvServer(service, access, server.address),
+        functools.partial(_open_sessions, gates, ""),
         tls=server_tls,
     )
-    serving = Serving([server, *_named(options, access, server_tls), *_page(options, server)])
+    serving = Serving([server, *_named(options, gates, server_tls), *_page(options, server)])
     await serving.bind()
-    running = RunningNamesrv(server.address, serving, service, acl, running_tls, tls)
+    running = RunningNamesrv(server.address, serving, service, acl, running_tls, tls, audit)
     try:
         await running.accept()
     except BaseException:
@@ -149,19 +172,27 @@ def _page(options: NamesrvOptions, server: PeerServer[NameService]) -> list[Peer
     ]
 
 
-def _named(
-    options: NamesrvOptions, access: AccessControl | None, tls: ServerTls | None
-) -> list[PeerServer[NameService]]:
+def _named(options: NamesrvOptions, gates: Gates, tls: ServerTls | None) -> list[PeerServer[NameService]]:
     """Make the servers of `listeners`, not bound yet. Raises ConfigError."""
-
-    def sessions(name: str) -> Callable[[NameService, PeerServer[NameService]], NamesrvServer]:
-        return lambda service, server: NamesrvServer(service, access, server.address, name)
 
     limits = listen_limits(options)
     return [
-        PeerServer(f"remoting {name}", place, limits, sessions(name), what=f"the listener {name} (listeners)", tls=tls)
+        PeerServer(
+            f"remoting {name}",
+            place,
+            limits,
+            functools.partial(_open_sessions, gates, name),
+            what=f"the listener {name} (listeners)",
+            tls=tls,
+        )
         for name, place in listeners_of(options.listeners).items()
     ]
+
+
+def _open_sessions(gates: Gates, listener: str, service: NameService, server: PeerServer[NameService]) -> NamesrvServer:
+    sessions = NamesrvServer(service, gates.access, server.address, listener, gates.audit, gates.quotas)
+    server.admit_by(sessions.quotas)
+    return sessions
 
 
 def _kv_file(options: NamesrvOptions, disk: Disk | None) -> ConfigFile:

@@ -75,6 +75,15 @@ class Allowances:
             self._peers.clear()
 
 
+MayMake = Callable[[str, str, int], str]
+"""(`topics` or `groups`, client, how many it has made) → "", or the quota that refuses one more."""
+
+
+def anybody_may(_what: str, _client: str, _made: int) -> str:
+    """Return "": there are no quotas."""
+    return ""
+
+
 class _Maker(Struct):
     """What one client has made."""
 
@@ -89,13 +98,20 @@ class Quota:
     One client makes at most a quarter of all. And once it has made a quarter of what may be made in a minute, it leaves as
     much of that to the others.
 
-    Args: limits: how many may exist in all, whoever made them, and how many may be made in a minute, as they are now.
+    Args:
+        limits: how many may exist in all, whoever made them, and how many may be made in a minute, as they are now.
+        may_make: (client, how many it has made) → "", or the quota that refuses one more.
     """
 
-    __slots__ = ("_bucket", "_clock", "_limits", "_maker_of", "_makers")
+    __slots__ = ("_bucket", "_clock", "_limits", "_maker_of", "_makers", "_may_make")
 
-    def __init__(self, clock: Clock, limits: Callable[[], tuple[int, int]]) -> None:
-        self._clock, self._limits = clock, limits
+    def __init__(
+        self,
+        clock: Clock,
+        limits: Callable[[], tuple[int, int]],
+        may_make: Callable[[str, int], str] = lambda _client, _made: "",
+    ) -> None:
+        self._clock, self._limits, self._may_make = clock, limits, may_make
         self._bucket = Bucket(limits()[1], clock.monotonic())
         self._makers: dict[str, _Maker] = {}
         self._maker_of: dict[str, str] = {}
@@ -115,6 +131,8 @@ class Quota:
         if client:
             share, own = share_of(total_max, SHARE_MIN), Rate(per_minute // SHARES, per_minute / 60 / SHARES)
             maker = self._makers.get(client) or _Maker(Bucket(own.burst, now))
+            if refused := self._may_make(client, maker.count):
+                return refused
             if maker.count >= share:
                 return f"the client {client} has made {maker.count}, its share of the limit of {total_max}"
             if maker.bucket.refill(own, now) >= 1:

@@ -35,6 +35,7 @@ from metaq.broker.pulls.predicates import MakeHelper, Predicates
 from metaq.broker.pulls.pull import PullService
 from metaq.broker.pulls.redirect import Redirect
 from metaq.broker.pulls.resets import OffsetResets
+from metaq.broker.quota.service import Quotas, defaults_of
 from metaq.broker.reloading import Reloading
 from metaq.broker.replication.admission import SlaveAdmission
 from metaq.broker.replication.feed import TableFeed
@@ -115,6 +116,7 @@ class Broker:
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
         self.stats = Stats(clock)
+        self.quotas = Quotas(clock, defaults_of(options), options.quota_wait_max / 1000, files.quotas, call_soon)
         self.topics = Topics(
             options,
             clock,
@@ -123,12 +125,14 @@ class Broker:
             len(store.delays_ms),
             call_soon,
             prepare=store.writer.prepare_queue,
+            may_make=self.quotas.may_make,
         )
-        self.groups = Groups(options, clock, files.groups, call_soon)
+        self.groups = Groups(options, clock, files.groups, call_soon, self.quotas.may_make)
         self.offsets = Offsets(files.offsets)
         self.members = Members(clock)
         self.filters = Filters(options, clock, files.filters)
         self.held_pulls = HeldPulls(store.reader, clock, options.held_pulls_max)
+        self.quotas.watch(self._quotas_changed)
         self.replicas = Replicas(environment)
         self.acks = AckPolicy(environment, self.replicas)
         self.stats.times_appends = not self.acks.promises
@@ -227,6 +231,7 @@ class Broker:
         self._parts = PartList(
             (
                 self.stats,
+                self.quotas,
                 self.appender,
                 TableSaving(environment, tables, self.deletions),
                 self.filters,
@@ -247,6 +252,9 @@ class Broker:
             )
         )
         self.settings.watch(self._parts.options_changed)
+
+    def _quotas_changed(self, active: bool) -> None:
+        self.held_pulls.holders = self.quotas.holders if active else None
 
     @property
     def leads(self) -> bool:
@@ -348,6 +356,7 @@ class Broker:
             self._files.filters.format.name: self.filters.failing,
             self._files.deleted.format.name: self.deletions.marks.failing,
             self._files.generations.format.name: self.deletions.failing,
+            self._files.quotas.format.name: self.quotas.failing,
         }
         return {name: why for name, why in failing.items() if why}
 

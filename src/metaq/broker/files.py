@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from metaq.broker.pulls.filters import FilterTable
+from metaq.broker.quota.service import QuotaFile
 from metaq.broker.tables.offsets import OffsetTable
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
 from metaq.model.leadership import Leadership
@@ -24,3 +25,4 @@ class BrokerFiles(Struct, frozen=True):
     delay: TextFile[DelayProgress]
     filters: TextFile[FilterTable]
     leadership: TextFile[Leadership]
+    quotas: QuotaFile

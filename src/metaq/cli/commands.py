@@ -15,7 +15,7 @@ import typer.main
 
 import metaq
 from metaq.cli import broker as replicas
-from metaq.cli import group, message, messages, meta1, store, topic, transaction
+from metaq.cli import group, message, messages, meta1, quota, store, topic, transaction
 from metaq.cli.access import add_acl_file
 from metaq.cli.output import (
     EXIT_FAILED,
@@ -72,6 +72,7 @@ app.add_typer(message.app, name="message")
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(meta1.app, name="meta1")
 app.add_typer(store.app, name="store")
+app.add_typer(quota.app, name="quota")
 app.add_typer(
     typer.Typer(cls=_Pipelines, help="Run the ready-made Spark pipelines.", no_args_is_help=True), name="pipeline"
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from metaq.log import RateLimitedLog
 from metaq.net.budget import Budget, LimitedStream, ListenLimits
@@ -34,18 +35,22 @@ class Group:
         self.crowded = False
         """Whether the last two reads came from different connections: then writes are gathered (`Stream`)."""
         self.faults = RateLimitedLog(log)
+        self.admit: Callable[[str], str] | None = None
+        """Asked with the address of a new connection: returns "", or what refuses it."""
         self._last_read: LimitedStream | None = None
         self._unsent: list[LimitedStream] = []
         self._timer: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
 
-    def add(self, stream: LimitedStream, descriptor: int = 0) -> str:
-        """Add a connection with this socket. Returns "", or which limit refuses it."""
+    def add(self, stream: LimitedStream, descriptor: int = 0, address: str = "") -> str:
+        """Add a connection with this socket, from this address. Returns "", or which limit refuses it."""
         limits = self.limits
         if limits.connections_max and len(self.streams) >= limits.connections_max:
             return f"there are {limits.connections_max} connections already, the limit"
         if limits.descriptor_max and descriptor > limits.descriptor_max:
             return f"{descriptor} files and connections are open, and the rest of this process's limit (ulimit -n) is for files"
+        if self.admit is not None and (refused := self.admit(address)):
+            return refused
         self.streams.add(stream)
         return ""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
 
 from metaq.errors import ConfigError
-from metaq.net.address import join_address
+from metaq.net.address import address_of, join_address
 from metaq.net.budget import Budget, ListenLimits
 from metaq.net.group import Group
 from metaq.net.peer import Layer, Peer, Session
@@ -19,8 +20,15 @@ from metaq.net.stream import Stream
 if TYPE_CHECKING:
     from metaq.net.tls.server import ServerTls  # loaded only where it is on
 
+log = logging.getLogger("metaq.net")
+
 BACKLOG = 1024
 _BOTH_FAMILIES = "::"
+ACCEPTED_PER_TURN: Final = 16
+"""Connections of one port that are accepted in a turn of the loop, 50 to 100 µs each: those that are open are served in between,
+however many wait."""
+ACCEPT_AGAIN_SECONDS: Final = 1.0
+"""Pause after the process has run out of descriptors or memory: trying at once would be a loop."""
 FREE_PORTS_MAX = 100
 """Free ports that are tried, until one is found whose second port is free too."""
 
@@ -48,6 +56,10 @@ class Listener:
         self._group, self._layer, self._tls = Group(limits, server=True, budget=budget), layer, tls
         self._servers: list[asyncio.Server] = []
         self._make_session: MakeSession | None = None
+        self._ports: list[socket.socket] = []
+        """The listening sockets, while connections are accepted."""
+        self._arriving = set[asyncio.Task[object]]()
+        self._may_arrive: Callable[[str], str] = anybody
         self.host, self.port = "", 0
 
     async def bind(self, host: str, port: int, second: SecondPort | None) -> None:
@@ -104,6 +116,13 @@ class Listener:
         """Set the limits. Connections above a lower limit stay."""
         self._group.limits = self._group.budget.limits = limits
 
+    def admit_by(self, may_arrive: Callable[[str], str], may_connect: Callable[[str], str]) -> None:
+        """Ask about each new connection, by its address. Both return "", or what refuses it.
+
+        Args: may_arrive: before anything is made for it. may_connect: when it is to be one of those that are open.
+        """
+        self._may_arrive, self._group.admit = may_arrive, may_connect
+
     async def start(self, make_session: MakeSession) -> None:
         """Accept connections. Raises ConfigError: another process took the port meanwhile, since `bind` does not listen
         yet."""
@@ -111,16 +130,64 @@ class Listener:
         self._group.start()
         try:
             for server in self._servers:
-                await server.start_serving()
+                for bound in server.sockets:
+                    self._listen(bound.fileno())
         except OSError as error:
             await self.close()
             raise _taken(self.address, error) from error
 
+    def _listen(self, descriptor: int) -> None:
+        """Accept at a bound socket. Raises OSError."""
+        # Not by the loop's own server: that accepts all who wait in one turn, and those who are open wait meanwhile.
+        port = socket.socket(fileno=socket.dup(descriptor))
+        self._ports.append(port)
+        port.setblocking(False)
+        port.listen(BACKLOG)
+        asyncio.get_running_loop().add_reader(port, self._accept, port)
+
+    def _accept(self, port: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                raw, address = port.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # The kernel would report the socket as ready in each turn.
+                loop.remove_reader(port)
+                loop.call_later(ACCEPT_AGAIN_SECONDS, self._accept_again, port)
+                self._group.faults.warning("accept", "no connection can be accepted at %s: %s", self.address, error)
+                return
+            host, _ = address_of(address)
+            if refused := self._may_arrive(host):
+                raw.close()
+                self._group.faults.warning(("arrive", host), "a connection is refused: %s", refused)
+                continue
+            raw.setblocking(False)
+            task: asyncio.Task[object] = loop.create_task(loop.connect_accepted_socket(self._stream, raw))
+            self._arriving.add(task)
+            task.add_done_callback(self._arrived)
+
+    def _accept_again(self, port: socket.socket) -> None:
+        if port in self._ports:
+            asyncio.get_running_loop().add_reader(port, self._accept, port)
+
+    def _arrived(self, task: asyncio.Task[object]) -> None:
+        self._arriving.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("a connection ended before it was made: %s", error)
+
     async def close(self, timeout: float = 1.0) -> None:
         """Stop accepting and close all connections; what is written goes out first, for at most `timeout` seconds."""
         # New connections are refused first: clients that reconnect at once would keep the group from emptying.
+        ports, self._ports = self._ports, []
+        for port in ports:
+            asyncio.get_running_loop().remove_reader(port)
+            port.close()
         for server in self._servers:
             server.close()
+        if self._arriving:  # accepted, and not yet one of the group
+            await asyncio.wait(self._arriving)
         # The timer of idle connections would go on for ever.
         self._group.stop()
         for stream in list(self._group.streams):  # a copy: closing takes them out
@@ -132,6 +199,11 @@ class Listener:
             for stream in list(self._group.streams):
                 stream.abort("the server stops and it does not read")
             await self._group.emptied()
+
+
+def anybody(_address: str) -> str:
+    """Return "": nobody is refused."""
+    return ""
 
 
 class SecondPort(Struct, frozen=True):

@@ -76,6 +76,9 @@ class Peer(Protocol):
     """Called when the peer has shut its sending side; it may still read. Returns whether answers are still to come:
     then the session closes the connection later. Without a callback it ends at once."""
 
+    on_written: Callable[[int], None] | None
+    """Called with the bytes of each write, once they are written or queued."""
+
     @property
     def congested(self) -> bool:
         """The peer leaves too much unread. A session may return early; the rest of its input is presented again

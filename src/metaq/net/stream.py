@@ -76,6 +76,7 @@ class Stream(asyncio.BufferedProtocol):
         self.plain = False
         self.on_writable: Callable[[], None] | None = None
         self.on_half_closed: Callable[[], bool] | None = None
+        self.on_written: Callable[[int], None] | None = None
         self.seen = group.tick
         self.held = self.waiting = self.kept = 0
         """As the `Budget` counts them; `waiting` is 0 while the peer is not behind."""
@@ -84,26 +85,21 @@ class Stream(asyncio.BufferedProtocol):
         self._session: Session | None = None
         self._transport: asyncio.Transport | None = None
         """None before the connection is made, and once it is to end."""
-        self._ending: asyncio.Transport | None = None
-        """The transport of a connection that is to end."""
+        self._ending: asyncio.Transport | None = None  # of a connection that is to end
         self._behind = self._congested = False
-        self._over = False
-        """It is closed for the session and the peer, and nothing is counted for it any more."""
-        self._paused = False
-        """Set by the session, which waits for something (`pause`)."""
+        self._over = False  # closed for the session and the peer, and nothing is counted for it any more
+        self._paused = False  # by the session, which waits for something (`pause`)
         self._resuming = 0
         """Calls of `resume` whose turn has not come: until then nothing is read behind what the session left."""
         self._source: Source | None = None
         """The long answer being written; others wait in `_sources`, jobs in `_jobs`."""
         self._sources: deque[tuple[bytes, Source]] = deque()
         self._jobs: deque[tuple[int, Callable[[], int | None]]] = deque()
-        self._queued: list[bytes] = []
-        """Writes that came while a long answer was being written."""
+        self._queued: list[bytes] = []  # writes that came while a long answer was being written
         self._queued_bytes = 0
         self._wants_turn = False
         self._close_when_done, self._unsent, self._why = False, b"", ""
-        self._sweep: Sweep | None = None
-        """The sweep that reads this connection in the loop's place, in slot `_slot`; None: the loop does."""
+        self._sweep: Sweep | None = None  # what reads this connection in the loop's place, in slot `_slot`
         self._slot = self._leftovers = 0
         self._fd = -1
         """Descriptor of the socket, if it may be written to past the loop while the transport has nothing queued; else -1."""
@@ -131,6 +127,8 @@ class Stream(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if self.on_written is not None:
+            self.on_written(len(data))
         if self._source is not None:
             self._queued.append(bytes(data))
             self._queued_bytes += len(data)
@@ -166,6 +164,8 @@ class Stream(asyncio.BufferedProtocol):
         ):  # fmt: skip
             assert send_now is not None, "else there is no descriptor"
             sent = send_now(fd, data)
+            if self.on_written is not None:
+                self.on_written(sent)
             if sent == len(data):  # else the transport takes the rest, and waits
                 self.seen = self._group.tick
                 return
@@ -292,6 +292,8 @@ class Stream(asyncio.BufferedProtocol):
         if piece is None:
             return 0
         if len(piece):
+            if self.on_written is not None:
+                self.on_written(len(piece))
             self._write(transport, piece)
         else:
             self._source = None
@@ -429,7 +431,7 @@ class Stream(asyncio.BufferedProtocol):
         self.local = address_of(transport.get_extra_info("sockname"))
         self.plain = is_plain(transport)
         raw = transport.get_extra_info("socket")
-        if refused := self._group.add(self, raw.fileno() if raw is not None else 0):
+        if refused := self._group.add(self, raw.fileno() if raw is not None else 0, self.address[0]):
             self.abort(refused)
             return
         if raw is not None:

@@ -16,7 +16,9 @@ from metaq.net.peer import Peer, Session
 
 if TYPE_CHECKING:
     from metaq.broker.acl import AccessControl
+    from metaq.broker.audit import Audit
     from metaq.broker.broker import Broker  # a name server has none, and should not load one
+    from metaq.broker.quota.service import Quotas
     from metaq.net.tls.server import ServerTls  # loaded only where it is on
 
 Services = TypeVar("Services")
@@ -38,6 +40,8 @@ class BrokerServices(Struct, frozen=True):
     """Host under which clients reach this process, as it tells them."""
     access: AccessControl | None = None
     """Accounts, and who is proven to be one; None: everybody may everything."""
+    audit: Audit | None = None
+    """Notes administrative and refused requests; None: nobody does."""
 
 
 class Server(Protocol[Services_contra]):
@@ -165,6 +169,10 @@ class PeerServer(Generic[Services]):
 
     def limit(self, limits: ListenLimits) -> None:
         self._listener.limit(self._own(limits))
+
+    def admit_by(self, quotas: Quotas) -> None:
+        """Ask the quotas about each new connection."""
+        self._listener.admit_by(quotas.may_arrive, quotas.may_connect)
 
     async def close(self) -> None:
         await self._listener.close()

@@ -124,6 +124,8 @@ class RequestCode(enum.IntEnum):
     LOG_CHECKSUMS = 30015
     LOG_BYTES = 30016
     REPAIR_LOG = 30017
+    QUOTAS = 30018
+    SET_QUOTA = 30019
     # C>B, C>N
     IDENTIFY = 30030
 

@@ -10,6 +10,7 @@ import msgspec
 from metaq.errors import BadRequest
 from metaq.model.identity import ServerIdentity
 from metaq.model.leadership import ReplicaState
+from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
 from metaq.model.scrub import RANGES_MAX, LogChecksums, Mended, ScrubState
 
@@ -20,6 +21,8 @@ MEMBER_WANTS: Final = "metaqSubscriptions"
 """Field of a member in the answer to 203, if the members of the group have different filters: topic → filter."""
 KEEP_SECONDS: Final = "metaqKeepSeconds"
 """Field of a consumer in a heartbeat: how long the broker keeps its queues for it when it is gone, seconds."""
+WAIT_FIELD: Final = "metaqWaitMs"
+"""Ext field of any answer to a client of ours: how long it is to wait before its next request to this broker, ms (quotas)."""
 LEVEL: Final = 4
 """Level of this release. Raised by one with every extension that a client may use only where the broker has it."""
 KEEPING_LEVEL: Final = 3
@@ -76,6 +79,19 @@ def reloaded_of(body: bytes | memoryview) -> Reloaded:
         return msgspec.json.decode(body, type=Reloaded)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is no outcome of a reload: {error}") from None
+
+
+def quotas(uses: list[QuotaUse]) -> bytes:
+    """Encode the answer to QUOTAS (30018)."""
+    return msgspec.json.encode(uses)
+
+
+def quotas_of(body: bytes | memoryview) -> list[QuotaUse]:
+    """Decode the answer to QUOTAS. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(body, type=list[QuotaUse])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is no list of quotas: {error}") from None
 
 
 def replica_state(state: ReplicaState) -> bytes:

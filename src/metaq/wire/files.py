@@ -8,10 +8,11 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from metaq.errors import BadRequest
+from metaq.errors import BadRequest, ConfigError
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
 from metaq.model.filters.subscription import GroupFilter
 from metaq.model.leadership import Leadership
+from metaq.model.quota import CAMEL, VALUE_MAX, QuotaKind, QuotaLimits, Subject, check_subject
 from metaq.wire import beans, fastjson
 from metaq.wire.bodies.parts import Tree, data_version_tree
 from metaq.wire.bodies.queues import (
@@ -130,6 +131,41 @@ class KvConfig:
         return fastjson.file_map([f'"configTable":{fastjson.file_map(maps, 1)}'], 0)
 
 
+class QuotaTable:
+    """Format of `metaqQuotas.json`: quota by kind and name (docs/formats/extensions.md)."""
+
+    name: Final = "metaqQuotas.json"
+    what: Final = "the quotas"
+    remedy: Final = f"{BACKUP}, or delete it: then there are none but those of the options"
+
+    def parse(self, text: str) -> tuple[DataVersion, dict[Subject, QuotaLimits]]:
+        kinds = beans.parse(text, "file")["quotas"]
+        if kinds.tree is None:
+            raise kinds.wrong("a table of quotas")
+        found = dict[Subject, QuotaLimits]()
+        for kind, table in kinds.entries():
+            for name, tree in table.entries():
+                try:
+                    subject = check_subject(kind.key(), name.key())
+                except ConfigError as error:
+                    raise BadRequest(str(error)) from None
+                limits = {field: tree[camel].whole(-1) for field, camel in CAMEL.items()}
+                if wrong := [field for field, value in limits.items() if value > VALUE_MAX]:
+                    raise tree[CAMEL[wrong[0]]].wrong(f"a number up to {VALUE_MAX}")
+                found[subject] = QuotaLimits(**{field: value for field, value in limits.items() if value >= 0})
+        return DataVersion(), found
+
+    def entry(self, key: Subject, value: QuotaLimits) -> str:
+        return fastjson.file_entry(key[1], msgspec.to_builtins(value), 3)
+
+    def whole(self, entries: Mapping[Subject, str], version: DataVersion) -> str:  # noqa: ARG002  the file has none
+        kinds: dict[QuotaKind, list[str]] = {}
+        for (kind, _), entry in entries.items():
+            kinds.setdefault(kind, []).append(entry)
+        maps = (f"{fastjson.dumps(kind.value).decode()}:{fastjson.file_map(table, 2)}" for kind, table in kinds.items())
+        return fastjson.file_map([f'"quotas":{fastjson.file_map(maps, 1)}'], 0)
+
+
 class ConsumerOffsets:
     """Format of `consumerOffset.json`: (topic, group) → queue id → the next QueueOffset to consume."""
 
@@ -228,6 +264,7 @@ KV_CONFIG: Final = KvConfig()
 CONSUMER_OFFSETS: Final = ConsumerOffsets()
 DELAY_OFFSETS: Final = DelayOffsets()
 LEADERSHIP: Final = LeadershipFile()
+QUOTAS: Final = QuotaTable()
 
 
 BLOOM_BITS: Final = 112

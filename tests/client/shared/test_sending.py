@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ import metaq
 from metaq import Producer, SendStatus, aio
 from metaq.client.shared.messages import queue_for_key
 from metaq.client.shared.sending import FirstTry, QueueRotation, Sender, SendRules
+from metaq.client.shared.transport import Waits
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, ConnectionFailed, NoRoute
 from metaq.model import MessageQueue
@@ -305,7 +307,8 @@ def test_a_first_try_without_an_answer_is_told_though_no_route_is_known_then():
         async def publish_queues(self, topic, **_more):
             raise NoRoute(f"no queue of topic {topic} can be written")
 
-    core = SimpleNamespace(routes=NoRoutes(), clock=FakeClock())
+    core = SimpleNamespace(routes=NoRoutes(), clock=FakeClock(), transport=SimpleNamespace(waits=Waits(time.monotonic)))
+    core.shared = lambda: core
     sender = Sender(core, "g", SendRules(retries=1))
     lost = ConnectionFailed("the connection broke")
     first = FirstTry(FIXED[0], lost, 0.01)

@@ -45,7 +45,8 @@ class TextPeer:
 
     def __init__(self, port: int) -> None:
         self.address, self.local, self.plain = ("127.0.0.1", port), ("127.0.0.1", 8123), True
-        self.on_writable = None
+        self.on_writable = self.on_written = None
+        self.swept = False
         self.congested = self.closed = self.paused = False
         self.why = ""
         self.writes: list[bytes] = []

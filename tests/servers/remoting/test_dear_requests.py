@@ -87,6 +87,8 @@ def dear(name: str) -> dict[int, tuple[headers.Header | None, bytes]]:
         Code.UPDATE_AND_CREATE_TOPIC: (headers.CreateTopicHeader(topic="wide", read_queues=QUEUES, write_queues=QUEUES, perm=6), b""),
         Code.VIEW_MESSAGE_BY_ID: (headers.ViewMessageHeader(offset=0), b""),
         Code.RELOAD: (None, b""),
+        Code.QUOTAS: (None, b""),
+        Code.SET_QUOTA: (headers.SetQuotaHeader(kind="client", name="n" * 255, limits="requestsPerSecond=1000000"), b""),
         Code.LIST_STAGED: (headers.ListStagedHeader(), b""),
         Code.REPLICA_STATE: (None, b""),
         Code.IDENTIFY: (None, b""),

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 
 from metaq.broker.allowance import share_of
 from metaq.broker.channel import Channel
+from metaq.broker.quota.meter import Meter
 from metaq.clock import Clock
 from metaq.kept import SLACK_BYTES, Kept
 from metaq.store.message_reader import MessageReader
@@ -52,6 +53,8 @@ class HeldPull(Struct, eq=False):
     """Whether it is not woken by growth, because READING_MAX others are."""
     size: int = HELD_BYTES
     """Memory that it takes, bytes."""
+    meters: Sequence[Meter] = ()
+    """Of the quotas that it counts for."""
     over: bool = False
     """Whether it was answered or dropped. Such an entry may still lie in the heap of deadlines."""
 
@@ -93,6 +96,8 @@ class HeldPulls:
         self._unread: list[tuple[int, QueueKey]] = []
         """Heap of (LogOffset, queue): grown queues that have something to read once clients may read up to there."""
         self._in_unread = set[QueueKey]()
+        self.holders: Callable[[Channel], Sequence[Meter]] | None = None
+        """Returns the meters of a connection's quotas; None: there are no quotas."""
         self._serial = 0
         self._count = 0
 
@@ -106,6 +111,8 @@ class HeldPulls:
             mine = self._add_holder(pull.channel)
         # Answered at once instead of refused: clients treat NO_NEW_MSG as the normal case, and simply pull again.
         if self._count >= self._held_max or mine.client.held >= share_of(self._held_max, CHANNEL_HELD_MIN):
+            return False
+        if self.holders is not None and not self._count_for(pull, self.holders(pull.channel)):
             return False
         if pull.reads and self._reading[pull.key] >= READING_MAX:
             pull.deaf, pull.deadline = True, min(pull.deadline, self._clock.monotonic() + DEAF_SECONDS)
@@ -125,6 +132,15 @@ class HeldPulls:
         tail = self._watch(pull.key)
         if tail is not None and tail.log_end > self._log.read_end and pull.place < tail.next_offset:
             self._note_growth(pull.key, tail)
+        return True
+
+    def _count_for(self, pull: HeldPull, meters: Sequence[Meter]) -> bool:
+        """Count a pull for the quotas of its connection. Returns False: one of them is used up."""
+        if any(meter.limits.held_pulls and meter.held_pulls >= meter.limits.held_pulls for meter in meters):
+            return False
+        pull.meters = meters
+        for meter in meters:
+            meter.held_pulls += 1
         return True
 
     def _add_holder(self, channel: Channel) -> _Holder:
@@ -238,6 +254,8 @@ class HeldPulls:
         mine = self._by_channel[pull.channel]
         mine.pulls.discard(pull)
         mine.client.held -= 1
+        for meter in pull.meters:
+            meter.held_pulls -= 1
         kept = mine.kept
         kept.bytes -= pull.size
         if kept.bytes < kept.told - SLACK_BYTES:

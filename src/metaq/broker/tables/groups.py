@@ -6,9 +6,10 @@ topics, a change is saved before it is visible, and requests that need it raise 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 
-from metaq.broker.allowance import Quota
+from metaq.broker.allowance import MayMake, Quota, anybody_may
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, GroupConfig
@@ -31,9 +32,14 @@ class Groups:
         clock: Clock,
         file: TableFile[str, GroupConfig, DataVersion],
         call_soon: Callable[[Callable[[], None]], None] = at_once,
+        may_make: MayMake = anybody_may,
     ) -> None:
         self._options = options
-        self._quota = Quota(clock, lambda: (options.auto_create_groups_max, options.auto_create_groups_per_minute))
+        self._quota = Quota(
+            clock,
+            lambda: (options.auto_create_groups_max, options.auto_create_groups_per_minute),
+            functools.partial(may_make, "groups"),
+        )
         self.changes = 0
         self._watchers: list[Callable[[str], None]] = []
         version, table = file.read(DataVersion(clock.now_ms(), 0))

@@ -9,11 +9,12 @@ raises `Saving`; its server repeats it when the topic is there.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping
 
 from msgspec import structs
 
-from metaq.broker.allowance import Quota
+from metaq.broker.allowance import MayMake, Quota, anybody_may
 from metaq.clock import Clock
 from metaq.errors import ConfigError, Reason, Refused
 from metaq.model import DataVersion, Perm, TopicConfig
@@ -48,6 +49,7 @@ class Topics:
         delay_levels: int = 18,
         call_soon: Callable[[Callable[[], None]], None] = at_once,
         prepare: Callable[[str, int], None] | None = None,
+        may_make: MayMake = anybody_may,
     ) -> None:
         """
         Args:
@@ -57,9 +59,14 @@ class Topics:
             delay_levels: queues of SCHEDULE_TOPIC_XXXX.
             call_soon: runs a callback of the saving thread on the event loop.
             prepare: called in the saving thread with a new topic and the queue that is sent to first, before the topic is usable.
+            may_make: quotas of those whose sends make topics.
         """
         self._options = options
-        self._quota = Quota(clock, lambda: (options.auto_create_topics_max, options.auto_create_topics_per_minute))
+        self._quota = Quota(
+            clock,
+            lambda: (options.auto_create_topics_max, options.auto_create_topics_per_minute),
+            functools.partial(may_make, "topics"),
+        )
         # Topics named like the cluster and the broker, and the cluster's reply topic, belong to the system.
         self._own_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
         if options.trace_topic_enable:

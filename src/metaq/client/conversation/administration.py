@@ -8,6 +8,7 @@ from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, QueueStats
 from metaq.model.identity import ServerIdentity
 from metaq.model.leadership import ReplicaState
+from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
 from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -101,6 +102,35 @@ class ReloadConfiguration(Call[Reloaded], frozen=True):
 
     def read(self, answer: Command) -> Reloaded:
         return extensions.reloaded_of(answer.body)
+
+
+class GetQuotas(Call[list[QuotaUse]], frozen=True):
+    """The quotas of one of our servers, and what their subjects take (30018)."""
+
+    action = "tell its quotas"
+
+    def request(self) -> Command:
+        return request(RequestCode.QUOTAS)
+
+    def read(self, answer: Command) -> list[QuotaUse]:
+        return extensions.quotas_of(answer.body)
+
+
+class SetQuota(Order, frozen=True):
+    """Set the quota of a client, account or address (30019); `limits` None removes it."""
+
+    kind: str
+    name: str
+    limits: str | None
+
+    @property
+    def action(self) -> str:
+        return f"{'remove' if self.limits is None else 'set'} the quota of {self.kind} {self.name}"
+
+    def request(self) -> Command:
+        return request(
+            RequestCode.SET_QUOTA, headers.SetQuotaHeader(kind=self.kind, name=self.name, limits=self.limits)
+        )
 
 
 class ClosePartitions(Call[list[int]], frozen=True):

@@ -36,6 +36,7 @@ from metaq.model import Message, MessageQueue, SendReceipt, SendStatus
 from metaq.model.acl.secret import Credentials
 from metaq.wire.codes import RequestCode, request_name
 from metaq.wire.command import Command
+from metaq.wire.extensions import WAIT_FIELD
 
 LARGE_BYTES = 64 * 1024
 """Largest body on a direct link. Larger ones go by the loop: two hops more are nothing to them, and would keep the link
@@ -96,6 +97,7 @@ class DirectSends:
         assert isinstance(shared.routes, KnownRoutes), "what is shared has no namespace"
         self._routes, self._namespace = shared.routes, core.namespace
         self._links, self._ready = shared.links, shared.links.ready
+        self._waits = shared.transport.waits
         self._monotonic, self._now_ms = core.clock.monotonic, core.clock.now_ms
         self._timeout = accumulator.limits.timeout
         self._loop_thread = core.thread.ident
@@ -199,6 +201,9 @@ class DirectSends:
         if link is None:
             self._links.wish(target.address)
             return None
+        # The loop waits, if the broker has told us to.
+        if self._waits.until and self._waits.left(target.address):
+            return None
         thread, accumulator = get_ident(), self._accumulator
         # The loop's own thread must not block.
         if thread == self._loop_thread:
@@ -249,6 +254,8 @@ class DirectSends:
                 if not isinstance(error, FAULTS):
                     raise  # An interrupt: the answer that is still to come is nobody's.
                 result = _said(error, target.address, seconds)
+            if isinstance(result, StoredAnswer) and result.extFields.metaqWaitMs:
+                self._waits.told(target.address, result.extFields.metaqWaitMs)
             if not self._watched and isinstance(result, StoredAnswer):
                 said = result.extFields
                 queue = target.queue if said.queueId == target.queue.queue_id else target.other(said.queueId)
@@ -268,6 +275,7 @@ class DirectSends:
 
     def _read(self, target: _Target, command: Command) -> Stored | MetaqError:
         """Read an answer as a value: the outcome, a refusal, or the error that it cannot be read."""
+        self._waits.told(target.address, command.ext.get(WAIT_FIELD, ""))
         try:
             stored: Stored = plain_outcome(
                 outcome_of(target.call, command, target.address, self._core.credentials), self._namespace

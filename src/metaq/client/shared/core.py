@@ -91,7 +91,7 @@ class ClientCore:
         self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
         self.credentials = options.credentials
         tls = options.tls.open() if options.tls is not None else None
-        self.transport = Transport(self._on_request, self._on_connected, self._on_lost, self.credentials, tls)
+        self.transport = Transport(self._on_request, self._on_connected, self._on_lost, self.credentials, tls, clock)
         self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_direct_link)
         # Begin with a random one, to spread the clients over the name servers.
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))

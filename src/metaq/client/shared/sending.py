@@ -92,6 +92,7 @@ class Sender:
         self._core, self._group, self.rules = core, group, rules
         self.rotation = QueueRotation(core.clock.random_below(1 << 16))
         self.latencies = BrokerLatencies()
+        self._waits = core.shared().transport.waits
 
     async def send(
         self,
@@ -130,6 +131,9 @@ class Sender:
                     queues = known or await self._queues(outgoing.topic, tries.deadline, fresh=tries.count > 0)
                     began = loop.time()
                     queue = choose(queues) if choose is not None else self._next(queues, tries.failed, began)
+                    if self._waits.until:  # of any broker: almost never
+                        await self._wait_for_quota(queue, tries.deadline)
+                        began = loop.time()
                     stored = await self._try(outgoing, queue, tries.deadline - began)
             except FAULTS as error:
                 judgement = judge(error, Purpose.SEND, tries.waits + 1)
@@ -161,6 +165,11 @@ class Sender:
                 if tries.over(loop.time() + pause):
                     return stored
             await asyncio.sleep(pause)
+
+    async def _wait_for_quota(self, queue: MessageQueue, deadline: float) -> None:
+        """Wait as long as the queue's broker has told this client to, but not beyond the deadline."""
+        left = self._waits.left(self._master_of(queue))
+        await asyncio.sleep(min(left, max(0.0, deadline - asyncio.get_running_loop().time())))
 
     def wants_better(self, choose: Choose | None, insist: bool) -> bool:
         """Return whether to try again after a status other than SEND_OK. Arguments as of `send`."""

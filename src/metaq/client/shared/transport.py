@@ -14,12 +14,14 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConnectionFailed, RemoteProtocolError, RequestTimeout
 from metaq.model.acl.secret import Credentials
 from metaq.net.dialer import dial
 from metaq.net.peer import Peer, Session
 from metaq.wire.codes import request_name
 from metaq.wire.command import LENGTH_BYTES, ONEWAY_FLAG, RESPONSE_FLAG, Command, decode, encode, frame_bytes
+from metaq.wire.extensions import WAIT_FIELD
 from metaq.wire.signing import sign
 
 if TYPE_CHECKING:
@@ -32,6 +34,35 @@ CONNECT_SECONDS = 3.0
 CLOSE_SECONDS = 1.0
 """Time for which a closing client waits for written bytes to be sent, s: the last commits and unregistrations."""
 _OPAQUE_MASK = 0x7FFFFFFF
+
+
+WAIT_SECONDS_MAX = 60.0
+"""Longest wait that a broker's word is taken for, s."""
+
+
+class Waits:
+    """Brokers that have told this client to wait, since it is above a quota (docs/limits.md). For any thread.
+
+    Args: monotonic: the clock, s.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self.until: dict[str, float] = {}
+        """Address → time before which nothing is to be sent there. Empty almost always: ask that first."""
+
+    def told(self, address: str, wait_ms: str) -> None:
+        """Note the word of an answer. What is no number counts for nothing."""
+        if wait_ms.isdecimal() and len(wait_ms) < 10:
+            self.until[address] = self._monotonic() + min(int(wait_ms) / 1000, WAIT_SECONDS_MAX)
+
+    def left(self, address: str) -> float:
+        """Return the seconds that are left to wait."""
+        until = self.until.get(address)
+        left = 0.0 if until is None else until - self._monotonic()
+        if until is not None and left <= 0:
+            self.until.pop(address, None)
+        return max(0.0, left)
 
 
 class OnRequest(Protocol):
@@ -111,6 +142,8 @@ class ClientSession(Session):
                 log.debug("dropped a late answer from %s (code %d)", self.address, command.code)
             else:
                 future.set_result(command)
+            if WAIT_FIELD in command.ext:
+                self._transport.waits.told(self.address, command.ext[WAIT_FIELD])
             return
         # Brokers number their own requests independently: only the response flag tells them from responses.
         answer = self._transport.on_request(self.address, command)
@@ -133,6 +166,7 @@ class Transport:
         on_lost: Callable[[str], None] = _nobody,
         credentials: Credentials | None = None,
         tls: ClientTls | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Args:
         on_request: see there.
@@ -140,8 +174,10 @@ class Transport:
         on_lost: called with the address of a connection that broke.
         credentials: what all requests are signed with; None: they are not signed.
         tls: how connections are made; None: without TLS.
+        clock: of the waits that brokers tell.
         """
         self._credentials, self._tls = credentials, tls
+        self.waits = Waits(clock.monotonic)
         self.on_request, self._on_connected, self._on_lost = on_request, on_connected, on_lost
         self._sessions: dict[str, ClientSession] = {}
         self._dialling: dict[str, asyncio.Task[ClientSession]] = {}

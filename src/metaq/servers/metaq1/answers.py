@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from metaq.kept import Kept
+from metaq.model.metaq1.partition import Judged
 
 WAITING_BYTES_MAX: Final = 1024 * 1024
 """Most bytes behind late answers of one connection: above that none of its commands are taken."""
@@ -59,7 +60,7 @@ class Behind:
 
 
 class Answers:
-    """Answers that one connection is still to be sent.
+    """Answers that one connection is still to be sent. `sink`: where they go; not to the peer while that waits for its quota.
 
     Args:
         peer: the connection.
@@ -75,7 +76,7 @@ class Answers:
         behind: Behind | None = None,
         keep: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._peer, self._drained, self._behind = peer, drained, behind or Behind()
+        self.sink, self._drained, self._behind = peer, drained, behind or Behind()
         self._gathered = list[bytes | memoryview]()
         self._gathered_bytes = 0
         self._slots = deque[Slot]()
@@ -122,7 +123,7 @@ class Answers:
     def _write(self, part: bytes | memoryview) -> None:
         if len(part) >= LONG_BYTES:
             self.flush()
-            self._peer.write(part)
+            self.sink.write(part)
         elif part:
             self._gathered.append(part)
             self._gathered_bytes += len(part)
@@ -144,7 +145,7 @@ class Answers:
             data = b"".join(self._gathered) if len(self._gathered) > 1 else self._gathered[0]
             self._gathered.clear()
             self._gathered_bytes = 0
-            self._peer.write(data)
+            self.sink.write(data)
 
     def came(self, size: int) -> None:
         """Write what a late answer of `size` bytes lets go."""
@@ -162,3 +163,10 @@ class Answers:
         if (was_full and not self.full) or (self.awaited and not slots):
             self.awaited = False
             self._drained()
+
+
+def raised_or(outcome: Judged | Exception) -> Judged:
+    """Return an outcome. Raises it if it is an error."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

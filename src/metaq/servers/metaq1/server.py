@@ -6,6 +6,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from metaq.broker.audit import Audit
 from metaq.broker.broker import Broker
 from metaq.broker.log.acks import Lack
 from metaq.broker.metaq1.settings import Metaq1Settings
@@ -61,6 +62,7 @@ class Metaq1Server:
         call_soon: brings a call from another thread to the event loop.
         place: host and port under which clients know the server.
         version: answer to `version`.
+        audit: notes refused commands.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Metaq1Server:
         call_soon: CallSoon,
         place: tuple[str, int],
         version: str,
+        audit: Audit | None = None,
     ) -> None:
         assert broker.metaq1 is not None, "the broker serves MetaQ 1.x"
         services = broker.metaq1
@@ -113,6 +116,7 @@ class Metaq1Server:
             parking=Parking(broker.clock, WAITED_IN_VAIN, bytes_max=PARKED_BYTES_MAX, peer_bytes_max=PARKED_BYTES_MAX),
             behind=Behind(),
             slow_work=SlowWork(broker.clock.monotonic),
+            audit=audit,
         )
 
         ended = services.transactions
@@ -146,11 +150,18 @@ def metaq1_server(
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> Metaq1Server:
         broker = services.broker
+        server.admit_by(broker.quotas)
         assert broker.metaq1 is not None, "the broker serves MetaQ 1.x"
         # The port that was really bound: with serverPort=0 it is known only now.
         place = settings.options.host_name or services.host, server.port
         return Metaq1Server(
-            broker, settings, TransactionSteps(broker.metaq1.transactions), services.call_soon, place, version
+            broker,
+            settings,
+            TransactionSteps(broker.metaq1.transactions),
+            services.call_soon,
+            place,
+            version,
+            services.audit,
         )
 
     return PeerServer(

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
+from metaq.broker.audit import Audit
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Notice, OnAnswer, Unanswered
 from metaq.broker.log.acks import Due, later
@@ -41,8 +42,10 @@ from metaq.net.address import join_address
 from metaq.net.peer import Peer
 from metaq.saved import Saving
 from metaq.servers.held_acks import HeldAcks
-from metaq.servers.metaq1.answers import Answers, Behind, Slot
+from metaq.servers.metaq1.answers import Answers, Behind, Slot, raised_or
+from metaq.servers.metaq1.auditing import audited
 from metaq.servers.metaq1.counters import Counted, Counters
+from metaq.servers.metering import Metering, Sink
 from metaq.servers.pieces import ColdReads
 from metaq.servers.server import caller_of
 from metaq.servers.slices import Slices, SlowWork
@@ -142,6 +145,7 @@ class Space(Struct):
     parking: Parking
     behind: Behind
     slow_work: SlowWork
+    audit: Audit | None = None
     connections: int = 0
 
 
@@ -158,6 +162,7 @@ class Metaq1Session:
         """Caller of all its commands: those of MetaQ 1.x carry no identity."""
         self._gates = space.fast_path.of(self.caller)
         self._answers = Answers(peer, self._go_on, space.behind, peer.keep)
+        self.metering = Metering(self, space.broker.quotas)
         self._acks = list[bytes]()
         """Answers to puts and steps of this read event: they may have to wait for the disk."""
         self._steps = False
@@ -209,7 +214,7 @@ class Metaq1Session:
         """`data` from `rest_at` on as bytes, for the commands that the fast path leaves."""
         try:
             while not (self._stopped or self.peer.congested):
-                if not reader.passing:
+                if not reader.passing and not self.metering.limited:
                     start = self._plain_puts(data, start)
                 if start == size and size:
                     break
@@ -227,7 +232,7 @@ class Metaq1Session:
                 if line is None:
                     start = end
                     break
-                if self._take(line):
+                if (self.metering.limited and self._is_refused(line, end - start)) or self._take(line):
                     start = end
         finally:
             if slices.began:
@@ -259,11 +264,40 @@ class Metaq1Session:
             raise
         return end
 
+    # -- quotas
+    @property
+    def out(self) -> Sink:
+        """Where answers go."""
+        return self._answers.sink
+
+    @out.setter
+    def out(self, sink: Sink) -> None:
+        self._answers.sink = sink
+
+    def may_read(self) -> bool:
+        """Return whether the connection waits for nothing but its quota."""
+        return not self._stopped
+
+    def telling(self, data: bytes | bytearray | memoryview, wait_ms: int) -> None:
+        """Return None: no client of MetaQ 1.x can be told to wait."""
+
+    def _is_refused(self, line: Line | TooLong, size: int) -> bool:
+        """Judge a command by the quotas; if it is not taken, say so."""
+        if not isinstance(line, PutLine | GetLine | OffsetLine | StatsLine | TransactionLine):
+            return False
+        # A step of a transaction is charged, but never refused: its other messages are stored already.
+        if self.metering.judge(1, size, lambda _row: size) or isinstance(line, TransactionLine):
+            return False
+        self._count(line, 0)
+        self._say_failure(line, self.metering.refusal)
+        return True
+
     def frame_needed(self) -> int:
         return self._reader.needed
 
     def connection_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason
         space = self._space
+        self.metering.close()
         if self._waiting is not None:
             space.parking.withdraw(self._waiting)
         self._answers.close()
@@ -277,6 +311,7 @@ class Metaq1Session:
         return (
             self._waiting is not None
             or self.slices.waits
+            or self.metering.waits
             or self._ending is not None
             or self._answers.full
             or self._late_gets >= LATE_GETS_MAX
@@ -293,9 +328,9 @@ class Metaq1Session:
     def _half_closed(self) -> bool:
         """Handle the end of the client's sending (`nc` does so at the end of its input). Return whether answers are
         still to come."""
-        if self._answers.late and self._ending is None:
+        if (self._answers.late or self.metering.waits) and self._ending is None:
             self._end("it sends no more")
-        return self._answers.late > 0
+        return self._answers.late > 0 or self.metering.waits
 
     def _end(self, why: str) -> None:
         self._flush()
@@ -509,6 +544,8 @@ class Metaq1Session:
     def _failure(self, line: Command, error: BaseException) -> bytes:
         assert not isinstance(line, QuitLine), "nothing is answered to it"
         code, text = self._told(line, error)
+        if isinstance(error, Refused) and (audit := self._space.audit) is not None:
+            audit.refused(self.peer.address[0], error.reason, text, functools.partial(audited, line, self.remote))
         counters = self._space.counters
         match line:
             case PutLine():
@@ -558,10 +595,3 @@ class Metaq1Session:
     def _flush(self) -> None:
         self._flush_acks()
         self._answers.flush()
-
-
-def raised_or(outcome: Judged | Exception) -> Judged:
-    """Return an outcome. Raises it if it is an error."""
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome

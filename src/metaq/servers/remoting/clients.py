@@ -41,6 +41,9 @@ class ClientHandlers:
                     Reason.INVALID, f"a heartbeat of {size} bytes, the limit is {HEARTBEAT_BYTES_MAX}"
                 )
             beat = yield from bodies.heartbeat_in_pieces(call.body, HEARTBEAT_LIMITS)
+            session = session_of(call)
+            session.client_id = beat.client_id
+            session.metering.named(beat.client_id)
             yield from self._broker.beat_in_pieces(session_of(call), call.language, call.version, beat, call.caller)
         except (BadRequest, Refused) as error:
             # The broker's log is to name the client and its groups, also when the rest of the heartbeat cannot be read:

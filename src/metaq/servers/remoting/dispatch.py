@@ -18,6 +18,8 @@ from msgspec import Struct, field
 
 from metaq.broker.channel import OnAnswer, Unanswered
 from metaq.broker.gatekeeper import Gatekeeper
+from metaq.broker.quota.service import Quotas
+from metaq.clock import SYSTEM
 from metaq.errors import BadRequest, LocalProtocolError, MetaqError, Reason, Refused, shortage
 from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
@@ -25,8 +27,11 @@ from metaq.model.access import Caller
 from metaq.net.address import join_address
 from metaq.net.peer import Peer
 from metaq.saved import Pending, Saving
+from metaq.servers.metering import Metering, Sink
 from metaq.servers.remoting.asking import Questions
+from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later, Reply
+from metaq.servers.remoting.waits import ALWAYS_TAKEN, OUR_LANGUAGE, account_of, telling_the_wait
 from metaq.servers.server import caller_of
 from metaq.servers.slices import Slices, SlowWork
 from metaq.servers.waiting import Parked, Parking, Wording
@@ -115,6 +120,8 @@ class Handling(Struct, frozen=True):
     identify: Identify | None = None
     """Finds the caller of a signed request; None: signatures are not looked at."""
     slow_work: SlowWork = field(default_factory=SlowWork)
+    audit: RequestAudit | None = None
+    quotas: Quotas = field(default_factory=lambda: Quotas(SYSTEM, {}, 0.0))
 
     def tick(self) -> None:
         """End what has waited too long."""
@@ -133,6 +140,12 @@ class RemotingSession:
         self.caller = caller_of(peer)
         """Caller of unsigned requests."""
         self.slices = Slices(peer, handling.slow_work)
+        self.client_id = ""
+        """Of the last heartbeat."""
+        self.out: Sink = peer
+        self.metering = Metering(self, handling.quotas)
+        self.hears_waits: bool | None = None
+        """Whether the client is one of ours, which waits by itself when it is told to; None: not known yet."""
         self._frame_bytes_max = handling.frame_bytes_max
         self._needed = 0
         self._pushes = 0
@@ -145,10 +158,12 @@ class RemotingSession:
     # -- metaq.net.peer.Session
     def data_received(self, data: memoryview) -> int:
         """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError."""
-        start, end, self._needed, slices = 0, len(data), 0, self.slices
+        start, end, self._needed, slices, metering = 0, len(data), 0, self.slices, self.metering
+        if metering.waits:
+            return self.nothing_now()
         try:
             # A peer that does not read its answers gets no more of them: what is left comes again once it has read.
-            while not (self.peer.congested or slices.waits):
+            while not (self.peer.congested or slices.waits or metering.waits):
                 size = frame_bytes(data, start, end, self._frame_bytes_max)
                 if not size or start + size > end:
                     self._needed = size
@@ -160,7 +175,8 @@ class RemotingSession:
                 ] as frame:  # released: the loop's buffer must not stay exported
                     command = decode(frame)
                 start += size
-                self.handle(command)
+                if not metering.limited or self._is_taken(command, size):
+                    self.handle(command)
         finally:
             if slices.began:
                 slices.end()
@@ -170,8 +186,37 @@ class RemotingSession:
         return self._needed
 
     def connection_lost(self, why: str) -> None:
+        self.metering.close()
         self.handling.questions.gone(self)
         self.on_lost(why)
+
+    # -- quotas
+    def nothing_now(self) -> int:
+        """Leave what was read for the time when the quotas have paid. Return 0, the bytes used."""
+        self._needed = 0
+        self.peer.pause()
+        return 0
+
+    def may_read(self) -> bool:
+        """Return whether the connection waits for nothing but its quota."""
+        return not self.slices.waits
+
+    def telling(self, data: bytes | bytearray | memoryview, wait_ms: int) -> bytes | None:
+        """Return answers of which the last tells how long to wait; None: the client does not know of it."""
+        return telling_the_wait(bytes(data), wait_ms) if self.hears_waits else None
+
+    def _is_taken(self, command: Command, size: int) -> bool:
+        """Judge a request by the quotas. If it is not taken, it is refused."""
+        self.note_language(command)
+        if self.metering.judge(1, size, lambda _row: size) or command.is_response or command.code in ALWAYS_TAKEN:
+            return True
+        if not command.is_oneway:
+            self.send(self.failure(command, self.metering.refusal))
+        return False
+
+    def note_language(self, command: Command) -> None:
+        """Note whose client this is, by a request of it."""
+        self.hears_waits = command.language == OUR_LANGUAGE
 
     # -- a client that sends no more, and reads on
     def _half_closed(self) -> bool:
@@ -197,7 +242,8 @@ class RemotingSession:
     @property
     def owes(self) -> bool:
         """Whether requests are still to be answered, or long answers to be written."""
-        return bool(self.parked.kept.bytes or self.slices.waits or self._owed or self.peer.busy)
+        waits = self.slices.waits or self.metering.waits
+        return bool(self.parked.kept.bytes or waits or self._owed or self.peer.busy)
 
     def on_leaving(self) -> None:
         """Handle the end of the client's sending: it can renew or take nothing any more. Overridden as `on_lost`."""
@@ -233,6 +279,8 @@ class RemotingSession:
             return None
         handler = self.handling.handlers.get(command.code)
         if handler is None:
+            if (audit := self.handling.audit) is not None:
+                audit.unsupported(self, command)
             # RocketMQ's remark, with its leading blank.
             return reply(
                 command,
@@ -248,6 +296,8 @@ class RemotingSession:
         try:
             if handling.identify is not None:
                 caller = handling.identify(caller, command)
+                if (account := account_of(caller)) != self.metering.account:
+                    self.metering.proven(account, len(command.body))
             for action, resource in handler.needs_of(header):
                 handling.gatekeeper.check(caller, action, resource)
         except Refused as refused:
@@ -309,13 +359,17 @@ class RemotingSession:
 
     def _outcome(self, command: Command, work: Callable[[], Command | None]) -> Command | None:
         try:
-            return work()
+            answer = work()
         except Saving as saving:
             return self.park(command, saving)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             if self._owed:
                 self._owed.discard(command.opaque)
             return self.failure(command, error)
+        audit = self.handling.audit
+        if audit is not None and command.code in audit.administrative and answer is not None:
+            audit.answered(self, command, answer)
+        return answer
 
     # -- requests that wait for something to be saved
     @property
@@ -355,6 +409,8 @@ class RemotingSession:
 
     def failure(self, command: Command, error: Exception) -> Command:
         """Return the answer for an error."""
+        if (audit := self.handling.audit) is not None:
+            audit.failed(self, command, error)
         if isinstance(error, Refused):
             return reply(command, CODE_OF[error.reason], remark=remark_of(error)[:REMARK_CHARS_MAX])
         if isinstance(error, BadRequest):
@@ -394,7 +450,7 @@ class RemotingSession:
 
     def write(self, data: bytes) -> None:
         """Write whole frames to the peer; a server may gather them first."""
-        self.peer.write(data)
+        self.out.write(data)
 
     def push(self, command: Command) -> None:
         """Send a request of our own.

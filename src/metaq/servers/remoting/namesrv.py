@@ -9,7 +9,9 @@ from typing import Any, Final
 from msgspec import structs
 
 from metaq.broker.acl import AccessControl
+from metaq.broker.audit import Audit
 from metaq.broker.gatekeeper import Gatekeeper
+from metaq.broker.quota.service import Quotas, defaults_of
 from metaq.errors import BadRequest, ConfigError, Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
@@ -21,6 +23,7 @@ from metaq.namesrv.service import NameService
 from metaq.net.peer import Peer
 from metaq.servers.remoting.acl.accounts import AccountHandlers, ServerName
 from metaq.servers.remoting.asking import Questions
+from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, RemotingSession
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
 from metaq.servers.remoting.reports import namesrv_settings_text
@@ -43,29 +46,40 @@ _DOCS = "See http://rocketmq.apache.org/docs/faq/ for further details."
 
 
 class NamesrvServer:
-    """The sessions of one name server. A `metaq.servers.server.SessionServer`.
+    """The sessions of one name server, or of one of its listeners. A `metaq.servers.server.SessionServer`.
 
     Args:
         service: the routes, and the KV table.
         access: accounts; None: there are none.
         address: under which it tells the versions of its accounts.
         listener: name of the listener whose connections these are; "" for that of listenPort.
+        audit: notes administrative and refused requests.
+        quotas: of all listeners together; None: this one has its own.
     """
 
     def __init__(
-        self, service: NameService, access: AccessControl | None = None, address: str = "", listener: str = ""
+        self,
+        service: NameService,
+        access: AccessControl | None = None,
+        address: str = "",
+        listener: str = "",
+        audit: Audit | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self.service, self.listener = service, listener
+        options = service.options
+        self.quotas = quotas or Quotas(service.clock, defaults_of(options), options.quota_wait_max / 1000)
         table = table_of(
             BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service),
             IdentityHandlers(service), AccountHandlers(access, ServerName("", address, "")),
         )  # fmt: skip
+        # Look-ups need an account, but no right: clients look for topics that accounts have none to, as a template.
+        handlers = {
+            code: one if one.action is not Action.OBSERVE else structs.replace(one, topic="")
+            for code, one in table.items()
+        }
         self.handling = Handling(
-            # Look-ups need an account, but no right: clients look for topics that accounts have none to, as a template.
-            {
-                code: one if one.action is not Action.OBSERVE else structs.replace(one, topic="")
-                for code, one in table.items()
-            },
+            handlers,
             Parking(service.clock, WAITED_IN_VAIN),
             # A name server asks its clients nothing.
             Questions(service.clock, {}),
@@ -78,6 +92,8 @@ class NamesrvServer:
             service.options.frame_bytes_max,
             by_signature(access) if access is not None else None,
             slow_work=SlowWork(service.clock.monotonic),
+            audit=RequestAudit(audit, handlers) if audit is not None else None,
+            quotas=self.quotas,
         )
 
     def session(self, peer: Peer) -> RemotingSession:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from metaq.broker.audit import Audit
 from metaq.broker.broker import Broker
 from metaq.log import RateLimitedLog
 from metaq.net import sweep
@@ -25,12 +26,14 @@ from metaq.servers.remoting.acl.accounts import AccountHandlers, ServerName
 from metaq.servers.remoting.acl.covered import as_covered
 from metaq.servers.remoting.admin import AdminHandlers
 from metaq.servers.remoting.asking import Asking, Questions
+from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.clients import ClientHandlers
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, Identify
 from metaq.servers.remoting.following import FollowingHandlers
 from metaq.servers.remoting.handlers import table_of
 from metaq.servers.remoting.leading import by_leaders
 from metaq.servers.remoting.messages import MessageHandlers
+from metaq.servers.remoting.quotas import QuotaHandlers
 from metaq.servers.remoting.replies import ASKING, ReplyHandlers
 from metaq.servers.remoting.session import BrokerSession, Workspace
 from metaq.servers.remoting.signed import Signers, by_signature
@@ -68,6 +71,7 @@ class RemotingServer:
         identify: finds the caller of a request that is signed, or should be.
         accounts: answers requests about accounts.
         signers: whose signed requests the fast paths take; None: all of them take the slow path.
+        audit: notes administrative and refused requests.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class RemotingServer:
         identify: Identify | None = None,
         accounts: AccountHandlers | None = None,
         signers: Signers | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
@@ -92,24 +97,26 @@ class RemotingServer:
             # One sweep for all connections of this server: the more of them it reads in a pass, the less each costs.
             self.workspace.sweep = SweptSends(self.workspace).sweep
         self._following = FollowingHandlers(broker)
-        self.handling = Handling(
-            by_leaders(
-                as_covered(
-                    broker.gatekeeper,
-                    table_of(
-                        MessageHandlers(broker, self.workspace),
-                        ClientHandlers(broker),
-                        TransactionHandlers(broker, self.workspace),
-                        ReplyHandlers(broker),
-                        StagingHandlers(broker, self.workspace),
-                        BranchHandlers(broker, self.workspace),
-                        AdminHandlers(broker, when_announced),
-                        accounts or AccountHandlers(None, ServerName("", "", "")),
-                        self._following,
-                    ),
+        handlers = by_leaders(
+            as_covered(
+                broker.gatekeeper,
+                table_of(
+                    MessageHandlers(broker, self.workspace),
+                    ClientHandlers(broker),
+                    TransactionHandlers(broker, self.workspace),
+                    ReplyHandlers(broker),
+                    StagingHandlers(broker, self.workspace),
+                    BranchHandlers(broker, self.workspace),
+                    AdminHandlers(broker, when_announced),
+                    QuotaHandlers(broker.quotas, broker.gatekeeper),
+                    accounts or AccountHandlers(None, ServerName("", "", "")),
+                    self._following,
                 ),
-                broker,
             ),
+            broker,
+        )
+        self.handling = Handling(
+            handlers,
             # A send that waits outlives its connection: a part of what all clients may make the broker keep.
             Parking(broker.clock, WAITED_IN_VAIN, bytes_max=min(BYTES_MAX, broker.options.peer_bytes_max // 8)),
             Questions(broker.clock, ASKING if asking is None else asking),
@@ -118,6 +125,8 @@ class RemotingServer:
             broker.options.frame_bytes_max,
             identify,
             SlowWork(broker.clock.monotonic),
+            RequestAudit(audit, handlers) if audit is not None else None,
+            broker.quotas,
         )
 
     def session(self, peer: Peer) -> BrokerSession:
@@ -142,6 +151,7 @@ def remoting_server(
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> RemotingServer:
         broker, access = services.broker, services.access
+        server.admit_by(broker.quotas)
         address = join_address(services.host, server.port)
         who = ServerName(broker.environment.name, address, broker.options.broker_cluster_name)
         return RemotingServer(
@@ -149,6 +159,7 @@ def remoting_server(
             identify=None if access is None else by_signature(access),
             accounts=AccountHandlers(access, who),
             signers=None if access is None else Signers(access),
+            audit=services.audit,
         )  # fmt: skip
 
     return PeerServer(

@@ -33,6 +33,7 @@ from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import Call
 from metaq.servers.remoting.notices import notification_of
 from metaq.servers.remoting.signed import ConnectionCallers, Signers
+from metaq.servers.remoting.waits import charge_account, judge_rows, refuse_rows
 from metaq.store.reads.long_body import LONG_BYTES, ColdBody, LongBody
 from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire import hot
@@ -74,6 +75,7 @@ OLD_AT_ONCE: Final = 2
 OLD_MAX: Final = 1024
 """Most pulls of old messages of one connection that wait."""
 MANY_TURNS: Final = "[OVERLOAD]system busy: too many pulls of this connection wait for their turn; read the answers to the earlier ones first"
+MANY_READS: Final = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
 
 
 class Workspace:
@@ -125,14 +127,12 @@ class BrokerSession(RemotingSession):
         super().__init__(peer, handling)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._workspace = workspace
-        self._old: deque[tuple[Pull, ReadResult]] = deque()
-        """Pulls of old messages that wait for their turn."""
+        self._old: deque[tuple[Pull, ReadResult]] = deque()  # pulls of old messages that wait for their turn
         self._old_left = self._reading = 0
         """Pulls of old messages that this read event may still answer at once; and those that a thread reads for."""
         self._waiting_pulls = Kept(peer.keep)
         """Memory of pulls that wait for their turn or for the disk."""
-        self._singles = 0
-        """Single plain requests in a row."""
+        self._singles = 0  # single plain requests in a row
         signers = workspace.signers
         self._callers = None if signers is None else ConnectionCallers(signers, self.caller)
         """With access control: who has sent the rows of a read event."""
@@ -143,20 +143,22 @@ class BrokerSession(RemotingSession):
 
     def data_received(self, data: memoryview) -> int:
         """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError after answering what came before."""
-        space = self._workspace
+        space, metering = self._workspace, self.metering
         table, start, end = space.table, 0, len(data)
+        if metering.waits:
+            return self.nothing_now()
         space.current, self._old_left = self, OLD_AT_ONCE
         try:
             while True:
                 used = table.scan(data, start, end)
                 rows = len(table)
-                done = self._serve(rows)
+                done = self._serve_judged(rows) if metering.limited and rows else self._serve(rows)
                 if done < rows:  # the peer does not read its answers: it gets no more of them until it does
                     start += sum(LENGTH_BYTES + len(table.frame(row)) for row in range(done))
                     self._needed = 0
                     return start
                 start += used
-                if rows < ROWS_MAX or self.slices.waits:
+                if rows < ROWS_MAX or self.slices.waits or metering.waits:
                     break
             if table.error:
                 frame_bytes(data, start, end, self._frame_bytes_max)  # raises a better text for TLS and HTTP
@@ -188,7 +190,7 @@ class BrokerSession(RemotingSession):
         """Have a sweep read this connection, since it sends one by one."""
         self._singles, sweep = 0, self._workspace.sweep
         proof = () if self._callers is None else self._callers.proof
-        if sweep is not None and proof is not None:
+        if sweep is not None and proof is not None and not self.metering.limited:  # it does not look at quotas
             self.peer.join(sweep, (self.gates.table, self.born_host, *proof))
 
     # -- metaq.broker.channel.Channel
@@ -240,6 +242,9 @@ class BrokerSession(RemotingSession):
                 continue
             if caller is not self._sender:
                 self._sender, self.gates = caller, self._workspace.broker.gates.of(caller)
+                if not charge_account(self.metering, caller, table, row, self._answer_failure):
+                    row += 1
+                    continue
             row = self._serve_run(row, stop)
             # One of them may have changed the rules: those behind it are judged by the new ones.
             if row < stop and (self.slices.waits or not (callers is not None and callers.changed)):
@@ -273,9 +278,7 @@ class BrokerSession(RemotingSession):
                     break
                 self._one(row)
             elif kind == _PULL:
-                if (
-                    peer.congested
-                ):  # answers to pulls are long; those to sends are not, and sends are taken all the same
+                if peer.congested:  # answers to pulls are long; those to sends are not, and sends are taken
                     break
                 self._singles = 0
                 row = self._pulls(row, rows)
@@ -290,6 +293,13 @@ class BrokerSession(RemotingSession):
             if slices.waits or (callers is not None and callers.changed):
                 break
         return row
+
+    def _serve_judged(self, rows: int) -> int:
+        """Handle the rows that the quotas take, otherwise as `_serve`; if none, refuse some."""
+        table = self._workspace.table
+        if taken := judge_rows(self, table, rows):
+            return self._serve(taken)
+        return refuse_rows(table, rows, self.metering.refusal, self._one, self._answer_failure)
 
     def _open_gate(self, row: int) -> bool:
         """Open a gate to the row's topic. Return False if there is none: the slow path decides."""
@@ -320,7 +330,7 @@ class BrokerSession(RemotingSession):
             if done > row:
                 fast_paths.take_over(fast_path)
                 if len(answers) >= JOINED_BYTES_MAX:
-                    self.peer.write(answers.take())
+                    self.out.write(answers.take())
                 return done
         if not self.slices.may_go_on():
             return row
@@ -343,8 +353,7 @@ class BrokerSession(RemotingSession):
                 self.pull_one(pull)
         except Saving as saving:
             command = decode(table.frame(row))
-            busy = self.park(command, saving)
-            if busy is not None:
+            if (busy := self.park(command, saving)) is not None:
                 self.send(busy)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             if self.handling.identify is not None and isinstance(error, Refused) and error.reason is Reason.DENIED:
@@ -373,13 +382,11 @@ class BrokerSession(RemotingSession):
                     repeated=repeated, client=self._sender.client,
                 ))  # fmt: skip
             if not oneway:
-                # The answer is not held with the acks, which may wait for the disk: RocketMQ stores returned messages
-                # with WAIT=false, too.
+                # Not held with the acks, which may wait for the disk: RocketMQ stores these with WAIT=false, too.
                 space.answers.add_done(opaque, binary)
         except Saving as saving:
             command = decode(table.frame(row))
-            busy = self.park(command, saving)
-            if busy is not None and not oneway:
+            if (busy := self.park(command, saving)) is not None and not oneway:
                 self.send(busy)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             if not oneway:
@@ -509,8 +516,7 @@ class BrokerSession(RemotingSession):
             self._reading += 1
             self._waiting_pulls.add(pull.size)
         else:
-            text = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
-            self.pull_failed(pull, Refused(Reason.BUSY, text))
+            self.pull_failed(pull, Refused(Reason.BUSY, MANY_READS))
 
     def _cold_done(self, pull: Pull, future: asyncio.Future[ReadResult]) -> None:
         self._waiting_pulls.add(-pull.size)
@@ -541,11 +547,11 @@ class BrokerSession(RemotingSession):
     def write(self, data: bytes) -> None:
         gathered = self._workspace.answers
         if self._workspace.current is not self:
-            self.peer.write(data)
+            self.out.write(data)
             return
         gathered.extend(data)
         if len(gathered) >= JOINED_BYTES_MAX:
-            self.peer.write(gathered.take())
+            self.out.write(gathered.take())
 
     def write_pull(self, pull: Pull, answer: PullAnswer) -> None:
         """Write the answer to a pull: a long body by itself, others with the answers of the read event."""
@@ -568,7 +574,7 @@ class BrokerSession(RemotingSession):
         if len(body) < LONG_BODY_BYTES and space.current is self:
             space.answers.add_pull(*facts, body)
             if len(space.answers) >= JOINED_BYTES_MAX:
-                self.peer.write(space.answers.take())
+                self.out.write(space.answers.take())
             return
         head = hot.pull_reply(*facts, len(body))
         if len(body) < LONG_BODY_BYTES:
@@ -584,8 +590,7 @@ class BrokerSession(RemotingSession):
         self._answer_failure(RequestCode.PULL_MESSAGE, pull.reply_to, error)
 
     def _answer_failure(self, code: int, reply_to: tuple[int, bool], error: Exception) -> None:
-        opaque, binary = reply_to
-        serialize = SerializeType.BINARY if binary else SerializeType.JSON
+        opaque, serialize = reply_to[0], SerializeType.BINARY if reply_to[1] else SerializeType.JSON
         # Answers have the header form of the request: the Node client, for one, cannot read a binary header.
         self.send(self.failure(Command(code, opaque, serialize=serialize), error))
 
@@ -598,11 +603,11 @@ class BrokerSession(RemotingSession):
         if len(space.acks):
             due = space.broker.acks.due()
             if due is None:
-                self.peer.write(space.acks.take())
+                self.out.write(space.acks.take())
             else:
-                space.held_acks.hold(self.peer, due, space.acks.take())
+                space.held_acks.hold(self.out, due, space.acks.take())
         if len(space.answers):
-            self.peer.write(space.answers.take())
+            self.out.write(space.answers.take())
 
 
 def session_of(call: Call[Any]) -> BrokerSession:

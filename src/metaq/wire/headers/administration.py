@@ -120,6 +120,17 @@ class RepairLogHeader(Header, kw_only=True):
     """Address of the broker whose records are right."""
 
 
+class SetQuotaHeader(Header, kw_only=True):
+    """SET_QUOTA (30019), ours: sets or removes the quota of a client, account or address."""
+
+    kind: str
+    """`client`, `account` or `address`."""
+    name: str
+    """`*`: every one that has none of its own."""
+    limits: str | None = None
+    """As `requestsPerSecond=1000,bytesInPerSecond=10485760`; missing: the quota is removed."""
+
+
 class VersionReplyHeader(Header, kw_only=True):
     """Answers GET_BROKER_CONFIG (26): the DataVersion of the configuration, as JSON."""
 

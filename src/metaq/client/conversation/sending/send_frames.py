@@ -126,6 +126,7 @@ class _StoredFields(Struct):
     queueOffset: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # noqa: N815
     MSG_REGION: str = ""
     TRACE_ON: str = ""
+    metaqWaitMs: str = ""  # noqa: N815
 
 
 class StoredAnswer(Struct):

@@ -93,7 +93,8 @@ def _json_pairs(head: bytes) -> _Pairs | None:
         "".join([text for pair in pairs for text in pair]).encode()
     except (UnicodeError, ValueError, RecursionError):
         return None
-    return pairs  # type: ignore[no-any-return]  made by the hook
+    found: _Pairs = pairs
+    return found
 
 
 def _binary_pairs(head: bytes) -> _Pairs | None:

@@ -1,0 +1,98 @@
+"""Requests of remoting, as an audit log has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from metaq.broker.audit import Audit, AuditedRequest
+from metaq.errors import BadRequest, Refused
+from metaq.model.access import Action
+from metaq.net.peer import Peer
+from metaq.servers.remoting.handlers import Handler
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import Command
+from metaq.wire.signing import ACCESS_KEY
+
+LOOKS: Final = frozenset(
+    {RequestCode.QUOTAS, RequestCode.GET_NAMESRV_CONFIG, RequestCode.LOG_CHECKSUMS, RequestCode.LOG_BYTES}
+)
+"""Requests for administrators that change nothing. Slaves that compare their log ask the last two for each MiB."""
+BODIES: Final = frozenset({RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP})
+"""Requests whose values are the JSON object in their body."""
+BODY_BYTES_MAX: Final = 64 * 1024
+_TOPICS: Final = ("topic", "b")
+"""Ext fields with the topic; short names are those of SEND_MESSAGE_V2."""
+_GROUPS: Final = ("group", "consumerGroup", "groupName", "producerGroup", "a")
+
+
+class AuditedSession(Protocol):
+    """The connection of a request."""
+
+    peer: Peer
+    remote: str
+    client_id: str
+
+
+class RequestAudit:
+    """The audit of one remoting server.
+
+    Args: audit: of the process. handlers: of the server; those that administer are audited.
+    """
+
+    def __init__(self, audit: Audit, handlers: Mapping[int, Handler]) -> None:
+        self._audit = audit
+        self.administrative: Final = frozenset(
+            code for code, handler in handlers.items() if handler.action is Action.ADMINISTER and code not in LOOKS
+        )
+        """Codes whose outcome is noted, whatever it is."""
+
+    def answered(self, session: AuditedSession, command: Command, answer: Command) -> None:
+        """Note an administrative request that has its answer."""
+        if answer.code:
+            self._audit.failed(self._request(session, command), answer.remark or f"code {answer.code}")
+        else:
+            self._audit.done(self._request(session, command))
+
+    def failed(self, session: AuditedSession, command: Command, error: Exception) -> None:
+        """Note a request that ends with an error: any that is refused, and administrative ones."""
+        if isinstance(error, Refused):
+            self._audit.refused(
+                session.peer.address[0], error.reason, error.text, lambda: self._request(session, command)
+            )
+        elif command.code in self.administrative:
+            text = str(error) if isinstance(error, BadRequest) else f"{type(error).__name__}: {error}"
+            self._audit.failed(self._request(session, command), text)
+
+    def unsupported(self, session: AuditedSession, command: Command) -> None:
+        """Note a request that there is no handler for: so look those that RocketMQ would have taken, such as 25."""
+        self._audit.refused(
+            session.peer.address[0], None, "request type not supported", lambda: self._request(session, command)
+        )
+
+    def _request(self, session: AuditedSession, command: Command) -> AuditedRequest:
+        ext = command.ext
+        values: dict[str, object] = dict(ext)
+        if command.code in BODIES and len(command.body) <= BODY_BYTES_MAX:
+            try:
+                found = msgspec.json.decode(command.body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                found = None
+            if isinstance(found, dict):
+                values |= found
+        try:
+            name = RequestCode(command.code).name
+        except ValueError:
+            name = ""
+        # What a message says is no setting: only administrative requests show their values.
+        shown = values if command.code in self.administrative else {}
+        return AuditedRequest(
+            "remoting", name, session.remote, command.code, ext.get(ACCESS_KEY, ""), session.client_id,
+            _first(values, _TOPICS), _first(values, _GROUPS), shown,
+        )  # fmt: skip
+
+
+def _first(values: Mapping[str, object], names: tuple[str, ...]) -> str:
+    return next((str(values[name]) for name in names if values.get(name)), "")
