@@ -58,6 +58,7 @@ def main() -> int:
     elif asked.keep:
         print(f"{target.name}: {corpus.save(target, engine.kept(target))} bytes")
     else:
+        engine.use_memory_for_files()
         fed = engine.run(target, asked.seconds, asked.seed)
         print(f"{target.name}: {fed} inputs in {asked.seconds} s, changed blindly: no fault")
     return 0

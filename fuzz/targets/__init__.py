@@ -16,6 +16,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "metaq1": ("metaq1-lines", "metaq1-frames", "metaq1-keys"),
     "files": ("acl", "broker-conf", "server-ini", "metaq-toml", "tables", "journal", "journalled"),
     "store": ("store",),
+    "messages": ("row-changes", "segments"),
     "servers": ("broker", "name-server", "text", "ha-master", "ha-slave"),
     "processes": ("process-broker", "process-name-server", "process-text", "process-ha"),
 }  # fmt: skip

@@ -53,8 +53,15 @@ WORDS = tuple(
 
 def the_same(outcomes: list[Any]) -> Any:
     """What fallback and native say alike."""
-    assert all(one == outcomes[0] for one in outcomes), f"fallback and native differ: {outcomes}"[:1500]
+    assert all(one == outcomes[0] for one in outcomes), f"fallback and native differ: {difference(*outcomes)}"
     return outcomes[0]
+
+
+def difference(one: Any, other: Any) -> str:
+    """The first place at which two values differ."""
+    if type(one) is type(other) and isinstance(one, list | tuple) and len(one) == len(other):
+        return next(difference(*pair) for pair in zip(one, other, strict=True) if pair[0] != pair[1])
+    return f"{one!r:.600} and {other!r:.600}"
 
 
 def outcome(call: Any, *errors: type[Exception]) -> Any:

@@ -198,18 +198,21 @@ def master(root: pathlib.Path) -> Iterator[Feed]:
     with test_session.opened(root) as opened:
         opened.put(*(b"%d" % number * 300 for number in range(50)))
 
-        def feed(data: bytes) -> None:
+        async def conversation(data: bytes) -> None:  # in the loop: a piece of the log may have to be read first
             slave = test_session.Slave(opened)
             waiting = b""
             try:
                 for piece in cuts(data):
                     waiting += piece
                     waiting = waiting[slave.session.data_received(memoryview(waiting)) :]
-                    opened.turn()
+                    await asyncio.sleep(0)
                     slave.got()
                 opened.pass_time(1.0)
             finally:
                 slave.session.connection_lost("fuzzed")
+
+        def feed(data: bytes) -> None:
+            opened.loop.run_until_complete(conversation(data))
 
         yield feed
 

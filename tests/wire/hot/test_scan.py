@@ -85,6 +85,18 @@ def test_numbers_with_a_fraction_or_an_exponent_are_none(hot, binary, text):
 
 
 @both
+@pytest.mark.parametrize("name", ["code", "flag", "opaque"])
+@pytest.mark.parametrize("form", ["%d.0", "%de0", '"%d.0"', '"%d\\u002e0"'])
+def test_a_head_whose_numbers_have_a_fraction_is_not_understood_here(hot, name, form):
+    """It is left to the slow path, which says what is wrong: the fallback knew the code of such a request."""
+    numbers = {"code": "310", "flag": "0", "opaque": "8"}
+    numbers[name] = form % int(numbers[name])
+    head = "{" + ",".join(f'"{key}":{value}' for key, value in numbers.items()) + "}"
+    table, _ = scanned(hot, frame(head.encode(), b"x"))
+    assert (table.kind(0), table.code(0)) == (hot.KIND_OTHER, -1)
+
+
+@both
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize(
     ("text", "number"),

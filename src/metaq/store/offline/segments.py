@@ -127,6 +127,10 @@ class SegmentReader:
                         self._stop_at(len(buffer), "%d bytes that are no whole frame")
                         return
                 size, crc, message_id, flag = HEAD.unpack_from(buffer, place)
+                # A power cut leaves zeros, and each 20 of them would be an empty message; a real one has an id.
+                if not size | crc | message_id | flag:
+                    self.why = "untouched bytes"
+                    return
                 if not 0 <= size <= FRAME_BYTES_MAX:
                     self.why = f"a frame that says that its body has {size} bytes"
                     return

@@ -123,6 +123,14 @@ class _RawHead(msgspec.Struct):
     version: msgspec.Raw = msgspec.Raw(b"0")
 
 
+class _HeadNumbers(msgspec.Struct):
+    """The numbers of a head as they stand there."""
+
+    code: msgspec.Raw = msgspec.Raw(b"0")
+    flag: msgspec.Raw = msgspec.Raw(b"0")
+    opaque: msgspec.Raw = msgspec.Raw(b"0")
+
+
 _Ext = _SendExt | _LetterExt | _PullExt
 _EXT_OF_CODE: Final[dict[int, Any]] = {
     10: _SendExt, 310: _LetterExt, 320: _LetterExt, 11: _PullExt, 361: _PullExt, 37: _EndingExt, 36: _BackExt,
@@ -145,6 +153,7 @@ not. Texts match too: then they are looked at one by one."""
 _encode = msgspec.json.encode
 _letter_head = msgspec.json.Decoder(_LetterHead, strict=False).decode
 _head = msgspec.json.Decoder(_RawHead, strict=False).decode
+_head_numbers = msgspec.json.Decoder(_HeadNumbers).decode
 
 _BINARY_HEAD = struct.Struct(">hBhii")
 _I32_AT = struct.Struct(">i").unpack_from
@@ -309,6 +318,8 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
         pass
     try:
         slow = _head(head)
+        if _FRACTION.search(head) and _has_fraction(head):
+            return _UNREADABLE
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return _UNREADABLE
     decoder = _EXT_DECODERS.get(slow.code)
@@ -332,6 +343,15 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
 def json_ext(head: bytes) -> bytes:
     """Return the ext fields of a JSON header that is not KIND_OTHER."""
     return bytes(_head(head).extFields)
+
+
+def _has_fraction(head: bytes) -> bool:
+    """Whether a number of the head itself has a fraction or an exponent."""
+    numbers = _head_numbers(head)
+    found = (json.loads(bytes(number)) for number in (numbers.code, numbers.flag, numbers.opaque))
+    return any(
+        isinstance(number, float) or (isinstance(number, str) and re.search("[.eE]", number)) for number in found
+    )
 
 
 def _respelled(ext: msgspec.Raw, cls: Any) -> bytes:
