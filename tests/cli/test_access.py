@@ -6,10 +6,12 @@ import json
 
 import pytest
 
+from metaq.admin import Admin
 from metaq.testing import EmbeddedBroker
 from tests.support import run_metaq
 
 SECRET = "12345678-secret"
+ADMIN = {"access_key": "account-admin", "secret_key": SECRET}
 ACCOUNTS = f"""\
 accounts:
 - accessKey: account-admin
@@ -24,7 +26,8 @@ accounts:
 
 @pytest.fixture(scope="module")
 def broker():
-    with EmbeddedBroker(accounts=ACCOUNTS) as running:
+    with EmbeddedBroker(accounts=ACCOUNTS) as running, Admin(running.namesrv, **ADMIN) as admin:
+        admin.create_topic("refusing", queues=1)
         yield running
 
 
@@ -62,13 +65,13 @@ def test_commands_sign_with_the_file(broker, account, monkeypatch):
 def test_what_is_refused_is_one_line_without_the_secret(broker, account):
     """And nothing is tried for ever."""
     wrong = run_metaq(
-        "send", "orders", "x", "-n", broker.namesrv, "--acl-file", account("account-user", "another-secret")
+        "send", "refusing", "x", "-n", broker.namesrv, "--acl-file", account("account-user", "another-secret")
     )
     assert wrong.returncode == 1
     assert wrong.stderr.count("\n") == 1
     assert "It was signed as account-user: check its secret key" in wrong.stderr
     assert "another-secret" not in wrong.stderr
-    unsigned = run_metaq("consume", "orders", "--group", "g", "-n", broker.namesrv)
+    unsigned = run_metaq("consume", "refusing", "--group", "g", "-n", broker.namesrv)
     assert unsigned.returncode == 1
     assert "set METAQ_ACL_FILE" in unsigned.stderr
     nothing = run_metaq("topic", "list", "-n", broker.namesrv, "--acl-file", "/nowhere/tools.yml")

@@ -248,8 +248,9 @@ def test_what_is_refused_is_said_at_once(broker, topic, account, says):
                 call()
             assert not caught.value.retriable
             assert "another-secret" not in str(caught.value)
-    with pytest.raises(AccessDenied, match=says):
-        metaq.Reader(broker.namesrv, topic, start="earliest", stop_at_end=True, **account)
+    reading = contextlib.closing(metaq.Reader(broker.namesrv, topic, stop_at_end=True, **account))
+    with reading as reader, pytest.raises(AccessDenied, match=says):
+        list(reader)
     with metaq.admin.Admin(broker.namesrv, **account) as admin, pytest.raises(AccessDenied, match=says):
         admin.describe_topic(topic)
     with metaq.admin.Admin(broker.namesrv, **ADMIN) as admin:

@@ -12,6 +12,8 @@ from metaq.admin import Admin
 from metaq.admin.traces import TraceNotFound
 from metaq.client.shared.direct_links import WISHES
 from metaq.errors import AccessDenied
+from tests.differential import foreign
+from tests.differential import program as foreign_program
 from tests.interop import golang
 from tests.interop.driver import DriverError, ForeignClient, cpp_client
 from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer, Server, mqadmin
@@ -226,6 +228,27 @@ def test_cpp_signs(guarded: MetaqServer, tmp_path: Path) -> None:
         exchanged(client, guarded, "of-cpp", ("sync", "oneway"))
     finally:
         client.close()
+
+
+def test_node_signs(guarded: MetaqServer, tmp_path: Path) -> None:
+    """Client ali-ons, which adds a field of its own and signs that, too."""
+    program = foreign.node(tmp_path)
+    options = {"accessKey": USER["access_key"], "secretKey": USER["secret_key"]}
+    reach = {"namesrv": guarded.namesrv, "options": options}
+    try:
+        with Admin(guarded.namesrv, access_key="account-admin", secret_key=SECRET) as admin:
+            admin.create_topic("of-node", queues=1)
+        program.call("producer", name="p", group="p", **reach)
+        program.call("send", name="p", topic="of-node", body="hello")
+        program.when("c", "consume", lambda _event: {"status": "ok"})
+        program.call("push", name="c", group="g-of-node", topics={"of-node": "*"}, **reach)
+        program.wait_for(lambda: program.events("c", "consume"), lambda: "the message")
+        wrong = {**reach, "options": {**options, "secretKey": "another-secret", "retryTimesWhenSendFailed": 0}}
+        program.call("producer", name="w", group="w", **wrong)
+        with pytest.raises(foreign_program.ForeignError):
+            program.call("send", name="w", topic="of-node", body="never")
+    finally:
+        program.close()
 
 
 def test_our_client_signs_as_a_rocketmq_verifies(tmp_path: Path) -> None:

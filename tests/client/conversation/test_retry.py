@@ -6,9 +6,12 @@ import pickle
 
 import pytest
 
-from metaq.client.conversation.retry import Judgement, Patience, Purpose, judge, refusal
+from metaq.client.conversation.driver import outcome_of
+from metaq.client.conversation.groups import ListMembers
+from metaq.client.conversation.retry import DENIED_SECONDS, Judgement, Patience, Purpose, judge, refusal
 from metaq.client.conversation.routes import GetCluster
 from metaq.errors import (
+    AccessDenied,
     BadRequest,
     BrokerError,
     ClientClosed,
@@ -20,6 +23,7 @@ from metaq.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
+from metaq.model.acl.secret import Credentials, Secret
 from metaq.servers.remoting.dispatch import CODE_OF
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command
@@ -141,3 +145,36 @@ def test_calls_raise_refusals():
         with pytest.raises(BrokerError) as raised:
             GetCluster().outcome(Command(code, remark="no"), "h:1")
         assert raised.value.retriable == (code is ResponseCode.FLOW_CONTROL)
+
+
+# ---------------------------------------------------------------- access control
+
+DENIED = "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=me, and why"
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_what_access_control_refuses_is_final(purpose):
+    """Although its code, SYSTEM_ERROR, is one after which a send goes elsewhere; and nothing was done."""
+    error = refusal(ResponseCode.SYSTEM_ERROR, DENIED, "b:1", "send")
+    assert isinstance(error, AccessDenied)
+    judgement = judge(error, purpose)
+    assert not judgement.again
+    assert not judgement.maybe_done
+    assert judgement.pause >= DENIED_SECONDS
+    other = refusal(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException", "b:1", "send")
+    assert not isinstance(other, AccessDenied)
+
+
+def test_a_refusal_is_no_answer_where_its_code_is_one():
+    """RocketMQ answers SYSTEM_ERROR for a group without members, and for one that may not be asked for."""
+    call, me = ListMembers("g"), Credentials("me", Secret("12345678-secret"))
+    assert outcome_of(call, Command(ResponseCode.SYSTEM_ERROR, remark="no members"), "b:1", me) == []
+    with pytest.raises(AccessDenied) as caught:
+        outcome_of(call, Command(ResponseCode.SYSTEM_ERROR, remark=DENIED), "b:1", me)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert error.account == "me"
+    assert str(error) == (
+        "b:1 refuses to list the members of g: AclException: Check signature failed for accessKey=me, and why. It was "
+        "signed as me: check its secret key, and whether it was changed at the server"
+    )
+    assert "12345678" not in repr(error) + str(error.__dict__)

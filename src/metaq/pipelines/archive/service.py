@@ -94,6 +94,7 @@ def archive(
     spark: Any,
     *,
     name_servers: str,
+    acl_file: str | Path | None = None,
     topics: str | Iterable[str],
     output: str | Path,
     checkpoint: str | Path | None = None,
@@ -123,6 +124,7 @@ def archive(
     Args:
         spark: the session.
         name_servers: of the cluster, `host:port`, `;`-separated.
+        acl_file: what requests are signed with, see `metaq.spark.cluster.connecting`; by default as the environment says.
         topics: names, one or several. A retry topic has the same unique id many times: archive it with dedupe="off".
         output: the archive's own folder, or a URI of one on a Hadoop file system.
         checkpoint: Spark's checkpoint, by default inside the output; one output has one checkpoint, for ever.
@@ -154,6 +156,7 @@ def archive(
     """
     options = ArchiveOptions(
         name_servers=name_servers,
+        acl_file=None if acl_file is None else str(acl_file),
         topics=topics if isinstance(topics, str) else ",".join(topics),
         output=str(output),
         checkpoint=None if checkpoint is None else str(checkpoint),

@@ -30,6 +30,7 @@ def table(
     *,
     archive: str | Path,
     name_servers: str | None = None,
+    acl_file: str | None = None,
     spark: Any = None,
     fail_on_data_loss: bool = True,
 ) -> Any:
@@ -44,6 +45,7 @@ def table(
         topic: its name.
         archive: the folder that `archive` writes, or its URI.
         name_servers: of the cluster; None: only archived messages.
+        acl_file: what requests to it are signed with, as of the source.
         spark: the session; None: `metaq.spark.session()`.
         fail_on_data_loss: whether a query fails, with `MessagesLost`, if messages left the brokers before they were
             archived; False: it logs how many of which queue and goes on.
@@ -65,6 +67,8 @@ def table(
     if name_servers is not None:
         interpreter.check(interpreter.running_context())
         tail = spark.read.format("metaq").option("nameServers", name_servers).option("subscribe", topic)
+        if acl_file is not None:
+            tail = tail.option("aclFile", acl_file)
         tail = tail.option("failOnDataLoss", str(fail_on_data_loss).lower())
         mine = {queue: offset for queue, offset in end.items() if queue.topic == topic}
         if mine:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
+from metaq.client.shared.access import Access
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError, Refused
 from metaq.log import RateLimitedLog
@@ -140,6 +141,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         log_seconds: float = LOG_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
         clock: Clock = SYSTEM,
+        acl_file: str | None = None,
     ) -> None:
         """
         Args:
@@ -149,6 +151,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
                 reads the same queues, would overwrite its progress: give each query a group of its own.
             log_seconds: a query's progress is logged this often at most (level INFO), and its end.
             retry_seconds: how long one attempt to store goes on while a broker is away; there are more, with pauses.
+            acl_file: what requests are signed with, as of the source.
 
         Raises: ConfigError: an address or a group is malformed, or a group is given without name servers.
         """
@@ -157,7 +160,8 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
             _named(one, "x", "x")
         if group is not None and name_servers is None:
             raise ConfigError("ProgressListener: a group's progress is stored by brokers: give name_servers")
-        self._client = ClusterClient(name_servers, retry_seconds) if name_servers is not None else None
+        access = Access(acl_file=acl_file)
+        self._client = ClusterClient(name_servers, retry_seconds, access=access) if name_servers is not None else None
         self._mirror = ProgressStore(self._client.report) if self._client is not None else None
         self._log_seconds, self._clock = log_seconds, clock
         self._runs: dict[str, _Run] = {}

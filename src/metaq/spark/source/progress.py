@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, structs
 
+from metaq.client.shared.access import Access
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError
 from metaq.model import offsets
@@ -98,7 +99,12 @@ class Lag(Struct, frozen=True):
 
 
 def lag(
-    query: Any, *, name_servers: str | None = None, retry_seconds: float = RETRY_SECONDS, clock: Clock = SYSTEM
+    query: Any,
+    *,
+    name_servers: str | None = None,
+    retry_seconds: float = RETRY_SECONDS,
+    clock: Clock = SYSTEM,
+    acl_file: str | None = None,
 ) -> Lag | None:
     """Return how far a query is behind. None: it has not finished a batch yet.
 
@@ -109,6 +115,7 @@ def lag(
             unread message. None: the ends are those that the query saw last, and ages are not known.
         retry_seconds: how long to go on asking a broker that is away.
         clock: what the age of messages is counted from.
+        acl_file: what requests are signed with, as of the source.
 
     Raises: ConfigError: no source of the query is `format("metaq")`; or a checkpoint cannot be read, or is given without
         name servers. NoRoute, ConnectionFailed, RequestTimeout, RemoteProtocolError, BrokerError: a broker did not answer.
@@ -122,7 +129,7 @@ def lag(
         found = of_progress(progress) if progress else None
     if found is None or name_servers is None:
         return found
-    with contextlib.closing(ClusterClient(name_servers, retry_seconds)) as client:
+    with contextlib.closing(ClusterClient(name_servers, retry_seconds, access=Access(acl_file=acl_file))) as client:
         return _asked(found, client, clock)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.window import Chunk, Window
+from metaq.errors import AccessDenied
 from metaq.model import MessageQueue, StoredMessage
 from tests.support import PATIENCE, environment
 
@@ -32,6 +33,31 @@ def test_chunks_come_in_order_and_time_out():
     assert handover.take(0) is second
     with pytest.raises(TimeoutError):
         handover.take(0.01)
+
+
+def test_a_refusal_is_raised_once_behind_what_was_put():
+    """In one taker, blocking or awaiting; further ones only once it was taken, and none once closed or begun anew."""
+    handover: Handover[StoredMessage] = Handover()
+    refusal, first = AccessDenied(1, "no"), chunk(0)
+    handover.put(first)
+    handover.refuse(refusal)
+    handover.refuse(AccessDenied(1, "again"))
+    assert handover.take(0) is first
+    with pytest.raises(AccessDenied) as caught:
+        handover.take(0)
+    assert caught.value is refusal
+    with pytest.raises(TimeoutError):
+        handover.take(0.01)
+    handover.refuse(refusal)
+    with pytest.raises(AccessDenied):
+        asyncio.run(asyncio.wait_for(handover.take_async(), PATIENCE))
+    handover.refuse(refusal)
+    handover.restart()
+    with pytest.raises(TimeoutError):
+        handover.take(0.01)
+    handover.refuse(refusal)
+    handover.close()
+    assert handover.take(0) is None
 
 
 def test_close_wakes_every_taker_and_drops_what_waits():

@@ -29,6 +29,8 @@ const OPTIONS = {
   consumeFromWhere: value => ({ consumeFromWhere: value }),
   messageModel: value => ({ isBroadcast: value === 'BROADCASTING' }),
   maxReconsumeTimes: value => ({ maxReconsumeTimes: value }),
+  accessKey: value => ({ accessKey: value }),
+  secretKey: value => ({ secretKey: value }),
 };
 
 function options(request) {
