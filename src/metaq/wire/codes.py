@@ -124,6 +124,7 @@ class RequestCode(enum.IntEnum):
     LOG_CHECKSUMS = 30015
     LOG_BYTES = 30016
     REPAIR_LOG = 30017
+    EXPLAIN_ACCESS = 30030
 
 
 class ResponseCode(enum.IntEnum):

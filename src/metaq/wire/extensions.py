@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from metaq.errors import BadRequest
+from metaq.model.acl.judgement import Explanation
 from metaq.model.leadership import ReplicaState
 from metaq.model.reload import Reloaded
 from metaq.model.scrub import RANGES_MAX, LogChecksums, Mended, ScrubState
@@ -36,6 +37,19 @@ def level_of(fields: Mapping[str, str]) -> int:
     # A mark that cannot be read counts as none: then only RocketMQ's own protocol is spoken.
     text = fields.get(MARK_FIELD, "0")
     return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def explanation(made: Explanation) -> bytes:
+    """Encode the answer to EXPLAIN_ACCESS (30030)."""
+    return msgspec.json.encode(made)
+
+
+def explanation_of(body: bytes | memoryview) -> Explanation:
+    """Decode the answer to EXPLAIN_ACCESS. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(body, type=Explanation)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is no explanation: {error}") from None
 
 
 def reloaded(outcome: Reloaded) -> bytes:
