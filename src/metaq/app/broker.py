@@ -26,7 +26,7 @@ from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock, SteadyTime
 from metaq.errors import ConfigError, Refused, StoreFailed
 from metaq.log import RateLimitedLog
-from metaq.model.acl.changes import patterns_of
+from metaq.model.acl.changes import accounts_of, patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
 from metaq.net.address import join_address, local_address
@@ -242,10 +242,7 @@ async def start_broker(
     """
     options, store_options = options.replace(), store_options.replace()
     check_role(options, metaq1)
-    try:
-        patterns_of(options.ha_allowed_addresses)
-    except Refused as refused:
-        raise ConfigError(f"haAllowedAddresses: {refused.text}") from None
+    check_addresses(options)
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     acl, credentials = _access_control(options)
@@ -273,6 +270,18 @@ async def start_broker(
     return running
 
 
+def check_addresses(options: BrokerOptions) -> None:
+    """Raise ConfigError if options that have address patterns cannot be read."""
+    for name, text, read in (
+        ("haAllowedAddresses", options.ha_allowed_addresses, patterns_of),
+        ("aclMetaq1Accounts", options.acl_metaq1_accounts, accounts_of),
+    ):
+        try:
+            read(text)
+        except Refused as refused:
+            raise ConfigError(f"{name}: {refused.text}") from None
+
+
 def _front(
     options: BrokerOptions,
     metaq1: Metaq1Settings | None,
@@ -291,7 +300,9 @@ def _front(
     if metaq1 is not None:
         from metaq.servers.metaq1.server import metaq1_server  # only where it is served: see `Metaq1Service`
 
-        server = metaq1_server(options.bind_address, metaq1, limits, metaq.__version__, budget)
+        server = metaq1_server(
+            options.bind_address, metaq1, limits, metaq.__version__, budget, accounts_of(options.acl_metaq1_accounts)
+        )
         servers.append(server)
         registrations.append(ZookeeperRegistration(metaq1, server))
     return Front(Serving([*servers, *more]), remoting, announced, registrations)
