@@ -224,6 +224,11 @@ class BrokerOptions(OptionTable):
         "The file of accounts; those in the folder `acl` beside it are read, too. By default `plain_acl.yml` beside the file of "
         "`-c`, or in `conf` of ROCKETMQ_HOME.",
     )
+    acl_metaq1_accounts: str = option(
+        "",
+        "Accounts by which clients of MetaQ 1.x are judged, as they cannot sign: `ADDRESSES=ACCOUNT`, `;`-separated, addresses as in "
+        "globalWhiteRemoteAddresses; the first entry that matches counts. Whoever can connect from there is that account.",
+    )
     acl_compatible: bool = option(
         False,
         "Ask for no right where RocketMQ asks for none: batches, replies, messages by id, locks, ends of transactions, positions.",

@@ -4,6 +4,7 @@
 `transactions`, `brokers`, `replicas` and `scrubbing`.
 """
 
+from metaq.admin.acl import AccountNotFound
 from metaq.admin.admin import Admin
 from metaq.admin.brokers import BrokerStatus
 from metaq.admin.groups import GroupProgress, PartlyMoved, QueueProgress
@@ -16,6 +17,6 @@ from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 
 __all__ = [
-    "Admin", "BrokerStatus", "FailedRepair", "GroupProgress", "HalfDone", "MessageTrace", "NoSuchReplica", "NothingDone", "PairScrub", "PartlyMoved", "QueueProgress", "Replica", "ScrubProgress",
+    "AccountNotFound", "Admin", "BrokerStatus", "FailedRepair", "GroupProgress", "HalfDone", "MessageTrace", "NoSuchReplica", "NothingDone", "PairScrub", "PartlyMoved", "QueueProgress", "Replica", "ScrubProgress",
     "StagedTransaction", "TopicDetails", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TransactionNotFound",
 ]  # fmt: skip

@@ -8,13 +8,17 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metaq.admin import branches, brokers, groups, order, quota, replicas, scrubbing, topics, traces, transactions
+from metaq.admin import acl, branches, brokers, groups, order, quota, replicas, scrubbing, topics, traces, transactions
+from metaq.client.conversation.accounts import SetAccount
 from metaq.client.shared import core as cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import LATEST, checked, start_of
 from metaq.client.shared.options import client_options
 from metaq.client.shared.pending import PendingCalls
 from metaq.errors import ClientClosed
+from metaq.model.acl.accounts import AclView
+from metaq.model.acl.judgement import Explanation
+from metaq.model.acl.secret import Secret
 from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
 from metaq.model.topics.system import TRACE_TOPIC
@@ -114,6 +118,49 @@ class Admin:
     def delete_topic_order(self, name: str) -> None:
         """Remove the fixed queues of a topic: producers then use the queues of the brokers that are up."""
         self._run(order.delete(self._open, name))
+
+    def list_accounts(self, *, at: str | None = None) -> dict[str, AclView]:
+        """Return server name → its accounts and white lists, without secrets; `at`: of the server at this address."""
+        return self._run(acl.views(self._open, at))
+
+    def set_account(
+        self,
+        name: str,
+        secret_key: str | None = None,
+        *,
+        admin: bool = False,
+        white: str | None = None,
+        default_topic: str | None = None,
+        default_group: str | None = None,
+        at: str | None = None,
+    ) -> list[str]:
+        """Make an account at every broker, or change it: what is None stays. Returns the names of the servers.
+
+        Args:
+            secret_key: a new account needs one.
+            white: addresses from which it needs no signature.
+            default_topic, default_group: PUB, SUB, PUB|SUB or DENY.
+            at: only at the server at this address.
+        """
+        account = SetAccount(name, admin, Secret(secret_key or ""), white, default_topic, default_group)
+        return self._run(acl.make(self._open, account, at))
+
+    def delete_account(self, name: str, *, at: str | None = None) -> list[str]:
+        """Delete an account wherever it is. Returns the names of the servers. Raises also acl.AccountNotFound."""
+        return self._run(acl.delete(self._open, name, at))
+
+    def grant(self, name: str, resource: str, right: str | None, *, at: str | None = None) -> list[str]:
+        """Set an account's right to `topic:NAME` or `group:NAME`; None takes its entry away. Returns the names of the servers.
+
+        Raises also acl.AccountNotFound, ConfigError: no such resource.
+        """
+        return self._run(acl.give(self._open, name, resource, right, at))
+
+    def explain_access(
+        self, name: str, action: str, resource: str = "", *, address: str, signed: bool = True, at: str | None = None
+    ) -> dict[str, Explanation]:
+        """Return server name → whether a request would be allowed, and by which file and entry. Raises also ConfigError."""
+        return self._run(acl.explain(self._open, name, action, resource, address, at, signed=signed))
 
     def group_progress(self, group: str) -> groups.GroupProgress:
         """Return a consumer group's progress and members. Raises also groups.GroupNotFound."""

@@ -32,7 +32,7 @@ from metaq.client.shared.transport import Transport
 from metaq.clock import SYSTEM, Clock, SteadyTime
 from metaq.errors import ConfigError, ConnectionFailed, Refused, StoreFailed
 from metaq.log import RateLimitedLog
-from metaq.model.acl.changes import patterns_of
+from metaq.model.acl.changes import accounts_of, patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
 from metaq.net.address import join_address, split_address
@@ -289,10 +289,7 @@ async def start_broker(
     """
     options, store_options = options.replace(), store_options.replace()
     check_role(options, metaq1)
-    try:
-        patterns_of(options.ha_allowed_addresses)
-    except Refused as refused:
-        raise ConfigError(f"haAllowedAddresses: {refused.text}") from None
+    _check_patterns(options)
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     check_addresses(options)
@@ -333,6 +330,18 @@ async def start_broker(
     return running
 
 
+def _check_patterns(options: BrokerOptions) -> None:
+    """Raise ConfigError if options that have address patterns cannot be read."""
+    for name, text, read in (
+        ("haAllowedAddresses", options.ha_allowed_addresses, patterns_of),
+        ("aclMetaq1Accounts", options.acl_metaq1_accounts, accounts_of),
+    ):
+        try:
+            read(text)
+        except Refused as refused:
+            raise ConfigError(f"{name}: {refused.text}") from None
+
+
 def _front(
     options: BrokerOptions,
     metaq1: Metaq1Settings | None,
@@ -357,8 +366,10 @@ def _front(
     if metaq1 is not None:
         from metaq.servers.metaq1.server import metaq1_server  # only where it is served: see `Metaq1Service`
 
-        own = ports if tls is not None and tls.for_metaq1 else None
-        server = metaq1_server(options.bind_address, metaq1, limits, metaq.__version__, budget, own)
+        server = metaq1_server(
+            options.bind_address, metaq1, limits, metaq.__version__, budget,
+            ports if tls is not None and tls.for_metaq1 else None, accounts_of(options.acl_metaq1_accounts),
+        )  # fmt: skip
         servers.append(server)
         registrations.append(ZookeeperRegistration(metaq1, server))
     return Front(Serving([*servers, *more]), remoting, announced, registrations)

@@ -300,9 +300,10 @@ def load(
     if metaq1.enable:
         from metaq.app import identity, partition_sections  # here and not above: a broker without 1.x goes without
 
-        if "broker" in guarded:
+        if "broker" in guarded and not values["broker"].get("acl_metaq1_accounts"):
             warnings.append(
-                "clients of MetaQ 1.x cannot sign what they ask for: with aclEnable=true they are answered 403"
+                "clients of MetaQ 1.x cannot sign what they ask for: with aclEnable=true they are answered 403, but from addresses "
+                "in globalWhiteRemoteAddresses; aclMetaq1Accounts gives accounts to addresses"
             )
         for name in values[METAQ1]:
             partition_sections.check_value(name, getattr(metaq1, name))

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.model.access import WHITE, Action, Caller
 from metaq.model.acl.accounts import AclRules
+from metaq.model.acl.addresses import AddressPattern
 from metaq.model.acl.changes import AclChange
 from metaq.model.acl.judgement import Denied, admit, admitted, authorise, needed
 from metaq.model.acl.secret import Secret
@@ -73,6 +74,18 @@ class AccessControl:
             return caller  # nobody is proven: what is not open is refused
         admission = admit(self._rules, caller.address, access_key, signed)
         return replace(caller, identity=admission.identity)
+
+    def by_address(self, caller: Caller, accounts: Iterable[tuple[Iterable[AddressPattern], str]]) -> Caller:
+        """Return the caller of a connection whose protocol has no signatures: by a white list, or by an account for its address.
+
+        Args:
+            caller: the connection's.
+            accounts: (addresses, access key): the first that matches counts.
+        """
+        if self._rules.white.find(caller.address) is not None:
+            return replace(caller, identity=WHITE)
+        found = (key for patterns, key in accounts if any(one.matches(caller.address) for one in patterns))
+        return replace(caller, identity=next(found, ""))
 
     def _authorise(self, caller: Caller, action: Action, resource: str) -> None:
         if action in self._open:

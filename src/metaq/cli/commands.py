@@ -14,8 +14,8 @@ import typer.core
 import typer.main
 
 import metaq
+from metaq.cli import acl, group, message, messages, meta1, quota, store, topic, transaction
 from metaq.cli import broker as replicas
-from metaq.cli import group, message, messages, meta1, quota, store, topic, transaction
 from metaq.cli.access import add_acl_file
 from metaq.cli.output import (
     EXIT_FAILED,
@@ -65,6 +65,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(acl.app, name="acl")
 app.add_typer(replicas.app, name="broker")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")

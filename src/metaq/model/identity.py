@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class ServerIdentity(Struct, frozen=True, rename="camel"):
-    """Answer to IDENTIFY (30030)."""
+    """Answer to IDENTIFY (30021)."""
 
     instance: str
     """Drawn at the start: who hears the same at two addresses has reached the same process."""

@@ -126,8 +126,9 @@ class RequestCode(enum.IntEnum):
     REPAIR_LOG = 30017
     QUOTAS = 30018
     SET_QUOTA = 30019
+    EXPLAIN_ACCESS = 30020
     # C>B, C>N
-    IDENTIFY = 30030
+    IDENTIFY = 30021
 
 
 class ResponseCode(enum.IntEnum):

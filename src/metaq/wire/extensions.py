@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from metaq.errors import BadRequest
+from metaq.model.acl.judgement import Explanation
 from metaq.model.identity import ServerIdentity
 from metaq.model.leadership import ReplicaState
 from metaq.model.quota import QuotaUse
@@ -42,13 +43,26 @@ def level_of(fields: Mapping[str, str]) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
+def explanation(made: Explanation) -> bytes:
+    """Encode the answer to EXPLAIN_ACCESS (30020)."""
+    return msgspec.json.encode(made)
+
+
+def explanation_of(body: bytes | memoryview) -> Explanation:
+    """Decode the answer to EXPLAIN_ACCESS. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(body, type=Explanation)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is no explanation: {error}") from None
+
+
 def reloaded(outcome: Reloaded) -> bytes:
     """Encode the answer to RELOAD (30007)."""
     return msgspec.json.encode(outcome)
 
 
 def server_identity(identity: ServerIdentity) -> bytes:
-    """Encode the answer to IDENTIFY (30030)."""
+    """Encode the answer to IDENTIFY (30021)."""
     return msgspec.json.encode(identity)
 
 

@@ -13,6 +13,7 @@ from metaq.broker.broker import Broker
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import FakeClock
 from metaq.errors import RemoteProtocolError
+from metaq.model.access import Caller
 from metaq.model.metaq1.settings import PartitionRules, PartitionSettings
 from metaq.options import Metaq1Options
 from metaq.saved_file import SavedText
@@ -165,6 +166,7 @@ def open_metaq1_server(
     store: dict[str, object] | None = None,
     disk: Disk | None = None,
     files: Mapping[str, SavedText] | None = None,
+    identify: Callable[[Caller], Caller] | None = None,
     **options: object,
 ) -> Iterator[tuple[Broker, Metaq1Server]]:
     """A broker and its MetaQ 1.x server; `call_soon` calls at once, so a flush answers from the flush thread.
@@ -185,6 +187,7 @@ def open_metaq1_server(
             lambda act: act(),
             place,
             VERSION,
+            identify,
         )
         yield broker, protocol_server
         protocol_server.close()

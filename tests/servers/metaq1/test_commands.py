@@ -586,11 +586,11 @@ def test_who_may_not_look_gets_no_statistics(tmp_path) -> None:
 
     def authorise(_who, action, resource):
         if action is Action.OBSERVE:
-            raise Refused(Reason.NO_PERMISSION, f"{resource} are not yours")
+            raise Refused(Reason.NO_PERMISSION, f"figures{resource} are not yours")
 
     with open_metaq1_server(tmp_path, authorise=authorise) as (_, server):
         client = TextClient(server)
-        assert client.ask(b"stats config 1\r\n") == (403, b"stats are not yours")
+        assert client.ask(b"stats config 1\r\n") == (403, b"figures are not yours")
         assert client.ask(b"version 1\r\n")[0] == 200
 
 

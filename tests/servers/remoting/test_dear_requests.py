@@ -126,6 +126,7 @@ CHEAP = {
     Code.UPDATE_AND_CREATE_ACL_CONFIG: "one at a time, by a thread; 1000 of all administrators wait at most",
     Code.DELETE_ACL_CONFIG: "as 50",
     Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: "as 50",
+    Code.EXPLAIN_ACCESS: "one judgement",
     Code.GET_BROKER_CLUSTER_ACL_INFO: "an entry for each of at most 1000 files, for administrators only",
     Code.GET_BROKER_CLUSTER_ACL_CONFIG: "the accounts of the files, for administrators only",
 }

@@ -265,7 +265,7 @@ class Partitions(BrokerPart):
         """
         if get.partition in self._closed.of(get.topic):
             raise self._closed_refusal(get.partition)
-        self.gatekeeper.check(channel.caller, Action.SUBSCRIBE, get.topic)
+        self.gatekeeper.check_consumer(channel.caller, get.group, (get.topic,))
         if not self._settings.rules.settings(get.topic).accept_subscribe:
             raise Refused(
                 Reason.NO_PERMISSION, f"the topic {get.topic} hands out no messages here: its acceptSubscribe is false"

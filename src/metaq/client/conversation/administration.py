@@ -199,7 +199,7 @@ class StepDown(Call[ReplicaState], frozen=True):
 
 
 class Identify(Call[ServerIdentity | None], frozen=True):
-    """Ask a server of ours which process it is, and for its time (30030). No account is needed. None: a RocketMQ, or an earlier one
+    """Ask a server of ours which process it is, and for its time (30021). No account is needed. None: a RocketMQ, or an earlier one
     of ours."""
 
     action = "tell which process it is"

@@ -140,6 +140,18 @@ def patterns_of(text: str) -> tuple[AddressPattern, ...]:
     return tuple(pattern_of(one.strip()) for one in _OUTSIDE_BRACES.split(text) if one.strip())
 
 
+def accounts_of(text: str) -> list[tuple[tuple[AddressPattern, ...], str]]:
+    """Return (addresses, access key) of each entry `ADDRESSES=ACCOUNT` of a list joined by semicolons. Raises Refused INVALID."""
+    found = []
+    for entry in filter(None, (one.strip() for one in text.split(";"))):
+        addresses, joined, account = entry.partition("=")
+        patterns = patterns_of(addresses)
+        if not joined or not patterns:
+            raise Refused(Reason.INVALID, f"{_shown(entry)}: an entry is written ADDRESSES=ACCOUNT")
+        found.append((patterns, access_key_of(account.strip())))
+    return found
+
+
 def right_of(text: str) -> Right:
     """Return a permission. Raises Refused INVALID."""
     try:

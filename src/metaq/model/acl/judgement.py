@@ -167,6 +167,31 @@ class Verdict(Struct, frozen=True):
     """Of the answer if it is refused."""
 
 
+class Explanation(Struct, frozen=True):
+    """Whether a request would be allowed, and which rule decides."""
+
+    allowed: bool
+    why: str
+    """In plain words, with the entry that decides."""
+    file: str = ""
+    """Path of the file that has it; "": none does."""
+    remark: str = ""
+    """Of the answer if it is refused."""
+
+
+def explain(
+    rules: AclRules, address: str, access_key: str, action: Action, resource: str, *, signed: bool = True
+) -> Explanation:
+    """Explain what would become of a request. Arguments as those of `admit` and `needed`; `signed`: its signature is right."""
+    verdict = judge(rules, address, access_key, lambda _secret: signed, [needed(action, resource)], resource)
+    pattern = rules.white.find(address)
+    if pattern is not None:
+        file = next((name for name, one in rules.files.items() if pattern in one.white), "")
+    else:
+        file = rules.file_of.get(access_key, "")
+    return Explanation(verdict.allowed, verdict.why, file, verdict.remark)
+
+
 def judge(
     rules: AclRules,
     address: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,8 @@ from metaq.broker.broker import Broker
 from metaq.broker.log.acks import Lack
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.log import RateLimitedLog
+from metaq.model.access import Caller
+from metaq.model.acl.addresses import AddressPattern
 from metaq.net.address import join_address
 from metaq.net.budget import Budget, ListenLimits
 from metaq.net.peer import Peer
@@ -63,6 +66,7 @@ class Metaq1Server:
         place: host and port under which clients know the server.
         version: answer to `version`.
         audit: notes refused commands.
+        identify: finds the caller of a connection by its address; None: there is no access control.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Metaq1Server:
         place: tuple[str, int],
         version: str,
         audit: Audit | None = None,
+        identify: Callable[[Caller], Caller] | None = None,
     ) -> None:
         assert broker.metaq1 is not None, "the broker serves MetaQ 1.x"
         services = broker.metaq1
@@ -117,6 +122,7 @@ class Metaq1Server:
             behind=Behind(),
             slow_work=SlowWork(broker.clock.monotonic),
             audit=audit,
+            identify=identify,
         )
 
         ended = services.transactions
@@ -145,8 +151,12 @@ def metaq1_server(
     version: str,
     budget: Budget | None = None,
     tls: ServerTls | None = None,
+    accounts: Sequence[tuple[Iterable[AddressPattern], str]] = (),
 ) -> PeerServer[BrokerServices]:
-    """Make the server of a broker's `serverPort`, not bound yet. `budget`, `tls`: of all servers of the process."""
+    """Make the server of a broker's `serverPort`, not bound yet. `budget`, `tls`: of all servers of the process.
+
+    `accounts`: (addresses, access key) by which clients are judged where there is access control.
+    """
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> Metaq1Server:
         broker = services.broker
@@ -154,15 +164,9 @@ def metaq1_server(
         assert broker.metaq1 is not None, "the broker serves MetaQ 1.x"
         # The port that was really bound: with serverPort=0 it is known only now.
         place = settings.options.host_name or services.host, server.port
-        return Metaq1Server(
-            broker,
-            settings,
-            TransactionSteps(broker.metaq1.transactions),
-            services.call_soon,
-            place,
-            version,
-            services.audit,
-        )
+        access, steps = services.access, TransactionSteps(broker.metaq1.transactions)
+        identify = None if access is None else lambda caller: access.by_address(caller, accounts)
+        return Metaq1Server(broker, settings, steps, services.call_soon, place, version, services.audit, identify)
 
     return PeerServer(
         "metaq1",

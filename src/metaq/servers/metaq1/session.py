@@ -24,7 +24,7 @@ from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, shortage
 from metaq.log import RateLimitedLog
-from metaq.model.access import Action
+from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
 from metaq.model.metaq1.partition import (
     FRAME_HEADER_BYTES,
@@ -146,6 +146,8 @@ class Space(Struct):
     behind: Behind
     slow_work: SlowWork
     audit: Audit | None = None
+    identify: Callable[[Caller], Caller] | None = None
+    """Finds the caller of a connection by its address; None: there is no access control."""
     connections: int = 0
 
 
@@ -158,8 +160,9 @@ class Metaq1Session:
         self.remote = join_address(*peer.address)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._reader = Reader(0)
-        self.caller = caller_of(peer)
-        """Caller of all its commands: those of MetaQ 1.x carry no identity."""
+        caller = caller_of(peer)
+        self.caller = caller if space.identify is None else space.identify(caller)
+        """Caller of all its commands: those of MetaQ 1.x carry no identity, so that its address stands for one."""
         self._gates = space.fast_path.of(self.caller)
         self._answers = Answers(peer, self._go_on, space.behind, peer.keep)
         self.metering = Metering(self, space.broker.quotas)
@@ -419,7 +422,7 @@ class Metaq1Session:
             case VersionLine():
                 return space.version
             case StatsLine():
-                space.broker.gatekeeper.check(self.caller, Action.OBSERVE, "stats")
+                space.broker.gatekeeper.check(self.caller, Action.OBSERVE, "")
                 return space.stats(line.item)
             case SyncLine():
                 # The original answers 503 on a broker without a handler for `sync`.

@@ -232,7 +232,7 @@ class RouteHandlers:
 
 
 class IdentityHandlers:
-    """Which process this is, and its time (30030)."""
+    """Which process this is, and its time (30021)."""
 
     def __init__(self, service: NameService) -> None:
         self._clock, self._instance = service.clock, service.instance

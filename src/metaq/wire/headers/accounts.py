@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from metaq.wire.headers.codec import Header
 
 
 class PutAccountHeader(Header, kw_only=True):
-    """UPDATE_AND_CREATE_ACL_CONFIG (50). Fields that are not there leave what there is."""
+    """UPDATE_AND_CREATE_ACL_CONFIG (50). Fields that are not there leave what there is; RocketMQ wants the secret each time."""
 
     access_key: str
-    secret_key: str
+    secret_key: str | None = None
     white_remote_address: str | None = None
     admin: bool = False
     """RocketMQ always sends it, and so sets it each time."""
@@ -36,6 +38,19 @@ class PutWhiteHeader(Header, kw_only=True):
     """Address patterns, joined by commas."""
     acl_file_full_path: str | None = None
     """The file that has them; by default the main one."""
+
+
+class ExplainAccessHeader(Header, kw_only=True):
+    """EXPLAIN_ACCESS (30020), ours: whether a request would be allowed, and why."""
+
+    # Not `accessKey`: what signs a request differs from it in one capital letter only.
+    access_key: str = field(name="account", default="")
+    action: str
+    """Name of an action, in lower case."""
+    resource: str = ""
+    """A topic, or a group as its retry topic."""
+    address: str
+    signed: bool = True
 
 
 class AclVersionReplyHeader(Header, kw_only=True):

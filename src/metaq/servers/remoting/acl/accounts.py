@@ -1,4 +1,4 @@
-"""Accounts over the wire (50 to 54), with RocketMQ's codes and words. Only for accounts that have `admin: true`.
+"""Accounts over the wire (50 to 54, 30020), with RocketMQ's codes and words. Only for accounts that have `admin: true`.
 
 RocketMQ answers them to every account, and tells every secret. Without access control it answers 50, 51 and 53 with an
 error that has no text, and 52 and 54 never.
@@ -28,9 +28,10 @@ from metaq.model.acl.changes import (
     rights_of,
     secret_key_of,
 )
-from metaq.model.acl.judgement import ACL_EXCEPTION, shown
+from metaq.model.acl.judgement import ACL_EXCEPTION, explain, shown
+from metaq.model.acl.secret import NO_SECRET
 from metaq.servers.remoting.handlers import LATER, Answer, Call, NoHeader, Reply, handles
-from metaq.wire import bodies, headers
+from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.headers import Header
 
@@ -119,6 +120,17 @@ class AccountHandlers:
         identity = call.caller.identity
         return bodies.acl_rules(self._having().rules, secrets=bool(identity) and not identity.startswith(WHITE))
 
+    @handles(RequestCode.EXPLAIN_ACCESS, headers.ExplainAccessHeader, Action.ADMINISTER)
+    def _explain(self, call: Call[headers.ExplainAccessHeader]) -> bytes:
+        header = call.header
+        action = next((one for one in Action if one.name.lower() == header.action), None)
+        if action is None:
+            raise Refused(Reason.INVALID, f"{shown(header.action)} is no action")
+        made = explain(
+            self._having().rules, header.address, header.access_key, action, header.resource, signed=header.signed
+        )
+        return extensions.explanation(made)
+
     def _having(self) -> AccessControl:
         if self._access is None:
             raise Refused(Reason.UNAVAILABLE, NO_ACCOUNTS)
@@ -141,7 +153,7 @@ def _account(header: headers.PutAccountHeader) -> PutAccount:
     # RocketMQ passes over empty permissions, but not over empty addresses and lists.
     return PutAccount(
         access_key_of(header.access_key),
-        secret_key_of(header.secret_key),
+        secret_key_of(header.secret_key) if header.secret_key else NO_SECRET,
         None if white is None else pattern_of(white),
         header.admin,
         right_of(header.default_topic_perm) if header.default_topic_perm else None,

@@ -1,0 +1,185 @@
+"""`metaq acl`: accounts of brokers, or of another server with accounts: user list|create|delete, grant, revoke, check."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+
+from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, print_json, print_table
+from metaq.clock import SYSTEM
+from metaq.errors import ConfigError
+
+app = typer.Typer(help="Accounts of brokers, and what they may (docs/security.md).", no_args_is_help=True)
+user_app = typer.Typer(help="List, create and delete accounts.", no_args_is_help=True)
+app.add_typer(user_app, name="user")
+
+Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="its access key")]
+Resource = Annotated[str, typer.Argument(metavar="RESOURCE", help="topic:NAME or group:NAME")]
+At = Annotated[
+    str | None,
+    typer.Option("--at", metavar="HOST:PORT", help="only this server, also a name server; by default all brokers"),
+]
+_RIGHTS = {"pub": "PUB", "sub": "SUB", "pub|sub": "PUB|SUB", "sub|pub": "PUB|SUB", "both": "PUB|SUB", "deny": "DENY"}
+
+
+@user_app.command("list")
+def list_users(at: At = None, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
+    """List the accounts of each server, without their secrets."""
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        found = admin.list_accounts(at=at)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    rows = [
+        (
+            server, one.access_key, "yes" if one.admin else "-", one.white or "-",
+            f"{one.default_topic} {' '.join(one.topics)}".strip(), f"{one.default_group} {' '.join(one.groups)}".strip(),
+        )
+        for server, view in found.items()
+        for one in view.accounts
+    ]  # fmt: skip
+    print_table(("server", "account", "admin", "from", "topics", "groups"), rows)
+    for server, view in found.items():
+        if view.white:
+            print(f"everything is allowed at {server} from {', '.join(view.white)}")
+
+
+@user_app.command("create")
+def create_user(
+    name: Name,
+    admin_rights: Annotated[bool, typer.Option("--admin", help="may change settings and accounts")] = False,
+    secret_file: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="file with the secret; - reads it from stdin; by default one is made and shown"),
+    ] = None,
+    white: Annotated[str | None, typer.Option("--address", help="addresses from which it needs no signature")] = None,
+    default_topic: Annotated[
+        str | None, typer.Option(help="PUB, SUB, PUB|SUB or DENY for topics that are not named")
+    ] = None,
+    default_group: Annotated[str | None, typer.Option(help="the same for groups")] = None,
+    at: At = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Create an account, or give one that exists another secret. No secret is ever an argument: `ps` shows those."""
+    from metaq.admin import Admin
+
+    secret = _secret(secret_file)
+    with Admin(namesrv) as admin:
+        servers = admin.set_account(
+            name,
+            secret,
+            admin=admin_rights,
+            white=white,
+            default_topic=_right(default_topic),
+            default_group=_right(default_group),
+            at=at,
+        )
+    made = {} if secret_file is not None else {"secretKey": secret}
+    if as_json:
+        print_json({"account": name, "servers": servers, **made})
+        return
+    print(f"account {name} is at {', '.join(servers)}")
+    if made:
+        print(f"its secret, which is not shown again:\naccessKey: {name}\nsecretKey: {secret}")
+
+
+@user_app.command("delete")
+def delete_user(name: Name, at: At = None, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
+    """Delete an account: what it signs is refused from the next request on."""
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        servers = admin.delete_account(name, at=at)
+    _told(as_json, name, servers, f"account {name} is deleted")
+
+
+@app.command("grant")
+def grant(
+    name: Name,
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="pub, sub, both or deny")],
+    resource: Resource,
+    at: At = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Give an account a right to a topic or group, in place of the one that it has to it."""
+    from metaq.admin import Admin
+
+    text = _right(right)
+    with Admin(namesrv) as admin:
+        servers = admin.grant(name, resource, text, at=at)
+    _told(as_json, name, servers, f"account {name} has {text} to {resource}")
+
+
+@app.command("revoke")
+def revoke(
+    name: Name, resource: Resource, at: At = None, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Take an account's entry for a topic or group away: what its default says counts then."""
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        servers = admin.grant(name, resource, None, at=at)
+    _told(as_json, name, servers, f"account {name} has no entry for {resource}")
+
+
+@app.command("check")
+def check(
+    name: Annotated[str, typer.Argument(metavar="ACCOUNT", help="its access key; '' for a request without one")],
+    action: Annotated[
+        str, typer.Argument(metavar="ACTION", help="publish, subscribe, observe, administer or register")
+    ],
+    resource: Annotated[str, typer.Argument(metavar="[RESOURCE]", help="topic:NAME or group:NAME")] = "",
+    address: Annotated[str, typer.Option(help="address that the request comes from")] = "192.0.2.1",
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="its signature is missing or wrong")] = False,
+    at: At = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Tell whether a request would be allowed, and by which file and entry. Exits with 1 if one server refuses it."""
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        found = admin.explain_access(name, action, resource, address=address, signed=not unsigned, at=at)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        for server, one in found.items():
+            where = f" ({one.file})" if one.file else ""
+            print(f"{server}: {'allowed' if one.allowed else 'refused'}: {one.why}{where}")
+    if not all(one.allowed for one in found.values()):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _told(as_json: bool, name: str, servers: list[str], text: str) -> None:
+    if as_json:
+        print_json({"account": name, "servers": servers})
+    else:
+        print(f"{text} at {', '.join(servers)}")
+
+
+def _secret(file: pathlib.Path | None) -> str:
+    """Read a secret, or make one. Raises ConfigError."""
+    if file is None:
+        return SYSTEM.token()
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the secret cannot be read from {file}: {error}") from None
+    return text.strip()
+
+
+def _right(text: str | None) -> str | None:
+    if text is None:
+        return None
+    right = _RIGHTS.get(text.lower())
+    if right is None:
+        raise typer.BadParameter(f"{text!r} is none of pub, sub, both, deny")
+    return right
