@@ -1,0 +1,202 @@
+"""Whole servers with TLS: clients, the command line, Spark's links, a slave's copy, MetaQ 1.x, and what each refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import ssl
+
+import pytest
+
+import metaq
+from metaq import aio
+from metaq.admin import Admin
+from metaq.app.broker import start_broker
+from metaq.app.namesrv import start_namesrv
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.errors import ConnectionFailed, MetaqError
+from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions
+from metaq.spark.cluster.client import ClusterClient
+from metaq.testing import EmbeddedBroker
+from metaq.tls_options import TlsOptions
+from tests.broker.support import small_store
+from tests.certificates import Authority
+from tests.support import PATIENCE, environment, run_metaq
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def options(authority) -> TlsOptions:
+    issued = authority.issue("server")
+    return TlsOptions(
+        tls_server_mode="enforcing",
+        tls_server_cert_path=str(issued.cert),
+        tls_server_key_path=str(issued.key),
+        tls_client_trust_cert_path=str(authority.cert),
+    )
+
+
+@pytest.fixture(scope="module")
+def broker(options):
+    pairs = {name: value for name, value in options.properties().items() if value}
+    with EmbeddedBroker(options=pairs) as running:
+        yield running
+
+
+async def rest(reader: asyncio.StreamReader, size: int = 100) -> bytes:
+    """What comes before the end, or the first `size` bytes of it."""
+    try:
+        return await reader.readexactly(size)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    except ConnectionResetError:
+        return b""
+
+
+def test_every_client_speaks_tls(broker, authority, monkeypatch) -> None:
+    """By arguments, and by the environment; to the name server and to the broker. One message of 1 MiB goes both ways."""
+    tls = {"tls": True, "ca": authority.cert}
+    with metaq.Producer(broker.namesrv, **tls) as producer:
+        for number in range(30):  # enough for a direct link, which a connection with TLS has none of
+            producer.send("tls", b"%d" % number)
+        pending = [producer.submit("tls", b"x" * (1 << 20)) for _ in range(3)]
+        assert all(future.result(PATIENCE).status is metaq.SendStatus.SEND_OK for future in pending)
+    with metaq.Reader(broker.namesrv, "tls", start="earliest", **tls) as reader:
+        found = [len(message.body) for _, message in zip(range(33), reader, strict=False)]
+    assert sorted(found) == sorted([1] * 10 + [2] * 20 + [1 << 20] * 3)
+    monkeypatch.setenv("METAQ_TLS", "1")
+    monkeypatch.setenv("METAQ_TLS_CA", str(authority.cert))
+    with Admin(broker.namesrv) as admin:
+        assert "tls" in admin.list_topics()
+    client = ClusterClient(broker.namesrv, 0.0)
+    assert client.topics("tls") == ["tls"]
+    client.close()
+
+    async def act() -> None:
+        async with aio.Producer(broker.namesrv) as producer:
+            assert (await producer.send("tls", b"aio")).offset >= 0
+
+    asyncio.run(asyncio.wait_for(act(), PATIENCE))
+
+
+def test_who_does_not_speak_it_or_does_not_trust_is_told(broker, authority, monkeypatch) -> None:
+    """Plain text, the system's certificates, and how to go without."""
+    for arguments, says in (
+        ({}, "broke|closed"),
+        ({"tls": True}, "self-signed|local issuer"),
+    ):
+        with pytest.raises(MetaqError, match=says), Admin(broker.namesrv, **arguments) as admin:
+            admin.list_topics()
+    with Admin(broker.namesrv, tls=True, tls_verify="none") as admin:
+        admin.list_topics()
+    monkeypatch.setenv("METAQ_TLS", "1")
+    with pytest.raises(ConnectionFailed, match="certificate is not accepted"):
+        ClusterClient(broker.namesrv, 0.0).topics("tls")
+
+
+def test_the_command_line_has_flags_of_tls(broker, authority) -> None:
+    flags = ("--tls", "--ca", str(authority.cert))
+    done = run_metaq(*flags, "topic", "list", "-n", broker.namesrv, "--json")
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout), list)
+    refused = run_metaq("--tls", "topic", "list", "-n", broker.namesrv)
+    assert refused.returncode == 1
+    assert "certificate is not accepted" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"tls": "yes"}, TypeError, "pass True or False"),
+        ({"ca": "/nowhere.pem"}, metaq.ConfigError, "ca without tls=True"),
+        ({"tls": True, "ca": "/nowhere.pem"}, metaq.ConfigError, "ca /nowhere.pem cannot be read"),
+        ({"tls": True, "key": "/nowhere.key"}, metaq.ConfigError, "key without cert"),
+        ({"tls": True, "tls_verify": "some"}, metaq.ConfigError, "allowed are full, ca, none"),
+        ({"tls": True, "key_password": b"hidden-word"}, TypeError, "key_password is a bytes"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_the_call(arguments, error, says) -> None:
+    with pytest.raises(error, match=says) as refused:
+        metaq.Producer("127.0.0.1:1", **arguments)
+    assert "hidden-word" not in str(refused.value)
+
+
+def test_connections_with_tls_are_not_shared_with_those_without(broker, authority) -> None:
+    """Clients of one process share them else."""
+    with metaq.Producer(broker.namesrv, tls=True, ca=authority.cert) as producer:
+        producer.send("tls", b"1")
+        with pytest.raises(MetaqError), metaq.Producer(broker.namesrv, timeout=1.0) as plain:
+            plain.send("tls", b"2")
+
+
+def test_a_slave_copies_with_tls(tmp_path, options, caplog) -> None:
+    """The log, the tables and the registration: nothing in plain text, and no plain connection to the port of the log."""
+    everywhere = options.replace(tls_ha_enable=True)
+
+    async def act() -> None:
+        namesrv = await start_namesrv(NamesrvOptions(listen_port=0, kv_config_path=str(tmp_path / "kv")), tls=options)
+        common = {"broker_name": "a", "listen_port": 0, "ha_listen_port": 0, "namesrv_addr": namesrv.address}
+        master = await start_broker(BrokerOptions(**common), small_store(tmp_path / "m"), tls=everywhere)
+        slave = await start_broker(
+            BrokerOptions(broker_id=1, broker_role="SLAVE", **common), small_store(tmp_path / "s"), tls=everywhere
+        )
+        ca = options.tls_client_trust_cert_path
+        async with aio.Producer(namesrv.address, tls=True, ca=ca) as producer:
+            for number in range(50):
+                await producer.send("orders", b"%d" % number * 1000)
+        while slave._broker.store.log.end < master._broker.store.log.end:
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection(*master.addresses["replication"].split(":"))
+        writer.write(bytes(8))
+        assert await rest(reader) == b""
+        writer.close()
+        await slave.close()
+        await master.close()
+        await namesrv.close()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(asyncio.wait_for(act(), PATIENCE))
+    assert caplog.text.count("tls.server.mode=enforcing wants that") == 1, "the plain connection of the test"
+
+
+def test_the_server_of_metaq_1_takes_tls_by_option(tmp_path, options, authority) -> None:
+    """Without it, it stays as it is: its own clients speak plain text."""
+
+    async def ask(address: str, context: ssl.SSLContext | None) -> bytes:
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        writer.write(b"version 1\r\n")
+        answer = await rest(reader, 10)
+        writer.close()
+        return answer
+
+    async def act(more: dict[str, bool], *, takes_tls: bool) -> None:
+        text = Metaq1Settings(Metaq1Options(server_port=0, host_name="localhost", zk_enable=False))
+        running = await start_broker(
+            BrokerOptions(listen_port=0, broker_name="a"),
+            small_store(tmp_path / str(takes_tls)),
+            metaq1=text,
+            tls=options.replace(**more),
+        )
+        address, context = running.addresses["metaq1"], ssl.create_default_context(cafile=str(authority.cert))
+        assert (await ask(address, context if takes_tls else None)).startswith(b"result 200")
+        if takes_tls:
+            assert await ask(address, None) == b""
+        else:
+            with pytest.raises((ssl.SSLError, OSError, TimeoutError)):
+                await asyncio.wait_for(ask(address, context), 2)
+        await running.close()
+
+    for takes_tls in (True, False):
+        asyncio.run(asyncio.wait_for(act({"tls_metaq1_enable": takes_tls}, takes_tls=takes_tls), PATIENCE))
+
+
+def test_the_environment_of_tests_has_no_tls_of_its_own() -> None:
+    """Else these tests would say nothing."""
+    assert not [name for name in (*os.environ, *environment()) if name.startswith("METAQ_TLS")]
