@@ -23,7 +23,7 @@ from metaq.testing import EmbeddedBroker
 from metaq.tls_options import TlsOptions
 from tests.broker.support import small_store
 from tests.certificates import Authority
-from tests.support import PATIENCE, environment, run_metaq
+from tests.support import PATIENCE, environment, eventually, run_metaq
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,11 @@ def test_every_client_speaks_tls(broker, authority, monkeypatch) -> None:
     """By arguments, and by the environment; to the name server and to the broker. One message of 1 MiB goes both ways."""
     tls = {"tls": True, "ca": authority.cert}
     with metaq.Producer(broker.namesrv, **tls) as producer:
-        for number in range(30):  # enough for a direct link, which a connection with TLS has none of
+        for number in range(15):  # enough for a direct link, which has TLS, too
+            producer.send("tls", b"%d" % number)
+        links = producer._core.links
+        eventually(lambda: broker.broker in links.ready)
+        for number in range(15, 30):
             producer.send("tls", b"%d" % number)
         pending = [producer.submit("tls", b"x" * (1 << 20)) for _ in range(3)]
         assert all(future.result(PATIENCE).status is metaq.SendStatus.SEND_OK for future in pending)
