@@ -13,9 +13,14 @@ import contextlib
 import socket
 import struct
 import sys
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from metaq.errors import ConnectionFailed, RequestTimeout
+from metaq.net.address import split_address
+
+if TYPE_CHECKING:
+    from metaq.net.tls.client import ClientTls  # loaded only where it is on
+    from metaq.net.tls.direct import TlsSocket
 
 LOOK_SECONDS = 1.0
 """Longest wait within one system call."""
@@ -33,14 +38,14 @@ class Monotonic(Protocol):
 
 
 class DirectStream:
-    """A plain connection, made by `dial_direct`; never used where there is TLS or another layer (`Peer.plain`).
+    """A connection made by `dial_direct`, plain or with TLS.
 
     For one thread at a time; only `cut` may be called by any.
     """
 
     __slots__ = ("_clock", "_receive", "_send", "_socket", "address")
 
-    def __init__(self, raw: socket.socket, address: str, clock: Monotonic) -> None:
+    def __init__(self, raw: socket.socket | TlsSocket, address: str, clock: Monotonic) -> None:
         """
         Args:
             raw: a connected, blocking socket.
@@ -168,26 +173,30 @@ class DirectStream:
         return ConnectionFailed(f"the connection to {self.address} broke: {error.strerror or error}")
 
 
-async def dial_direct(peer: tuple[str, int], address: str, timeout: float, clock: Monotonic) -> DirectStream:
+async def dial_direct(
+    peer: tuple[str, int], address: str, timeout: float, clock: Monotonic, tls: ClientTls | None = None
+) -> DirectStream:
     """Connect to a numeric address, without blocking the loop. Raises ConnectionFailed: refused, unreachable or too
     slow.
 
     Args:
         peer: numeric host, and port: a look-up of a name would block.
-        address: the server's address in errors.
+        address: the server's address in errors, and for TLS its name.
         timeout: seconds for the connection.
         clock: of the deadlines.
+        tls: makes the connection with TLS.
     """
     raw = socket.socket(socket.AF_INET6 if ":" in peer[0] else socket.AF_INET, socket.SOCK_STREAM)
     try:
         raw.setblocking(False)
         async with asyncio.timeout(timeout):
             await asyncio.get_running_loop().sock_connect(raw, peer)
+            secret = await _shaken(raw, tls, address) if tls is not None else None
         # Connected on the loop, used by a thread from here on.
         raw.setblocking(True)
         # Nagle's algorithm would hold a small request back until the last answer is acknowledged.
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return DirectStream(raw, address, clock)
+        return DirectStream(secret or raw, address, clock)
     except TimeoutError:
         raw.close()
         raise ConnectionFailed(f"no connection to {address} within {timeout:g} s") from None
@@ -197,3 +206,10 @@ async def dial_direct(peer: tuple[str, int], address: str, timeout: float, clock
     except BaseException:
         raw.close()
         raise
+
+
+async def _shaken(raw: socket.socket, tls: ClientTls, address: str) -> TlsSocket:
+    """Make the handshake of TLS. Raises OSError."""
+    from metaq.net.tls.direct import shaken
+
+    return await shaken(raw, tls.context, split_address(address)[0])

@@ -684,7 +684,7 @@ def test_a_direct_link_that_cannot_be_opened_costs_nothing(cluster, monkeypatch)
     """It is tried again after a while, and sends go by the loop meanwhile."""
     tried = []
 
-    async def fail(peer, address, timeout, clock):
+    async def fail(peer, address, timeout, clock, tls=None):
         tried.append(address)
         raise metaq.ConnectionFailed("the test says so")
 

@@ -92,7 +92,7 @@ class ClientCore:
         self.credentials = options.credentials
         tls = options.tls.open() if options.tls is not None else None
         self.transport = Transport(self._on_request, self._on_connected, self._on_lost, self.credentials, tls, clock)
-        self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_direct_link)
+        self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_direct_link, tls)
         # Begin with a random one, to spread the clients over the name servers.
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
         self.routes: KnownRoutes | NamespacedRoutes = KnownRoutes(

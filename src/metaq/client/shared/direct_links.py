@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from metaq.client.conversation.notices import not_supported
 from metaq.client.conversation.sending.send_frames import OPAQUE_FIRST, OPAQUE_LAST
@@ -22,6 +23,9 @@ from metaq.errors import ConnectionFailed
 from metaq.net.direct import POSSIBLE, DirectStream, dial_direct
 from metaq.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, encode
 from metaq.wire.connection import Connection
+
+if TYPE_CHECKING:
+    from metaq.net.tls.client import ClientTls
 
 log = logging.getLogger("metaq.client")
 
@@ -141,18 +145,20 @@ class DirectLinks:
         clock: Clock,
         peer_of: Callable[[str], tuple[str, int] | None],
         start: Callable[[str], None],
+        tls: ClientTls | None = None,
     ) -> None:
         """
         Args:
             prefixes: makes the beginnings of message ids.
             clock: for pauses and idle times.
-            peer_of: numeric address of the peer of the loop's connection to an address; None: not connected, or not plain
-                (a direct link has no TLS).
+            peer_of: numeric address of the peer of the loop's connection to an address; None: there is to be no direct link.
             start: has the loop run `open(address)`. Called from any thread.
+            tls: makes the links with TLS, as the loop's connections are.
         """
         self.ready: dict[str, DirectLink] = {}
         """Address → open link. Readable from any thread."""
         self._prefixes, self._clock, self._peer_of, self._start = prefixes, clock, peer_of, start
+        self._tls = tls
         self._wishes: Counter[str] = Counter()
         self._opening: set[str] = set()
         self._not_before: dict[str, float] = {}
@@ -175,7 +181,7 @@ class DirectLinks:
             if peer is None or self._closed or address in self.ready:
                 return
             try:
-                stream = await dial_direct(peer, address, DIAL_SECONDS, self._clock)
+                stream = await dial_direct(peer, address, DIAL_SECONDS, self._clock, self._tls)
             except ConnectionFailed as error:
                 log.debug("no direct link to %s: %s", address, error)
                 self._not_before[address] = self._clock.monotonic() + AGAIN_SECONDS

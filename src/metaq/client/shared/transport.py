@@ -176,7 +176,7 @@ class Transport:
         tls: how connections are made; None: without TLS.
         clock: of the waits that brokers tell.
         """
-        self._credentials, self._tls = credentials, tls
+        self._credentials, self.tls = credentials, tls
         self.waits = Waits(clock.monotonic)
         self.on_request, self._on_connected, self._on_lost = on_request, on_connected, on_lost
         self._sessions: dict[str, ClientSession] = {}
@@ -191,12 +191,14 @@ class Transport:
         return list(self._sessions)
 
     def peer_of(self, address: str) -> tuple[str, int] | None:
-        """Return the numeric address of the peer at `address`, for a second plain connection to it.
+        """Return the numeric address of the peer at `address`, for a second connection to it, of the same kind.
 
-        None: not connected, or by TLS or another layer, which the second connection would lack.
+        None: not connected, or by a layer other than TLS, which the second connection would lack.
         """
         session = self._sessions.get(address)
-        if session is None or session.peer.closed or not session.peer.plain:
+        if session is None or session.peer.closed:
+            return None
+        if not session.peer.plain and self.tls is None:
             return None
         return session.peer.address
 
@@ -300,7 +302,7 @@ class Transport:
             return made[0]
 
         try:
-            await dial(address, make, timeout, tls=self._tls)
+            await dial(address, make, timeout, tls=self.tls)
         except (OSError, TimeoutError, RemoteProtocolError) as error:
             reason = str(error) or type(error).__name__
             raise ConnectionFailed(f"cannot connect to {address}: {reason}") from error
