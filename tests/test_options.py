@@ -30,6 +30,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "broker/",
         "servers/",
         "app/acl_files.py",
+        "app/addressing/",
         "app/broker.py",
         "app/registration.py",
         "app/role/",

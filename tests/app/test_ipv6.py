@@ -18,6 +18,7 @@ from metaq.app.up import start_up
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.model.message import SysFlag
 from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions
+from metaq.spark.cluster.client import ClusterClient
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import request
@@ -84,6 +85,8 @@ def test_messages_go_through_ipv6_and_say_so(tmp_path):
         view = request(RequestCode.VIEW_MESSAGE_BY_ID, headers.ViewMessageHeader(offset=offset))
         [found] = exchange(address, [view])
         assert decode_record(found.body).body == b"one"
+        with contextlib.closing(ClusterClient(namesrv, PATIENCE)) as spark:  # the sockets of Spark's workers
+            assert len(spark.queues(["orders"])) > 0
         for words in (("cluster",), ("topic", "show", "orders")):
             shown = run_metaq(*words, "-n", namesrv)
             assert shown.returncode == 0, shown.stderr

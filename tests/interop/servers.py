@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from metaq.testing import free_port
+from metaq.testing import EmbeddedBroker, free_port
 from tests.interop import maven
 from tests.support import PATIENCE, environment, eventually, metaq_command
 
@@ -205,7 +205,7 @@ class RocketmqServer:
             self._processes.pop().kill()
 
 
-def mqadmin(folder: Path, server: Server, command: str, *arguments: str) -> str:
+def mqadmin(folder: Path, server: Server | EmbeddedBroker, command: str, *arguments: str) -> str:
     """What RocketMQ's own administration tool prints; `folder` is for its configuration and logs.
 
     Its limit of five seconds for an answer is fixed: what was too slow for it is asked again. All commands of the tests read.

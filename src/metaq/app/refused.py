@@ -69,10 +69,6 @@ PROMISES: Final[Mapping[str, Promise]] = {
         ("0",), "sends would be taken before that time", "set it to 0 and start the broker at that time"
     ),
     # being found
-    "fetchNamesrvAddrByAddressServer": _off(
-        "name servers are not asked for at an address server, so no client would find this broker",
-        "set it to false and name them in namesrvAddr",
-    ),
     "clusterTest": _off("routes are not fetched from another environment's name servers"),
     # MetaQ 1.x: the files of its master with a synchronous copy and of its slaves are no server.ini
     "slave": _unset(_NO_METAQ1_SLAVE, "remove the key; the broker's own settings are in its server.ini"),

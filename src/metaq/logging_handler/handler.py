@@ -14,11 +14,11 @@ from pathlib import PurePath
 from typing import Any
 
 from metaq.client.producing.producer import Producer
-from metaq.client.shared import core as cores
 from metaq.client.shared.access import ENVIRONMENT, Access
 from metaq.client.shared.loop import background_ident, preload
 from metaq.client.shared.names import checked
 from metaq.client.shared.options import ClientOptions, check_whole, checked_seconds
+from metaq.client.shared.sources import address_server_of, checked_addresses
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, InvalidMessage
 from metaq.logging_handler.buffer import FORKED, UNFORMATTED, Entry
@@ -102,8 +102,8 @@ class MetaQHandler(logging.Handler):
         self._given, self._name_servers = producer, name_servers
         self._producer_options = {"group": GROUP, "timeout": SEND_SECONDS, **(producer_options or {})}
         # A wrong address is reported here: later there is no caller who could be told.
-        if producer is None and cores.address_server_of(name_servers, ClientOptions()) is None:
-            cores.checked_addresses(name_servers)
+        if producer is None and address_server_of(name_servers, ClientOptions()) is None:
+            checked_addresses(name_servers)
             # Credentials, too: a file that is missing, or half a pair.
             Access(**{name: self._producer_options.get(name) for name in ENVIRONMENT}).credentials()
         self._clock = clock

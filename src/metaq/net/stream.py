@@ -32,7 +32,7 @@ from typing import cast
 
 from metaq.clock import SYSTEM
 from metaq.errors import RemoteProtocolError
-from metaq.net.address import address_of
+from metaq.net.address import address_of, join_address
 from metaq.net.budget import CONGESTED_BYTES
 from metaq.net.group import Group
 from metaq.net.peer import Peer, Session, is_plain
@@ -327,7 +327,7 @@ class Stream(asyncio.BufferedProtocol):
         try:
             self._slot = sweep.add(raw.fileno(), self, sender)
         except OSError as error:
-            log.debug("the connection of %s:%d is read by itself: %s", *self.address, error)
+            log.debug("the connection of %s is read by itself: %s", join_address(*self.address), error)
             return False
         self._sweep, self._leftovers = sweep, 0
         transport.pause_reading()  # after `add`, which can fail: somebody must read the connection
@@ -421,7 +421,7 @@ class Stream(asyncio.BufferedProtocol):
     def _tell(self, why: str) -> None:
         if why and not self._why:
             self._why = why
-            log.info("closing the connection of %s:%d: %s", *self.address, why)
+            log.info("closing the connection of %s: %s", join_address(*self.address), why)
 
     # -------------------------------------------------------------- asyncio
 
@@ -559,8 +559,8 @@ class Stream(asyncio.BufferedProtocol):
         except MemoryError:
             self.abort(f"there is no memory for the {len(data)} bytes that came")
         except Exception as error:  # noqa: BLE001  whatever a session does wrong, its connection alone pays
-            text = "the connection of %s:%d is closed: its session failed"
-            self._group.faults.error(type(error).__name__, text, *self.address, error=error)
+            text = "the connection of %s is closed: its session failed"
+            self._group.faults.error(type(error).__name__, text, join_address(*self.address), error=error)
             self.close("its session failed")
 
     def _keep(self, rest: memoryview, needed: int) -> None:

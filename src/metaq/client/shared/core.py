@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from metaq.client.conversation import driver
 from metaq.client.conversation.call import FAULTS, At, Call, Consultation, Conversation
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
-from metaq.client.conversation.name_servers import NameServers, parse_addresses
+from metaq.client.conversation.name_servers import NameServers
 from metaq.client.conversation.notices import not_supported, notice_of, unreadable
 from metaq.client.shared import loop as loops
 from metaq.client.shared.direct_links import DirectLinks
@@ -38,14 +38,14 @@ from metaq.client.shared.options import DEFAULT_INSTANCE, ClientOptions
 from metaq.client.shared.requests import Requests
 from metaq.client.shared.roles import Checker, Member
 from metaq.client.shared.routes import KnownRoutes
+from metaq.client.shared.sources import address_server_of, checked_addresses, fetch_name_servers, look_again
 from metaq.client.shared.transport import CONNECT_SECONDS, Transport
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BadRequest, ClientForked, ConfigError, ConnectionFailed, NoRoute
+from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
 from metaq.log import RateLimitedLog
 from metaq.model import BrokerData, Heartbeat
 from metaq.model.notices import MembersChanged, OffsetsReset, RequestReplied, TransactionCheck
 from metaq.net.address import local_address
-from metaq.net.page import checked_url, fetch_text
 from metaq.wire.command import Command, reply
 
 log = logging.getLogger("metaq.client")
@@ -56,11 +56,8 @@ MEET_SECONDS = 1.0
 """Pause between two tries to find the brokers that may send transaction checks, s."""
 MEET_AGAIN_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses of reconnects to such a broker, s; afterwards the regular heartbeats reconnect."""
-NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
-ADDRESS_SERVER_ENVIRONMENT = "METAQ_ADDRESS_SERVER"
 ADDRESS_SERVER_SECONDS = 120.0
 """Between two looks at the address server's page, s, as in RocketMQ."""
-ADDRESS_SERVER_TIMEOUT = 3.0
 
 
 class ClientCore:
@@ -137,15 +134,7 @@ class ClientCore:
     async def _poll_addresses(self) -> None:
         """Look where the name servers are now. While the page cannot be had, or is none, the known ones stay."""
         assert self.address_server is not None, "polled where there is one"
-        before = str(self.name_servers)
-        try:
-            text = await asyncio.to_thread(fetch_text, self.address_server, ADDRESS_SERVER_TIMEOUT)
-            is_other = self.name_servers.exchange(parse_addresses(text))
-        except (ConnectionFailed, ConfigError) as error:
-            self._limited_log.warning("address server", "the name servers stay %s: %s", before, error)
-            return
-        if is_other:
-            log.info("the address server names other name servers: %s in place of %s", self.name_servers, before)
+        await look_again(self.address_server, self.name_servers, self._limited_log)
 
     async def close(self) -> None:
         """End the periodic work and drop all connections."""
@@ -562,24 +551,6 @@ _cores: dict[tuple[object, ...], ClientCore] = {}
 _lock = threading.Lock()
 
 
-def checked_addresses(namesrv: str | None) -> tuple[str, ...]:
-    """Any thread: the name servers; None reads NAMESRV_ADDR. Raises ConfigError: none is given, or one is malformed."""
-    return parse_addresses(namesrv if namesrv is not None else os.environ.get(NAMESRV_ENVIRONMENT, ""))
-
-
-def address_server_of(namesrv: str | None, options: ClientOptions) -> str | None:
-    """Any thread: the URL of the address server to ask; None: the name servers are given otherwise, or there is none.
-
-    Raises ConfigError: METAQ_ADDRESS_SERVER is no URL.
-    """
-    if namesrv is not None or os.environ.get(NAMESRV_ENVIRONMENT):
-        return None
-    if options.address_server is not None:
-        return options.address_server
-    url = os.environ.get(ADDRESS_SERVER_ENVIRONMENT)
-    return checked_url(url) if url else None
-
-
 def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) -> ClientCore:
     """Any thread: the core of these name servers and this client id; pair with `release`.
 
@@ -600,7 +571,7 @@ def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) 
                 core.thread.post(core.set_pace)
                 return NamespacedCore(core, options.namespace) if options.namespace else core
         # Without the lock, for which other threads wait.
-        addresses = source if url is None else parse_addresses(fetch_text(url, ADDRESS_SERVER_TIMEOUT))
+        addresses = source if url is None else fetch_name_servers(url)
 
 
 def _core_of(
