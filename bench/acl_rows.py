@@ -35,7 +35,14 @@ def signed_beside_unsigned(
     bench: Bench, mode: str, full: int, conns: int, outstanding: int, *, awake: bool = False
 ) -> Measured:
     """Signed, unsigned and white-listed requests in turn; who goes first alternates."""
-    load = {"count": bench.count(full), "conns": conns, "outstanding": outstanding, "body": 100, "seconds": 60, "fixed": 1}
+    load = {
+        "count": bench.count(full),
+        "conns": conns,
+        "outstanding": outstanding,
+        "body": 100,
+        "seconds": 60,
+        "fixed": 1,
+    }
     with tempfile.TemporaryDirectory(prefix="metaq-acl-", dir=bench.disk) as folder:
         secret = secrets.token_hex(16)
 
@@ -70,9 +77,7 @@ def signed_beside_unsigned(
 
 
 def _row(key: str, work: str, mode: str, full: int, conns: int, outstanding: int, *, awake: bool = False) -> Row:
-    measure = partial(
-        signed_beside_unsigned, mode=mode, full=full, conns=conns, outstanding=outstanding, awake=awake
-    )
+    measure = partial(signed_beside_unsigned, mode=mode, full=full, conns=conns, outstanding=outstanding, awake=awake)
     return Row(key, work, "k/s", 0.6, 0.8, measure, beside="unsigned ones", times_peer=True)
 
 

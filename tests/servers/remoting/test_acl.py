@@ -159,7 +159,9 @@ def test_each_request_is_for_those_who_have_the_right_to_what_it_names(guarded) 
         for code, handler in handlers.items()
     }
     guarded.server.handling = structs.replace(guarded.server.handling, handlers=stubs)
-    guarded.server.workspace.signers = None  # the fast paths call no handler; tests/servers/remoting/test_signed.py compares them
+    guarded.server.workspace.signers = (
+        None  # the fast paths call no handler; tests/servers/remoting/test_signed.py compares them
+    )
     client = Client(guarded.server)
     for code, may in MAY.items():
         ext = full(handlers[code].header)
@@ -388,5 +390,3 @@ def test_a_held_pull_gets_nothing_that_comes_when_its_signer_may_no_more(guarded
     (answer,) = client.received()
     assert denied(answer)
     assert answer.body == b""
-
-

@@ -28,7 +28,18 @@ from metaq.wire.codes import RequestCode as Code
 from metaq.wire.command import Command, decode, encode
 from metaq.wire.signing import DIALECTS, sign
 from tests.broker.support import open_broker
-from tests.servers.remoting.test_acl import ADDRESS, ALL, CONSUMER, SECRET, SENDER, Guarded, account, denied, frame, rules_of
+from tests.servers.remoting.test_acl import (
+    ADDRESS,
+    ALL,
+    CONSUMER,
+    SECRET,
+    SENDER,
+    Guarded,
+    account,
+    denied,
+    frame,
+    rules_of,
+)
 from tests.servers.support import Client, pull_header, send_header
 from tests.support import PATIENCE
 
@@ -126,7 +137,9 @@ def test_an_address_of_a_white_list_needs_no_signature_on_a_fast_path(guarded) -
     """Neither does a signature harm there that is wrong."""
     guarded.access.take(rules_of(*ALL, white=ADDRESS))
     client = Client(guarded.server)
-    forged = frame(client, structs.replace(SENDER, secret_key=Secret("87654321")), Code.SEND_MESSAGE_V2, send_header("bills"), b"x")
+    forged = frame(
+        client, structs.replace(SENDER, secret_key=Secret("87654321")), Code.SEND_MESSAGE_V2, send_header("bills"), b"x"
+    )
     unsigned = frame(client, None, Code.SEND_MESSAGE_V2, send_header("bills"), b"x")
     client.feed(forged + unsigned)
     slow = handled_slowly(client)
@@ -158,7 +171,13 @@ def test_a_connection_of_one_account_is_read_by_a_sweep(tmp_path) -> None:
             assert [(await send()).code for _ in range(30)] == [0] * 30
             assert len(server.workspace.sweep) == 1
             forger = structs.replace(SENDER, secret_key=Secret("87654321"))
-            assert [denied(await send(who)) for who in (None, SENDER, forger, CONSUMER, SENDER)] == [True, False, True, True, False]
+            assert [denied(await send(who)) for who in (None, SENDER, forger, CONSUMER, SENDER)] == [
+                True,
+                False,
+                True,
+                True,
+                False,
+            ]
             access.take(rules_of(*(forger if one is SENDER else one for one in ALL)))
             assert [denied(await send(who)) for who in (SENDER, forger) * 3] == [True, False] * 3
             access.take(rules_of(*ALL))
@@ -205,12 +224,18 @@ def requests(draw) -> tuple[int, dict[str, str], bytes]:
         return command.code, command.ext, body
     code, header, body = draw(st.sampled_from(REQUESTS))
     command = Command(code, ext=dict(header.to_ext()) if header else {}, body=body)
-    for name in draw(st.lists(st.sampled_from(["SecurityToken", "ReqT", "_UNIQUE_KEY_QUERY", "größe", "n"]), max_size=2)):
+    for name in draw(
+        st.lists(st.sampled_from(["SecurityToken", "ReqT", "_UNIQUE_KEY_QUERY", "größe", "n"]), max_size=2)
+    ):
         command.ext[name] = draw(st.sampled_from(["", "0", "é\x01"]))
     who = draw(st.sampled_from([*ACCOUNTS, None, account("nobody")]))
     if who is not None:
         secret = draw(st.sampled_from([SECRET, SECRET, Secret("87654321")]))
-        sign(command, structs.replace(CREDENTIALS, access_key=who.access_key, secret_key=secret), draw(st.sampled_from(DIALECTS)))
+        sign(
+            command,
+            structs.replace(CREDENTIALS, access_key=who.access_key, secret_key=secret),
+            draw(st.sampled_from(DIALECTS)),
+        )
         change = draw(st.sampled_from(["", "", "", "key", "empty", "field", "body", "secret"]))
         if change == "key":
             command.ext["AccessKey"] = draw(st.sampled_from(ACCOUNTS)).access_key

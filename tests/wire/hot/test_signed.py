@@ -26,7 +26,10 @@ from tests.wire.hot.support import (
 from tests.wire.hot.test_parts import parts_of
 from tests.wire.test_signing import QUERY, SECRET, SEND
 
-ME, OTHER = Credentials("rocketmq2", SECRET), Credentials("somebody", Secret("a secret of more than sixty-four bytes " * 3))
+ME, OTHER = (
+    Credentials("rocketmq2", SECRET),
+    Credentials("somebody", Secret("a secret of more than sixty-four bytes " * 3)),
+)
 
 
 def key_of(hot, who: Credentials = ME):
@@ -85,7 +88,12 @@ def test_sends_batches_and_pulls_are_taken_and_nothing_else(hot, serialize):
 
 @both
 def test_a_run_ends_at_the_first_row_of_another_account_or_of_none(hot):
-    rows = [frame(SEND_EXT, b"1"), frame(SEND_EXT, b"2"), frame(SEND_EXT, b"3", who=OTHER), frame(SEND_EXT, b"4", who=None)]
+    rows = [
+        frame(SEND_EXT, b"1"),
+        frame(SEND_EXT, b"2"),
+        frame(SEND_EXT, b"3", who=OTHER),
+        frame(SEND_EXT, b"4", who=None),
+    ]
     forged = frame(SEND_EXT, b"5").replace(b"5", b"6")
     table = scanned(hot, b"".join([*rows, frame(SEND_EXT, b"5"), forged, frame(SEND_EXT, b"7")]))
     mine, others = key_of(hot), key_of(hot, OTHER)
@@ -128,7 +136,9 @@ def test_bodies_of_every_length_are_hashed_right(by_processor):
         for size in (*range(200), 1000, 4096, 65_537):
             body = bytes(i * 7 & 255 for i in range(size))
             for who in (ME, OTHER):
-                assert NATIVE.signed_rows(scanned(NATIVE, frame(SEND_EXT, body, who=who)), 0, 1, key_of(NATIVE, who)) == 1
+                assert (
+                    NATIVE.signed_rows(scanned(NATIVE, frame(SEND_EXT, body, who=who)), 0, 1, key_of(NATIVE, who)) == 1
+                )
     finally:
         NATIVE._sha1_by_processor(True)
 
@@ -140,7 +150,12 @@ def test_a_sender_of_a_sweep_is_taken_while_the_rules_know_its_key(hot):
     tails.table = hot.FrameTable(1 << 24, signed=True)
     keys = {key.access_key: key}
     sender = (tails.gates, BORN_HOST, keys, key)
-    pieces = [frame(SEND_EXT, b"1"), frame(SEND_EXT, b"2", who=OTHER), frame(SEND_EXT, b"3", who=None), frame(SEND_EXT, b"4") * 2]
+    pieces = [
+        frame(SEND_EXT, b"1"),
+        frame(SEND_EXT, b"2", who=OTHER),
+        frame(SEND_EXT, b"3", who=None),
+        frame(SEND_EXT, b"4") * 2,
+    ]
 
     def used() -> list[bool]:
         data, parts = parts_of(list(enumerate(pieces)))
@@ -158,21 +173,29 @@ def test_a_sender_of_a_sweep_is_taken_while_the_rules_know_its_key(hot):
 
 # ---------------------------------------------------------------- whatever a client sends
 
-NAMES = st.sampled_from([*SEND_EXT, *PULL_EXT, ACCESS_KEY, SIGNATURE, "SecurityToken", "ReqT", "_UNIQUE_KEY_QUERY", "é", "", "zz"])
+NAMES = st.sampled_from(
+    [*SEND_EXT, *PULL_EXT, ACCESS_KEY, SIGNATURE, "SecurityToken", "ReqT", "_UNIQUE_KEY_QUERY", "é", "", "zz"]
+)
 TEXTS = st.text(max_size=6) | st.sampled_from(["", "rocketmq2", "somebody", "café 😀", "a\x01b\x02", '"\\/'])
 VALUES = TEXTS | st.integers(-3, 3) | st.booleans() | st.none() | st.just([]) | st.just({"a": "b"})
 
 
 def written(pairs: list[tuple[str, object]], escape: bool) -> bytes:
     """A JSON object in which names may come twice."""
-    text = ",".join(f"{json.dumps(name, ensure_ascii=escape)}:{json.dumps(value, ensure_ascii=escape)}" for name, value in pairs)
+    text = ",".join(
+        f"{json.dumps(name, ensure_ascii=escape)}:{json.dumps(value, ensure_ascii=escape)}" for name, value in pairs
+    )
     return b"{" + text.encode() + b"}"
 
 
 @st.composite
 def frames(draw) -> bytes:
     """A request that is signed, or nearly: fields are added, taken away, changed, doubled and moved, before or after it is."""
-    code, ext, body = draw(st.sampled_from([(310, SEND_EXT, b"x"), (320, {**SEND_EXT, "m": "true"}, b"x"), (11, PULL_EXT, b""), (37, ENDING_EXT, b"")]))
+    code, ext, body = draw(
+        st.sampled_from(
+            [(310, SEND_EXT, b"x"), (320, {**SEND_EXT, "m": "true"}, b"x"), (11, PULL_EXT, b""), (37, ENDING_EXT, b"")]
+        )
+    )
     ext = {**ext, **draw(st.dictionaries(NAMES, TEXTS, max_size=2))}
     if draw(st.booleans()):
         ext["SecurityToken"] = draw(TEXTS)
@@ -194,7 +217,11 @@ def frames(draw) -> bytes:
             pairs = [*pairs[:place], (draw(NAMES), draw(VALUES)), *pairs[place:]]
         elif pairs:
             name, value = pairs[place - 1]
-            pairs = [*pairs[: place - 1], (name, draw(st.just(f"{value}!") | st.just(str(value)[:-1]) | VALUES)), *pairs[place:]][:34]
+            pairs = [
+                *pairs[: place - 1],
+                (name, draw(st.just(f"{value}!") | st.just(str(value)[:-1]) | VALUES)),
+                *pairs[place:],
+            ][:34]
     blank = draw(st.sampled_from([b"", b" "]))
     head = b'{"code":%d,%b"extFields":%b%b,"flag":0,"language":"JAVA","opaque":7,"version":409}' % (
         code, blank, blank, written(pairs, draw(st.booleans())),

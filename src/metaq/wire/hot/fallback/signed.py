@@ -93,7 +93,7 @@ def _json_pairs(head: bytes) -> _Pairs | None:
         "".join([text for pair in pairs for text in pair]).encode()
     except (UnicodeError, ValueError, RecursionError):
         return None
-    return pairs  # type: ignore[no-any-return]  made by the hook
+    return pairs  # type: ignore[no-any-return]  # made by the hook
 
 
 def _binary_pairs(head: bytes) -> _Pairs | None:
