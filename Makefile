@@ -71,7 +71,7 @@ test-all: $(VENV)/has-test  ## every test, also the ones that take long or insta
 	METAQ_FRESH_CLONE=test $(PYTEST) $(BESIDE) $(ARGS)
 
 test-plain: $(VENV)/has-test  ## the tests of formats and store with the pure-Python fallback of the compiled extension
-	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/servers/remoting/test_transaction_fast_path.py tests/servers/remoting/test_delay_fast_path.py) tests/system/test_first_whole.py $(ARGS)
+	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/servers/remoting/test_signed.py tests/servers/remoting/test_transaction_fast_path.py tests/servers/remoting/test_delay_fast_path.py) tests/system/test_first_whole.py $(ARGS)
 
 test-sanitized: $(VENV)/has-test  ## the compiled modules under ASAN and UBSAN: fuzzers, their own tests, paths, crashes; needs gcc, ARGS="--rounds 9999" more
 	$(RUN) -m tests.sanitized $(ARGS)

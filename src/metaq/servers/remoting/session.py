@@ -32,7 +32,7 @@ from metaq.servers.pieces import ColdPieces, ColdReads, Pieces
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import Call
 from metaq.servers.remoting.notices import notification_of
-from metaq.servers.remoting.signed import ConnectionCallers, Signers
+from metaq.servers.remoting.signed import Signers, callers_of
 from metaq.servers.remoting.waits import charge_account, judge_rows, refuse_rows
 from metaq.store.reads.long_body import LONG_BYTES, ColdBody, LongBody
 from metaq.store.reads.pull import ReadResult, ReadStatus
@@ -88,9 +88,7 @@ class Workspace:
         signers: with access control: whose signed requests the fast paths take; None: signed ones take the slow path.
     """
 
-    def __init__(
-        self, broker: Broker, held_acks: HeldAcks, cold_reads: ColdReads, signers: Signers | None = None
-    ) -> None:
+    def __init__(self, broker: Broker, held_acks: HeldAcks, cold_reads: ColdReads, signers: Signers | None) -> None:
         self.broker, self.appender, self.signers = broker, broker.appender, signers
         self.held_acks, self.cold_reads = held_acks, cold_reads
         self.table = hot.FrameTable(broker.options.frame_bytes_max, ROWS_MAX, signers is not None)
@@ -133,13 +131,10 @@ class BrokerSession(RemotingSession):
         self._waiting_pulls = Kept(peer.keep)
         """Memory of pulls that wait for their turn or for the disk."""
         self._singles = 0  # single plain requests in a row
-        signers = workspace.signers
-        self._callers = None if signers is None else ConnectionCallers(signers, self.caller)
-        """With access control: who has sent the rows of a read event."""
+        self._callers = callers_of(workspace.signers, self.caller)
         self._sender = self.caller
-        """Caller of the rows that a fast path handles now. With access control, the last one that was proven."""
-        self.gates = workspace.broker.gates.of(self.caller)
-        """Of that caller."""
+        """Caller of the rows that a fast path handles now; with access control, the last one that was proven."""
+        self.gates = workspace.broker.gates.of(self._sender)
 
     def data_received(self, data: memoryview) -> int:
         """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError after answering what came before."""
@@ -189,8 +184,9 @@ class BrokerSession(RemotingSession):
     def _join(self) -> None:
         """Have a sweep read this connection, since it sends one by one."""
         self._singles, sweep = 0, self._workspace.sweep
-        proof = () if self._callers is None else self._callers.proof
-        if sweep is not None and proof is not None and not self.metering.limited:  # it does not look at quotas
+        if sweep is None or self.metering.limited:  # it does not look at quotas
+            return
+        if (proof := () if self._callers is None else self._callers.proof) is not None:
             self.peer.join(sweep, (self.gates.table, self.born_host, *proof))
 
     # -- metaq.broker.channel.Channel
@@ -230,24 +226,23 @@ class BrokerSession(RemotingSession):
         """Handle the table's rows in their order. Return how many were handled."""
         if self.handling.identify is None:
             return self._serve_run(0, rows)
-        row, callers, table = 0, self._callers, self._workspace.table
-        while row < rows:
-            stop, caller = (row, None) if callers is None else callers.run(table, row, rows)
-            if caller is None:
-                if self.peer.congested or self.slices.waits or not self.slices.may_go_on():
+        row, space, callers = 0, self._workspace, self._callers
+        while row < rows and not self.slices.waits:
+            stop, caller = callers.run(space.table, row, rows) if callers is not None else (row, None)
+            if callers is None or caller is None:
+                if self.peer.congested or not self.slices.may_go_on():
                     break
                 self._singles = 0
                 self._one(row)
                 row += 1
                 continue
             if caller is not self._sender:
-                self._sender, self.gates = caller, self._workspace.broker.gates.of(caller)
+                self._sender, self.gates = caller, space.broker.gates.of(caller)
                 if not charge_account(self.metering, caller, table, row, self._answer_failure):
                     row += 1
                     continue
             row = self._serve_run(row, stop)
-            # One of them may have changed the rules: those behind it are judged by the new ones.
-            if row < stop and (self.slices.waits or not (callers is not None and callers.changed)):
+            if row < stop and not callers.changed:  # else those behind are judged by the new rules
                 break
         return row
 

@@ -69,6 +69,11 @@ class Signers:
             return None
 
 
+def callers_of(signers: Signers | None, caller: Caller) -> ConnectionCallers | None:
+    """Return the callers of a new connection; None without access control. Arguments as of `ConnectionCallers`."""
+    return None if signers is None else ConnectionCallers(signers, caller)
+
+
 class ConnectionCallers:
     """The callers of one connection's requests on the fast paths.
 

@@ -63,6 +63,7 @@ cdef extern from "_native_c.h" nogil:
 cdef extern from "_sha1_c.h" nogil:
     enum:
         SHA1_TEXT
+        SHA1_END_MAX
     ctypedef struct Sha1:
         pass
     ctypedef struct HmacKey:
@@ -71,7 +72,7 @@ cdef extern from "_sha1_c.h" nogil:
     void sha1_add(Sha1 *s, const uint8_t *p, size_t n)
     void hmac_key(HmacKey *key, const uint8_t *secret, size_t n)
     void hmac_begin(Sha1 *s, const HmacKey *key)
-    bint hmac_is(Sha1 *s, const HmacKey *key, const uint8_t *text)
+    bint hmac_is(Sha1 *s, const HmacKey *key, uint8_t *all, size_t n, const uint8_t *text)
 
 crc_init()
 sha1_choose(True)

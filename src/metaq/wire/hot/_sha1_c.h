@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-enum { SHA1_BLOCK = 64, SHA1_BYTES = 20, SHA1_TEXT = 28 /* of a digest in base64 */ };
+enum { SHA1_BLOCK = 64, SHA1_BYTES = 20, SHA1_TEXT = 28 /* of a digest in base64 */, SHA1_END_MAX = 72 };
 
 typedef struct {
     uint32_t h[5];
@@ -135,6 +135,13 @@ static inline void sha1_add(Sha1 *s, const uint8_t *p, size_t n)
         memcpy(s->rest, p + n / SHA1_BLOCK * SHA1_BLOCK, n % SHA1_BLOCK);
 }
 
+static inline void sha1_put(const Sha1State *state, uint8_t *out)
+{
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 4; k++)
+            out[4 * i + k] = (uint8_t)(state->h[i] >> (24 - 8 * k));
+}
+
 static void sha1_end(Sha1 *s, uint8_t out[SHA1_BYTES])
 {
     static const uint8_t padding[SHA1_BLOCK] = {0x80};
@@ -145,9 +152,7 @@ static void sha1_end(Sha1 *s, uint8_t out[SHA1_BYTES])
     size_t held = s->bytes % SHA1_BLOCK;
     sha1_add(s, padding, held < 56 ? 56 - held : 120 - held);
     sha1_add(s, bits, 8);
-    for (int i = 0; i < 5; i++)
-        for (int k = 0; k < 4; k++)
-            out[4 * i + k] = (uint8_t)(s->state.h[i] >> (24 - 8 * k));
+    sha1_put(&s->state, out);
 }
 
 static const Sha1State SHA1_START = {{0x67452301u, 0xEFCDAB89u, 0x98BADCFEu, 0x10325476u, 0xC3D2E1F0u}};
@@ -175,15 +180,18 @@ static void hmac_key(HmacKey *key, const uint8_t *secret, size_t n)
 
 static inline void hmac_begin(Sha1 *s, const HmacKey *key) { sha1_begin(s, &key->inner, SHA1_BLOCK); }
 
-/* Writes the signature in base64, SHA1_TEXT bytes. */
-static inline void hmac_text(Sha1 *s, const HmacKey *key, uint8_t *text)
+/* Writes the signature in base64, SHA1_TEXT bytes, of what the inner hash has become. */
+static inline void hmac_text_of(const Sha1State *inner, const HmacKey *key, uint8_t *text)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint8_t digest[SHA1_BYTES + 1];
-    sha1_end(s, digest);
-    sha1_begin(s, &key->outer, SHA1_BLOCK);
-    sha1_add(s, digest, SHA1_BYTES);
-    sha1_end(s, digest);
+    uint8_t block[SHA1_BLOCK] = {0}, digest[SHA1_BYTES + 1];
+    Sha1State outer = key->outer;
+    sha1_put(inner, block);
+    block[SHA1_BYTES] = 0x80;
+    block[SHA1_BLOCK - 2] = (SHA1_BLOCK + SHA1_BYTES) * 8 >> 8;
+    block[SHA1_BLOCK - 1] = (SHA1_BLOCK + SHA1_BYTES) * 8 & 255;
+    sha1_blocks(&outer, block, 1);
+    sha1_put(&outer, digest);
     digest[SHA1_BYTES] = 0;
     for (int i = 0; i < 7; i++) {
         uint32_t three = (uint32_t)digest[3 * i] << 16 | (uint32_t)digest[3 * i + 1] << 8 | digest[3 * i + 2];
@@ -193,11 +201,32 @@ static inline void hmac_text(Sha1 *s, const HmacKey *key, uint8_t *text)
     text[SHA1_TEXT - 1] = '=';
 }
 
-/* Whether `text`, SHA1_TEXT bytes, is the signature. Takes the same time whatever differs. */
-static inline int hmac_is(Sha1 *s, const HmacKey *key, const uint8_t *text)
+/* The same of all that was added. */
+static inline void hmac_text(Sha1 *s, const HmacKey *key, uint8_t *text)
+{
+    uint8_t digest[SHA1_BYTES];
+    sha1_end(s, digest);
+    hmac_text_of(&s->state, key, text);
+}
+
+/* Whether `text`, SHA1_TEXT bytes, is the signature; `all`: of these bytes, behind which SHA1_END_MAX are free and written, else of what
+   was added. Takes the same time whatever differs. */
+static inline int hmac_is(Sha1 *s, const HmacKey *key, uint8_t *all, size_t n, const uint8_t *text)
 {
     uint8_t right[SHA1_TEXT], wrong = 0;
-    hmac_text(s, key, right);
+    if (all) {
+        size_t blocks = (n + 9 + SHA1_BLOCK - 1) / SHA1_BLOCK;
+        uint64_t bits = (n + SHA1_BLOCK) * 8;
+        all[n] = 0x80;
+        memset(all + n + 1, 0, blocks * SHA1_BLOCK - n - 1);
+        for (int i = 0; i < 8; i++)
+            all[blocks * SHA1_BLOCK - 1 - (size_t)i] = (uint8_t)(bits >> 8 * i);
+        s->state = key->inner;
+        sha1_blocks(&s->state, all, blocks);
+        hmac_text_of(&s->state, key, right);
+    } else {
+        hmac_text(s, key, right);
+    }
     for (int i = 0; i < SHA1_TEXT; i++)
         wrong |= right[i] ^ text[i];
     return !wrong;

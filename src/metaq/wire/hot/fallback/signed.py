@@ -87,7 +87,7 @@ def _signed_ext(table: FrameTable, row: int) -> dict[str, str] | None:
 
 def _json_pairs(head: bytes) -> _Pairs | None:
     try:
-        pairs = json.loads(json_ext(head).decode(), object_pairs_hook=list)
+        pairs: list[tuple[str, Any]] = json.loads(json_ext(head).decode(), object_pairs_hook=list)
         if any(not name or not isinstance(value, str) for name, value in pairs):
             return None
         "".join([text for pair in pairs for text in pair]).encode()

@@ -96,16 +96,20 @@ cdef bint is_signed(FrameTable table, Row *row, Signed *s, const HmacKey *key, i
     """Whether the signature is right if the fields of these parts do not count."""
     cdef Sha1 sha
     cdef SignedField *field
-    cdef uint8_t gathered[GATHERED_BYTES]
+    cdef uint8_t gathered[GATHERED_BYTES + SHA1_END_MAX]
     cdef int place, used = 0
-    # So that a short value is copied without a loop, whatever its length.
+    cdef Py_ssize_t body_size = row.stop - row.body
+    cdef bint begun = False
+    # Where a short value may be copied without a loop, whatever its length.
     cdef const uint8_t *last = table.source.data + table.source.size - 16
-    hmac_begin(&sha, key)
     for place in range(s.count):
         field = &s.fields[place]
         if field.part & left_out:
             continue
         if used + max(field.size, 16) > GATHERED_BYTES:
+            if not begun:
+                hmac_begin(&sha, key)
+            begun = True
             sha1_add(&sha, gathered, used)
             used = 0
             if field.size > GATHERED_BYTES - 16:
@@ -116,9 +120,14 @@ cdef bint is_signed(FrameTable table, Row *row, Signed *s, const HmacKey *key, i
         else:
             memcpy(gathered + used, field.value, field.size)
         used += field.size
+    if not begun and used + body_size <= GATHERED_BYTES:
+        memcpy(gathered + used, table.source.data + row.body, body_size)
+        return hmac_is(&sha, key, gathered, used + body_size, s.signature)
+    if not begun:
+        hmac_begin(&sha, key)
     sha1_add(&sha, gathered, used)
-    sha1_add(&sha, table.source.data + row.body, row.stop - row.body)
-    return hmac_is(&sha, key, s.signature)
+    sha1_add(&sha, table.source.data + row.body, body_size)
+    return hmac_is(&sha, key, NULL, 0, s.signature)
 
 
 cdef Py_ssize_t signed_until(FrameTable table, Py_ssize_t row, Py_ssize_t end, SignKey key) noexcept:
