@@ -29,6 +29,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "broker/",
         "servers/",
         "app/acl_files.py",
+        "app/auditing.py",
         "app/broker.py",
         "app/registration.py",
         "app/role/",
@@ -41,6 +42,8 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
     NamesrvOptions: (
         "namesrv/",
         "servers/remoting/namesrv.py",
+        "broker/quota/service.py",
+        "app/auditing.py",
         "app/namesrv.py",
         "app/configuration.py",
         "app/runtime.py",
