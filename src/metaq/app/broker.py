@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import metaq
+from metaq.app.audit_topic import AuditTopic
 from metaq.app.auditing import RunningAudit, open_audit
 from metaq.app.configuration import EVERYWHERE, METAQ1, listen_limits
 from metaq.app.files import broker_files
@@ -111,6 +112,7 @@ class Tasks(NamedTuple):
     acl: AclWatch | None
     """Watches the files of accounts."""
     audit: RunningAudit | None
+    audit_topic: AuditTopic | None
 
 
 class Front(NamedTuple):
@@ -166,8 +168,7 @@ class RunningBroker:
         # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         servers = (server.tick for server in self._serving.started())
-        audit = (self._tasks.audit.audit.tick,) if self._tasks.audit is not None else ()
-        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, *audit
+        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, self._tick_audit
         for tick in ticks:
             try:
                 tick()
@@ -177,6 +178,12 @@ class RunningBroker:
                 # One service's fault, or a full disk, must not stop the timers of the others.
                 self._faults.error(type(error).__name__, "a timer of the broker failed", error=error)
         self._faults.tick()
+
+    def _tick_audit(self) -> None:
+        if (running := self._tasks.audit) is not None:
+            running.audit.tick()
+        if self._tasks.audit_topic is not None:
+            self._tasks.audit_topic.tick(self._broker)
 
     def _tick_store(self) -> None:
         self._broker.store.keeper.tick(self._steady.now_ms())
@@ -364,7 +371,9 @@ def _compose(
             metaq1=metaq1,
         )
         role = RunningRole(broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials)
-        audit = open_audit(options, environment.name, store.folder.root, clock, disk)
+        topic = AuditTopic(options.audit_log_topic) if options.audit_log_topic else None
+        also = topic.put if topic is not None else None
+        audit = open_audit(options, environment.name, store.folder.root, clock, disk, also)
         services = BrokerServices(
             broker,
             call_soon,
@@ -373,7 +382,7 @@ def _compose(
             control,
             audit.audit if audit is not None else None,
         )
-        tasks = Tasks(delivery, front.registrations, peers, role, acl, audit)
+        tasks = Tasks(delivery, front.registrations, peers, role, acl, audit, topic)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()
