@@ -30,6 +30,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "broker/",
         "servers/",
         "app/acl_files.py",
+        "app/auditing.py",
         "app/addressing/",
         "app/broker.py",
         "app/registration.py",
@@ -44,6 +45,8 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
     NamesrvOptions: (
         "namesrv/",
         "servers/remoting/namesrv.py",
+        "broker/quota/service.py",
+        "app/auditing.py",
         "app/acl_files.py",
         "app/namesrv.py",
         "app/configuration.py",

@@ -376,6 +376,9 @@ class BrokerOptions(OptionTable):
     audit_log_files: int = option(
         8, "Files that are kept beside the one that is written, of each of the two logs.", low=0, high=1000
     )
+    audit_log_topic: str | None = option(
+        None, "Topic of this broker that gets each of these lines, too; by default none."
+    )
     quota_per_client: str = option(
         "",
         "Limits of each client by its id, such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md); `metaq quota` sets "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import socket
 
+import metaq
 from metaq.admin import Admin
 from metaq.model.acl.secret import Credentials, Secret
 from metaq.model.audit import AuditRecord
@@ -77,3 +78,13 @@ def test_without_the_log_there_are_no_files(tmp_path: pathlib.Path) -> None:
     with EmbeddedBroker(tmp_path / "store", options=options) as server, Admin(server.namesrv) as admin:
         admin.create_topic("orders")
     assert not (server.data / "audit").exists()
+
+
+def test_lines_go_to_a_topic_too(tmp_path: pathlib.Path) -> None:
+    options = {"auditLogTopic": "audit-trail"}
+    with EmbeddedBroker(tmp_path / "store", options=options) as server, Admin(server.namesrv) as admin:
+        admin.create_topic("orders")
+        with metaq.Reader(server.namesrv, "audit-trail", start="earliest") as reader:
+            message = next(iter(reader))
+    record = audit_record_of(message.body)
+    assert (record.request, record.topic, record.outcome) == ("UPDATE_AND_CREATE_TOPIC", "orders", "done")

@@ -11,6 +11,7 @@ from metaq.clock import FakeClock
 from metaq.errors import Reason
 from metaq.model.audit import HIDDEN, VALUE_CHARS_MAX, VALUES_MAX, AuditRecord, shown_values
 from metaq.wire.audit import audit_line, audit_record_of
+from tests.support import ROOT
 
 GOLDEN = (
     b'{"time":"2023-11-14T22:13:20.000Z","server":"broker-a","outcome":"refused","protocol":"remoting",'
@@ -55,6 +56,8 @@ def test_a_line_has_the_form_that_is_documented() -> None:
     (record,) = lines.refused
     assert audit_line(record) == GOLDEN
     assert audit_record_of(GOLDEN) == record
+    page = (ROOT / "docs" / "formats" / "audit-log.md").read_bytes()
+    assert GOLDEN in page
 
 
 @pytest.mark.parametrize(

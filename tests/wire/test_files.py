@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from metaq.errors import BadRequest
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
+from metaq.model.quota import CAMEL, VALUE_MAX, QuotaKind, QuotaLimits
 from metaq.wire import bodies, fastjson, files
 
 names = st.text(min_size=1, max_size=20)
@@ -35,6 +36,31 @@ def test_files_put_together_of_entries_are_the_files_that_are_written_whole(coun
 def test_the_kv_configuration_reads_back(table):
     """Texts by namespace and key."""
     assert files.KV_CONFIG.parse(text_of(files.KV_CONFIG, table, DataVersion())) == (DataVersion(), table)
+
+
+limits = st.builds(QuotaLimits, **{name: st.none() | st.integers(0, VALUE_MAX) for name in CAMEL})
+subjects = st.tuples(st.sampled_from(QuotaKind), names.filter(str.isprintable))
+
+
+@given(st.dictionaries(subjects, limits, max_size=5))
+def test_quotas_read_back(table):
+    """Limits by kind and name; 0 and none are kept apart."""
+    assert files.QUOTAS.parse(text_of(files.QUOTAS, table, DataVersion())) == (DataVersion(), table)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"quotas":{"topic":{"a":{}}}}',
+        '{"quotas":{"client":{"":{}}}}',
+        '{"quotas":{"client":{"a":{"topics":9007199254740993}}}}',
+    ],
+)
+def test_a_broken_file_of_quotas_is_refused(text):
+    """Whoever is limited must not be let loose by a file that cannot be read."""
+    with pytest.raises(BadRequest):
+        files.QUOTAS.parse(text)
 
 
 @given(st.dictionaries(names, st.integers(0, 2**62), max_size=5))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from metaq.broker.audit import Audit
 from metaq.clock import Clock
@@ -13,7 +14,7 @@ from metaq.store.audit_file import AuditFile
 from metaq.store.disk import Disk
 from metaq.wire.audit import audit_line
 
-FOLDER = "audit"
+FOLDER: Final = "audit"
 
 
 class RunningAudit(NamedTuple):
@@ -24,11 +25,19 @@ class RunningAudit(NamedTuple):
 
 
 def open_audit(
-    options: BrokerOptions | NamesrvOptions, server: str, beside: Path, clock: Clock, disk: Disk | None = None
+    options: BrokerOptions | NamesrvOptions,
+    server: str,
+    beside: Path,
+    clock: Clock,
+    disk: Disk | None = None,
+    also: Callable[[bytes], None] | None = None,
 ) -> RunningAudit | None:
     """Make the audit log of a server; None: it is to have none. Nothing is on the disk before the first line.
 
-    Args: server: its name in the records. beside: folder in which the log's own is, unless the options name one.
+    Args:
+        server: its name in the records.
+        beside: folder in which the log's own is, unless the options name one.
+        also: gets each line, too.
     """
     if not options.audit_log_enable:
         return None
@@ -38,7 +47,10 @@ def open_audit(
         return audit_line(audit.dropped(count))
 
     def put(record: AuditRecord, *, refused: bool) -> bool:
-        return file.put(audit_line(record), refused=refused)
+        line = audit_line(record)
+        if also is not None:
+            also(line)
+        return file.put(line, refused=refused)
 
     file = AuditFile(folder, options.audit_log_file_size, options.audit_log_files, left_out, disk)
     audit = Audit(clock, server, put)

@@ -14,6 +14,7 @@ import metaq
 from metaq.app.addressing.address_server import address_server, fetch, follow
 from metaq.app.addressing.reachability import Reachability
 from metaq.app.addressing.told import advertised_host, advertised_to_clients, check_addresses, told_to_clients
+from metaq.app.audit_topic import AuditTopic
 from metaq.app.auditing import RunningAudit, open_audit
 from metaq.app.configuration import METAQ1, TLS, listen_limits
 from metaq.app.files import broker_files
@@ -123,6 +124,7 @@ class Tasks(NamedTuple):
     tls: RunningTls | None
     """Watches the files of TLS."""
     audit: RunningAudit | None
+    audit_topic: AuditTopic | None
 
 
 class Front(NamedTuple):
@@ -180,8 +182,7 @@ class RunningBroker:
         # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         servers = (server.tick for server in self._serving.started())
-        audit = (self._tasks.audit.audit.tick,) if self._tasks.audit is not None else ()
-        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, *audit
+        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, self._tick_audit
         for tick in ticks:
             try:
                 tick()
@@ -191,6 +192,12 @@ class RunningBroker:
                 # One service's fault, or a full disk, must not stop the timers of the others.
                 self._faults.error(type(error).__name__, "a timer of the broker failed", error=error)
         self._faults.tick()
+
+    def _tick_audit(self) -> None:
+        if (running := self._tasks.audit) is not None:
+            running.audit.tick()
+        if self._tasks.audit_topic is not None:
+            self._tasks.audit_topic.tick(self._broker)
 
     def _tick_store(self) -> None:
         self._broker.store.keeper.tick(self._steady.now_ms())
@@ -447,12 +454,14 @@ def _compose(
             tls.client if tls is not None else None, tls.ha_client if tls is not None else None,
         )  # fmt: skip
         role.also_known_as = advertised_to_clients(options).addresses
-        audit = open_audit(options, environment.name, store.folder.root, clock, disk)
+        topic = AuditTopic(options.audit_log_topic) if options.audit_log_topic else None
+        also = topic.put if topic is not None else None
+        audit = open_audit(options, environment.name, store.folder.root, clock, disk, also)
         services = BrokerServices(
             broker, call_soon, front.name_servers.when_announced, host, control,
             audit.audit if audit is not None else None,
         )  # fmt: skip
-        tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit)
+        tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit, topic)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()

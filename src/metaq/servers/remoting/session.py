@@ -238,7 +238,7 @@ class BrokerSession(RemotingSession):
                 continue
             if caller is not self._sender:
                 self._sender, self.gates = caller, space.broker.gates.of(caller)
-                if not charge_account(self.metering, caller, table, row, self._answer_failure):
+                if not charge_account(self.metering, caller, space.table, row, self._answer_failure):
                     row += 1
                     continue
             row = self._serve_run(row, stop)
