@@ -15,6 +15,7 @@ from metaq.app.namesrv import start_namesrv
 from metaq.client.conversation.driver import ask
 from metaq.client.conversation.routes import GetCluster
 from metaq.client.shared import core as cores
+from metaq.client.shared import sources
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError, ConnectionFailed
 from metaq.net.page import PAGE_BYTES_MAX, fetch_text
@@ -44,7 +45,7 @@ def run(body):
 
 def test_name_servers_are_exchanged_under_running_clients_without_one_failed_send(tmp_path, monkeypatch):
     """The page names another name server; broker and clients go there, and the first one stops, while producers send on."""
-    monkeypatch.setattr(cores, "ADDRESS_SERVER_SECONDS", 0.05)
+    monkeypatch.setattr(sources, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(address_server, "POLL_SECONDS", 0.02)
 
     async def body() -> None:

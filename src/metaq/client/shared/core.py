@@ -24,6 +24,7 @@ from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers
 from metaq.client.conversation.notices import not_supported, notice_of, unreadable
 from metaq.client.shared import loop as loops
+from metaq.client.shared import sources
 from metaq.client.shared.direct_links import DirectLinks
 from metaq.client.shared.ids import IdPrefixes
 from metaq.client.shared.names import Namespace
@@ -38,7 +39,6 @@ from metaq.client.shared.options import DEFAULT_INSTANCE, ClientOptions
 from metaq.client.shared.requests import Requests
 from metaq.client.shared.roles import Checker, Member
 from metaq.client.shared.routes import KnownRoutes
-from metaq.client.shared.sources import address_server_of, checked_addresses, fetch_name_servers, look_again
 from metaq.client.shared.transport import CONNECT_SECONDS, Transport
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
@@ -56,8 +56,6 @@ MEET_SECONDS = 1.0
 """Pause between two tries to find the brokers that may send transaction checks, s."""
 MEET_AGAIN_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses of reconnects to such a broker, s; afterwards the regular heartbeats reconnect."""
-ADDRESS_SERVER_SECONDS = 120.0
-"""Between two looks at the address server's page, s, as in RocketMQ."""
 
 
 class ClientCore:
@@ -66,8 +64,7 @@ class ClientCore:
     namespace = Namespace()
     """The holder's namespace."""
 
-    address_server: str | None = None
-    """URL of the page that the name servers' addresses come from; None: they do not change."""
+    address_server: str | None = None  # URL of the page that the name servers' addresses come from, if they do
 
     def __init__(
         self, addresses: tuple[str, ...], options: ClientOptions, clock: Clock = SYSTEM, taken: Collection[str] = ()
@@ -128,13 +125,11 @@ class ClientCore:
                     task.cancel()
                 self._paces[work] = seconds, self.every(seconds, work)
         if self.address_server is not None and self._poll_addresses not in self._paces:
-            task = self.every(ADDRESS_SERVER_SECONDS, self._poll_addresses)
-            self._paces[self._poll_addresses] = ADDRESS_SERVER_SECONDS, task
+            seconds = sources.POLL_SECONDS
+            self._paces[self._poll_addresses] = seconds, self.every(seconds, self._poll_addresses)
 
     async def _poll_addresses(self) -> None:
-        """Look where the name servers are now. While the page cannot be had, or is none, the known ones stay."""
-        assert self.address_server is not None, "polled where there is one"
-        await look_again(self.address_server, self.name_servers, self._limited_log)
+        await sources.look_again(self.address_server or "", self.name_servers, self._limited_log)
 
     async def close(self) -> None:
         """End the periodic work and drop all connections."""
@@ -554,12 +549,11 @@ _lock = threading.Lock()
 def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) -> ClientCore:
     """Any thread: the core of these name servers and this client id; pair with `release`.
 
-    `namesrv` None reads NAMESRV_ADDR, and then asks the address server if there is one. Raises ConfigError: nothing is given,
-    an address is malformed, or clients of this instance name sign as another account or connect otherwise;
-    ConnectionFailed: the address server does not answer.
+    `namesrv` None: see `sources`. Raises ConfigError: nothing is given, an address is malformed, or clients of this instance
+    name sign as another account or connect otherwise; ConnectionFailed: the address server does not answer.
     """
-    url = address_server_of(namesrv, options)
-    source = (url,) if url is not None else checked_addresses(namesrv)
+    url = sources.address_server_of(namesrv, options)
+    source = (url,) if url is not None else sources.checked_addresses(namesrv)
     addresses: tuple[str, ...] | None = None
     while True:
         with _lock:
@@ -571,7 +565,7 @@ def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) 
                 core.thread.post(core.set_pace)
                 return NamespacedCore(core, options.namespace) if options.namespace else core
         # Without the lock, for which other threads wait.
-        addresses = source if url is None else fetch_name_servers(url)
+        addresses = source if url is None else sources.fetch_name_servers(url)
 
 
 def _core_of(

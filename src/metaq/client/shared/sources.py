@@ -17,6 +17,8 @@ log = logging.getLogger("metaq.client")
 
 NAMESRV_ENVIRONMENT: Final = "NAMESRV_ADDR"
 ADDRESS_SERVER_ENVIRONMENT: Final = "METAQ_ADDRESS_SERVER"
+POLL_SECONDS = 120.0
+"""Between two looks at the page, s, as in RocketMQ."""
 TIMEOUT: Final = 3.0
 """Longest wait for the page, s."""
 
