@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from metaq.admin import acl, branches, brokers, groups, order, quota, replicas, scrubbing, topics, traces, transactions
 from metaq.client.conversation.accounts import SetAccount
-from metaq.client.shared import core as cores
+from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import LATEST, checked, start_of
 from metaq.client.shared.options import client_options

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from metaq.client.shared import core as cores
+from metaq.client.shared import cores
 from metaq.client.shared.access import ENVIRONMENT, Access
 from metaq.client.shared.options import client_options
 from metaq.errors import ConfigError

@@ -13,7 +13,7 @@ import pytest
 
 import metaq
 from metaq import Consumer, Producer, Reader, aio
-from metaq.client.shared import core as cores
+from metaq.client.shared import cores
 from metaq.client.shared.options import ClientOptions, client_options
 from metaq.errors import ConfigError
 from metaq.wire import bodies, headers

@@ -19,7 +19,7 @@ import metaq
 from metaq import Message, aio
 from metaq.admin import Admin
 from metaq.client.consumer.received.replying import Replying
-from metaq.client.shared import core as cores
+from metaq.client.shared import cores
 from metaq.client.shared.names import Namespace
 from metaq.client.shared.requests import AwaitedReply, Requests
 from metaq.clock import SYSTEM

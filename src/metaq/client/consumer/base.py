@@ -37,7 +37,8 @@ from metaq.client.consumer.received.observed import Deliveries, ObservedMessage
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import DeliveryObserver, ObservedArguments
 from metaq.client.observing.tracing import Tracer
-from metaq.client.shared import core as cores
+from metaq.client.shared import cores
+from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import LATEST, milliseconds
 from metaq.client.shared.options import check_flag, checked_seconds
 from metaq.client.shared.pending import PendingCalls
@@ -196,7 +197,7 @@ class ConsumerBase(Closable, Generic[Received_co]):
         if given.patterns:
             seconds = self._options.poll_name_server_interval
             self._member.discover(given.patterns, topics_max=TOPICS_MAX, seconds=seconds)
-        self._core.claim(self._member, self._options)
+        cores.claim(self._core, self._member, self._options)
         warn_of_differences(self._core, self._member)
         # Only after the claim: if it fails, nothing may run.
         self._core.thread.post(self._begin)
@@ -356,7 +357,7 @@ class ConsumerBase(Closable, Generic[Received_co]):
         return f"<{type(self).__name__} of group {self.group}, topics {', '.join((*self.topics, *self.patterns))}: {state}>"
 
 
-def warn_of_differences(core: cores.ClientCore, member: Member) -> None:
+def warn_of_differences(core: ClientCore, member: Member) -> None:
     """Warn if another member of the group in this process subscribes to something else."""
     mine = _expressions(member)
     for fellow in cores.fellow_members(core, member):

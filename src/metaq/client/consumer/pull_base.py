@@ -42,7 +42,7 @@ from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullStatus
 from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.conversation.sending.sending import GiveBack
 from metaq.client.observing.observing import ObservedArguments
-from metaq.client.shared import core as cores
+from metaq.client.shared import cores
 from metaq.client.shared.names import LATEST, milliseconds
 from metaq.client.shared.options import check_whole, checked_seconds
 from metaq.client.shared.pending import PendingCalls
@@ -178,7 +178,7 @@ class PullConsumerBase(Closable, Generic[Received_co]):
         self._polling = Polling(self._core, self._member, self._poll_queue)
         self._member.on_moved, self._member.newest = self._polling.moved, self._polling.newest
         self._member.denied = self._polling.refuse
-        self._core.claim(self._member, self._options)
+        cores.claim(self._core, self._member, self._options)
         warn_of_differences(self._core, self._member)
         self._core.thread.post(self._member.start)
         if given.patterns:

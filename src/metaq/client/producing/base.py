@@ -18,7 +18,7 @@ from metaq.client.producing.atomic import Outlet
 from metaq.client.producing.courier import Courier
 from metaq.client.producing.direct import LARGE_BYTES, DirectSends
 from metaq.client.producing.requesting import Requesting
-from metaq.client.shared import core as cores
+from metaq.client.shared import cores
 from metaq.client.shared.callbacks import CallbackThreads
 from metaq.client.shared.futures import SendBatch, SendFuture
 from metaq.client.shared.messages import (

@@ -16,7 +16,7 @@ from metaq.client.consumer.membership.offset_store import BrokerOffsets
 from metaq.client.consumer.membership.rebalance import average
 from metaq.client.consumer.options import GroupOptions, GroupSeconds
 from metaq.client.consumer.received.message import ReceivedMessage
-from metaq.client.shared import core as cores
+from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.options import ClientOptions
 from metaq.clock import FakeClock
@@ -54,7 +54,7 @@ def impatient(cluster: FakeCluster, queue_messages_max: int = 1000, **seconds: f
     client = ClientOptions(instance_name="impatient")
     core, handover = cores.acquire(cluster.namesrv, client), Handover()
     member = GroupMember(core, GROUP, {"orders": "*"}, options, BrokerOffsets(core, GROUP), handover)
-    core.claim(member, client)
+    cores.claim(core, member, client)
     core.thread.post(member.start)
     try:
         yield Impatient(core, member, handover)
