@@ -19,7 +19,10 @@ from metaq.admin.doctor.port import Look
 from metaq.admin.doctor.server import examine_broker
 from metaq.app.broker import start_broker
 from metaq.clock import SYSTEM
+from metaq.model.acl.secret import Credentials, Secret
+from metaq.net.tls.settings import TlsSettings
 from metaq.options import BrokerOptions
+from metaq.testing import EmbeddedBroker
 from tests.broker.support import small_store
 from tests.support import PATIENCE
 
@@ -111,7 +114,7 @@ def serving(context: ssl.SSLContext) -> Iterator[str]:
 
 def look(context: ssl.SSLContext, *, tls: bool = True, ca: str | None = None) -> dict[str, Finding]:
     with serving(context) as address:
-        body = examine_broker(address, [], Look(SYSTEM, PATIENCE, tls, ca))
+        body = examine_broker(address, [], Look(SYSTEM, PATIENCE, TlsSettings(ca=ca or "") if tls else None, ca))
         return {finding.what: finding for finding in asyncio.run(asyncio.wait_for(body, PATIENCE))}
 
 
@@ -157,11 +160,31 @@ def test_file_of_authorities_that_cannot_be_read(authority, tmp_path):
     assert (found.state, "none.pem cannot be read" in found.text) == (WRONG, True)
 
 
+def test_broker_with_tls_and_accounts_is_examined_whole(authority, tmp_path):
+    """Behind a good certificate the rest is asked, too: version, clock, route; and what an account is missing."""
+    accounts = "accounts:\n- accessKey: somebody\n  secretKey: 12345678\n"
+    authority.server()
+    options = {
+        "tls.server.mode": "enforcing", "tls.server.certPath": tmp_path / "server.pem",
+        "tls.server.keyPath": tmp_path / "server.key", "tls.client.trustCertPath": authority.file,
+    }  # fmt: skip
+    with EmbeddedBroker(options=options, accounts=accounts) as broker:
+        look = Look(SYSTEM, PATIENCE, TlsSettings(ca=authority.file), authority.file)
+
+        def found(credentials: Credentials | None) -> dict[str, Finding]:
+            body = examine_broker(broker.broker, [], look, credentials)
+            return {finding.what: finding for finding in asyncio.run(asyncio.wait_for(body, PATIENCE))}
+
+        signed = found(Credentials("somebody", Secret("12345678")))
+        assert {signed[what].state for what in ("certificate", "access", "clock")} == {OK}, signed
+        assert found(None)["access"].state == WRONG
+
+
 def test_client_wants_tls_and_the_broker_has_none(tmp_path):
     async def body() -> list[Finding]:
         broker = await start_broker(BrokerOptions(broker_name="a", listen_port=0), small_store(tmp_path / "data"))
         try:
-            return await examine_broker(broker.address, [], Look(SYSTEM, PATIENCE, tls=True))
+            return await examine_broker(broker.address, [], Look(SYSTEM, PATIENCE, TlsSettings()))
         finally:
             await broker.close()
 

@@ -237,7 +237,8 @@ class RunningBroker:
 
     async def _look_whether_reached(self) -> None:
         """In the background: an address that does not answer takes its time, and stops nobody."""
-        options, transport = self._broker.options, Transport()
+        tls = self._tasks.tls.client if self._tasks.tls is not None else None
+        options, transport = self._broker.options, Transport(tls=tls)
         told, instance = told_to_clients(options, self.address), self._broker.environment.instance
         try:
             await Reachability(transport, instance, told, split_address(self.addresses["remoting"])[0]).look()

@@ -178,16 +178,21 @@ def examine_servers(
 ) -> list[Finding]:
     """Return what is found at a broker and at name servers, from here. Raises ConfigError: an address is none.
 
-    Args: broker: `host:port`. name_servers: `host:port`, `;`-separated. tls: the client wants TLS. ca: file of certificates.
+    Args: broker: `host:port`. name_servers: `host:port`, `;`-separated. tls: the client wants TLS; else what the environment
+    says. ca: file of certificates. The account is the environment's, too.
     """
     from metaq.admin.doctor.port import Look
     from metaq.admin.doctor.server import examine_broker, examine_name_servers
     from metaq.client.conversation.name_servers import parse_addresses
+    from metaq.client.shared.access import Access
+    from metaq.net.tls.settings import tls_settings
 
-    look, servers = Look(SYSTEM, timeout, tls, ca), parse_addresses(name_servers) if name_servers else ()
+    settings = tls_settings({"tls": True, "ca": ca} if tls else {})
+    look = Look(SYSTEM, timeout, settings, ca or (settings.ca if settings is not None else None) or None)
+    servers, credentials = parse_addresses(name_servers) if name_servers else (), Access().credentials()
     if broker is not None:
-        return asyncio.run(examine_broker(broker, servers, look))
-    return asyncio.run(examine_name_servers(servers, look))
+        return asyncio.run(examine_broker(broker, servers, look, credentials))
+    return asyncio.run(examine_name_servers(servers, look, credentials))
 
 
 def as_json(findings: list[Finding]) -> list[dict[str, Any]]:

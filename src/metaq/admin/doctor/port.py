@@ -12,6 +12,7 @@ from metaq.admin.doctor.finding import NOTICE, OK, WRONG, Finding
 from metaq.client.conversation.administration import Identify
 from metaq.clock import Clock
 from metaq.net import probe
+from metaq.net.tls.settings import TlsSettings
 from metaq.wire.command import encode
 
 CERTIFICATE_SECONDS: Final = 14 * 86_400
@@ -22,16 +23,17 @@ _EXPIRED, _NOT_YET, _WRONG_HOST = 10, 9, (62, 64)
 
 
 class Look(Struct, frozen=True):
-    """How to look: time-out of each step in seconds, and whether the client wants TLS."""
+    """How to look: time-out of each step in seconds, and the client's TLS, if it wants any."""
 
     clock: Clock
     timeout: float = 5.0
-    tls: bool = False
+    tls: TlsSettings | None = None
     ca: str | None = None
+    """Authorities by which a certificate is judged, also for a client that wants no TLS."""
 
 
 async def look_at_port(address: str, what: str, usual_port: int, look: Look) -> tuple[list[Finding], bool]:
-    """Return what is found, and whether the plain protocol of RocketMQ is spoken there.
+    """Return what is found, and whether RocketMQ's protocol is spoken there in the way that the client wants, plain or with TLS.
 
     Args:
         address: `host:port`. Raises ConfigError: it is none.
@@ -66,9 +68,11 @@ def _look(host: str, port: int, what: str, usual_port: int, look: Look) -> tuple
     findings.append(Finding("connection", OK, f"{host}:{port} takes connections"))
     protocol, plain = _protocol(host, port, what, usual_port, look)
     findings.append(protocol)
-    if look.tls or not plain:
-        findings += _certificate(host, port, look)
-    return findings, plain
+    if look.tls is None and plain:
+        return findings, True
+    certificate = _certificate(host, port, look)
+    usable = look.tls is not None and all(one.state != WRONG for one in (protocol, *certificate))
+    return [*findings, *certificate], usable
 
 
 def _protocol(host: str, port: int, what: str, usual_port: int, look: Look) -> tuple[Finding, bool]:
@@ -103,7 +107,7 @@ def _certificate(host: str, port: int, look: Look) -> list[Finding]:
         where = f"the file of certificates {look.ca} cannot be read" if look.ca else f"{host}:{port} cannot be reached"
         return [Finding("certificate", WRONG, f"{where}: {error.strerror or error}")]
     if seen.fault:
-        if not look.tls:
+        if look.tls is None:
             return []  # no TLS there, and none wanted
         text = f"no TLS at {host}:{port} ({seen.fault}): set tls.server.mode=permissive or enforcing there, or have the client go without"
         return [Finding("certificate", WRONG, text)]

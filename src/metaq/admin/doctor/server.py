@@ -18,9 +18,8 @@ from metaq.client.conversation.call import FAULTS, Call
 from metaq.client.conversation.driver import ask
 from metaq.client.conversation.routes import GetCluster
 from metaq.client.shared.transport import Transport
-from metaq.errors import BrokerError, ConfigError
+from metaq.errors import AccessDenied, BrokerError, ConfigError
 from metaq.model import ClusterInfo
-from metaq.model.acl.judgement import ACL_EXCEPTION
 from metaq.model.acl.secret import Credentials
 from metaq.net import probe
 from metaq.wire.codes import ResponseCode
@@ -56,10 +55,10 @@ async def examine_broker(
     address: str, name_servers: Sequence[str], look: Look, credentials: Credentials | None = None
 ) -> list[Finding]:
     """Return what is found at a broker's address. Raises ConfigError: that is no address."""
-    findings, plain = await look_at_port(address, "broker", BROKER_PORT, look)
-    if not plain:
+    findings, usable = await look_at_port(address, "broker", BROKER_PORT, look)
+    if not usable:
         return findings
-    transport = Transport(credentials=credentials)
+    transport = Transport(credentials=credentials, tls=look.tls.open() if look.tls is not None else None)
     try:
         asker = Asker(transport, look)
         found, settings = await _broker(asker, address, credentials)
@@ -103,7 +102,7 @@ def _refused(error: Exception, address: str, credentials: Credentials | None) ->
         return Finding(
             "protocol", WRONG, f"{address} is a name server, not a broker: use the broker's port, 10911 by default"
         )
-    if ACL_EXCEPTION in str(error) or error.code == ResponseCode.NO_PERMISSION:
+    if isinstance(error, AccessDenied) or error.code == ResponseCode.NO_PERMISSION:
         if credentials is None:
             text = (
                 "unsigned requests are refused: the client needs an account (accessKey and secretKey, as in tools.yml)"
@@ -232,13 +231,13 @@ async def examine_name_servers(
     """Return what is found at name servers, and at the brokers that they lead to. Raises ConfigError: one is no address."""
     findings: list[Finding] = []
     lists: dict[str, ClusterInfo] = {}
-    transport = Transport(credentials=credentials)
+    transport = Transport(credentials=credentials, tls=look.tls.open() if look.tls is not None else None)
     asker = Asker(transport, look)
     try:
         for server in name_servers:
-            found, plain = await look_at_port(server, "name server", NAME_SERVER_PORT, look)
+            found, usable = await look_at_port(server, "name server", NAME_SERVER_PORT, look)
             findings += found
-            if not plain:
+            if not usable:
                 continue
             before = look.clock.now_ms()
             with contextlib.suppress(*FAULTS):
