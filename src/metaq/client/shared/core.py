@@ -10,7 +10,6 @@ given. Two members of one consumer group in one process need two names, because 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import threading
@@ -59,7 +58,7 @@ NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
 
 
 class ClientCore:
-    """The shared core. Methods run on the background loop unless they say otherwise."""
+    """The shared core. Methods run on the background loop unless they say otherwise. `taken`: client ids of other cores."""
 
     namespace = Namespace()
     """The holder's namespace."""
@@ -67,19 +66,12 @@ class ClientCore:
     def __init__(
         self, addresses: tuple[str, ...], options: ClientOptions, clock: Clock = SYSTEM, taken: Collection[str] = ()
     ) -> None:
-        """`taken`: client ids of the process's other cores."""
         self.thread = loops.background()
         self.clock = clock
         self.pid = os.getpid()
         host = local_address()
-        # As in RocketMQ, DEFAULT becomes pid#time: otherwise all processes of a machine would be one client to the brokers.
         # The address only names the client: it need not be reachable.
-        instances = (f"{self.pid}#{ms}" for ms in itertools.count(clock.now_ms()))
-        instance = next(instances) if options.instance_name == DEFAULT_INSTANCE else None
-        # Of two accounts' cores, made within one millisecond: brokers know clients by their ids.
-        while instance is not None and options.client_id(host, instance) in taken:
-            instance = next(instances)
-        self.client_id = options.client_id(host, instance)
+        self.client_id = options.unused_client_id(host, self.pid, clock.now_ms(), taken)
         self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
         self.credentials = options.credentials
         self.transport = Transport(self._on_request, self._on_connected, self._on_lost, self.credentials)
@@ -558,8 +550,8 @@ def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) 
                     f"clients with instance_name={options.instance_name!r} sign as another account in this process, or not "
                     "at all, and brokers would take them and this one for one client: give it an instance_name of its own"
                 )
-            taken = {other.client_id for other in _cores.values()}
-            core = _cores[*identity, options.credentials] = ClientCore(addresses, options, clock, taken)
+            core = ClientCore(addresses, options, clock, {other.client_id for other in _cores.values()})
+            _cores[*identity, options.credentials] = core
         core.users[options] += 1
         # In the loop, which owns the periodic tasks.
         core.thread.post(core.set_pace)
