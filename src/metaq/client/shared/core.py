@@ -10,7 +10,6 @@ given. Two members of one consumer group in one process need two names, because 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 from collections import Counter
@@ -34,7 +33,7 @@ from metaq.client.shared.namespaces import (
     plain_outcome,
     wrapped_call,
 )
-from metaq.client.shared.options import DEFAULT_INSTANCE, ClientOptions
+from metaq.client.shared.options import ClientOptions
 from metaq.client.shared.requests import Requests
 from metaq.client.shared.roles import Checker, Member
 from metaq.client.shared.routes import KnownRoutes
@@ -58,7 +57,7 @@ MEET_AGAIN_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class ClientCore:
-    """The shared core. Methods run on the background loop unless they say otherwise."""
+    """The shared core. Methods run on the background loop unless they say otherwise. `taken`: client ids of other cores."""
 
     namespace = Namespace()
     """The holder's namespace."""
@@ -68,19 +67,12 @@ class ClientCore:
     def __init__(
         self, addresses: tuple[str, ...], options: ClientOptions, clock: Clock = SYSTEM, taken: Collection[str] = ()
     ) -> None:
-        """`taken`: client ids of the process's other cores."""
         self.thread = loops.background()
         self.clock = clock
         self.pid = os.getpid()
         host = local_address()
-        # As in RocketMQ, DEFAULT becomes pid#time: otherwise all processes of a machine would be one client to the brokers.
         # The address only names the client: it need not be reachable.
-        instances = (f"{self.pid}#{ms}" for ms in itertools.count(clock.now_ms()))
-        instance = next(instances) if options.instance_name == DEFAULT_INSTANCE else None
-        # Of two accounts' cores, made within one millisecond: brokers know clients by their ids.
-        while instance is not None and options.client_id(host, instance) in taken:
-            instance = next(instances)
-        self.client_id = options.client_id(host, instance)
+        self.client_id = options.unused_client_id(host, self.pid, clock.now_ms(), taken)
         self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
         self.credentials = options.credentials
         tls = options.tls.open() if options.tls is not None else None

@@ -6,8 +6,10 @@ RocketMQ's names for them are in docs/client.md.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+from collections.abc import Collection
 from typing import Any, TypedDict, Unpack
 
 from msgspec import Struct
@@ -98,6 +100,18 @@ class ClientOptions(Struct, frozen=True, kw_only=True):
         """
         parts = [self.client_ip or host, instance or self.instance_name, self.unit_name]
         return "@".join(parts[: 3 if self.unit_name else 2])
+
+    def unused_client_id(self, host: str, process: int, now_ms: int, taken: Collection[str]) -> str:
+        """Return the client id of a new core. As in RocketMQ, DEFAULT becomes `process#time`: otherwise all processes of a
+        machine would be one client to the brokers.
+
+        Args:
+            taken: ids of the process's other cores, of which two may be made within one millisecond.
+        """
+        if self.instance_name != DEFAULT_INSTANCE:
+            return self.client_id(host)
+        found = (self.client_id(host, f"{process}#{ms}") for ms in itertools.count(now_ms))
+        return next(one for one in found if one not in taken)
 
 
 def client_options(**arguments: Unpack[ClientArguments]) -> ClientOptions:
