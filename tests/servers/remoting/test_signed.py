@@ -203,6 +203,8 @@ RULES = (
     rules_of(SENDER, CONSUMER, account("both", {"orders": Right.SUB}, {"G": Right.SUB}), WHITE),
     rules_of(*ACCOUNTS, white=FAR),
 )
+OFTEN = (0, 0, 2, 2, 1, 3, 4)
+"""Rules, those more often by which the sender's secret changes: a connection remembers it."""
 REQUESTS = (
     (Code.SEND_MESSAGE_V2, send_header("orders"), b"a message"),
     (Code.SEND_MESSAGE_V2, send_header("bills"), b"another"),
@@ -217,7 +219,7 @@ REQUESTS = (
 def requests(draw) -> tuple[int, dict[str, str], bytes]:
     """(code, ext fields, body): signed, or not, or changed afterwards."""
     if draw(st.integers(0, 3)) < 3:  # as it should be, and for the fast paths
-        place, who = draw(st.sampled_from([(0, SENDER), (0, BOTH), (3, CONSUMER), (3, BOTH)]))
+        place, who = draw(st.sampled_from([(0, SENDER), (0, SENDER), (0, BOTH), (3, CONSUMER)]))
         code, header, body = REQUESTS[place]
         command = Command(code, ext=dict(header.to_ext()), body=body)
         sign(command, structs.replace(CREDENTIALS, access_key=who.access_key))
@@ -254,8 +256,8 @@ def requests(draw) -> tuple[int, dict[str, str], bytes]:
 def steps(draw) -> tuple[int, int, list[tuple[int, dict[str, str], bytes]], int, int]:
     """(rules before, rules after a GET_BROKER_CONFIG, requests of one read event, how often they come, connection)."""
     return (
-        draw(st.integers(0, len(RULES) - 1)), draw(st.integers(0, len(RULES) - 1)),
-        draw(st.lists(requests(), min_size=1, max_size=5)), draw(st.integers(1, 4)), draw(st.integers(0, 1)),
+        draw(st.sampled_from(OFTEN)), draw(st.sampled_from(OFTEN)),
+        draw(st.lists(requests(), min_size=1, max_size=5)), draw(st.integers(1, 4)), draw(st.sampled_from([0, 0, 1])),
     )  # fmt: skip
 
 
@@ -304,8 +306,8 @@ def test_the_fast_paths_do_what_the_slow_one_does(tmp_path) -> None:
             Side(stack.enter_context(guarded_server(tmp_path / name, fast=name == "fast"))) for name in ("fast", "slow")
         )
 
-        @settings(max_examples=80, deadline=None)
-        @given(st.lists(steps(), min_size=1, max_size=4))
+        @settings(max_examples=150, deadline=None)
+        @given(st.lists(steps(), min_size=2, max_size=6))
         def compare(played) -> None:
             for side in (fast, slow):
                 side.connect()
