@@ -117,27 +117,28 @@ class Metering:
         if client_id != self._names[QuotaKind.CLIENT]:
             self._name(QuotaKind.CLIENT, client_id)
 
-    def proven(self, account: str, size: int) -> None:
+    def proven(self, account: str, size: int, *, refuse: bool) -> None:
         """Charge this account from now on, and for the request of `size` bytes that proves it.
 
+        Args: refuse: whether the request may be refused.
         Raises Refused THROTTLED: it has too many connections, or owes too much.
         """
         self.account = account
-        meter = self._name(QuotaKind.ACCOUNT, account)
+        meter = self._name(QuotaKind.ACCOUNT, account, refuse=refuse)
         if meter is not None:
             # The read event was judged before anybody knew whose it is: a connection for each request must not be free.
-            if meter.wait(self._quotas.clock.monotonic()) >= self._quotas.wait_max:
+            if refuse and meter.wait(self._quotas.clock.monotonic()) >= self._quotas.wait_max:
                 meter.refused += 1
                 raise self._refusal(meter)
             meter.take(1, size)
 
-    def _name(self, kind: QuotaKind, name: str) -> Meter | None:
+    def _name(self, kind: QuotaKind, name: str, *, refuse: bool = True) -> Meter | None:
         self._names[kind] = name
         if not self._quotas.active:
             return None
         before = self._crowded
         self._attach(check=kind)
-        if self._crowded is not None and self._crowded is not before:
+        if refuse and self._crowded is not None and self._crowded is not before:
             raise self._refusal(self._crowded)
         return next((meter for meter in self.meters if meter.subject[0] is kind), None)
 

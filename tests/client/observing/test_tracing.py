@@ -13,6 +13,7 @@ from metaq.client.conversation.sending.sending import Outgoing, Stored
 from metaq.client.observing.observing import Sends
 from metaq.client.observing.tracing import KEYS_BYTES_MAX, Tracer, _messages
 from metaq.client.shared.futures import SendBatch
+from metaq.client.shared.transport import Transport
 from metaq.clock import FakeClock
 from metaq.errors import BadRequest, ConfigError, SendFailed
 from metaq.model import MessageQueue, SendStatus, StoredMessage
@@ -201,6 +202,7 @@ class Core:
     def __init__(self):
         self.clock, self.client_id = FakeClock(), "10.0.0.1@x"
         self.id_prefixes = self
+        self.transport = Transport(clock=self.clock)
 
     def shared(self):
         return self

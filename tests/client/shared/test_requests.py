@@ -22,6 +22,7 @@ from metaq.client.consumer.received.replying import Replying
 from metaq.client.shared import cores
 from metaq.client.shared.names import Namespace
 from metaq.client.shared.requests import AwaitedReply, Requests
+from metaq.client.shared.transport import Waits
 from metaq.clock import SYSTEM
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage
@@ -249,7 +250,10 @@ def test_a_reply_goes_out_before_the_next_pull_is_made():
         happened.append("reply")
 
     async def turns():
-        core = SimpleNamespace(shared=lambda: core, spawn=asyncio.ensure_future, namespace=Namespace(), clock=SYSTEM)
+        core = SimpleNamespace(
+            shared=lambda: core, spawn=asyncio.ensure_future, namespace=Namespace(), clock=SYSTEM,
+            transport=SimpleNamespace(waits=Waits(SYSTEM.monotonic)),
+        )  # fmt: skip
         Replying(core, "g")._start(send, lambda: happened.append("pull"))
         assert not happened
         while len(happened) < 2:

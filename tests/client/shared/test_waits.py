@@ -49,3 +49,18 @@ def test_a_producer_above_its_quota_is_slowed_to_it_and_nothing_fails() -> None:
         assert use.delayed > 0
         assert use.refused == 0
         assert use.requests >= 501
+
+
+def test_a_quota_that_is_set_while_a_producer_sends_one_by_one_holds_at_once() -> None:
+    """Its connection has been read by a sweep until then, which asks nobody."""
+    with EmbeddedBroker() as server, metaq.Producer(server.namesrv) as producer, Admin(server.namesrv) as admin:
+        for _ in range(300):
+            producer.send("orders", b"x")
+        admin.set_quota("address", "*", "requestsPerSecond=100")
+        began = time.monotonic()
+        for _ in range(250):
+            producer.send("orders", b"x")
+        assert time.monotonic() - began > 1.2
+        admin.remove_quota("address", "*")
+        assert list(admin.list_quotas().values()) == [[]], "nobody is limited, and nothing is counted any more"
+        producer.send("orders", b"x")

@@ -170,6 +170,7 @@ class Quotas(BrokerPart):
             meter.limit(self.limits_of(subject), now)
         for connection in list(self.connections.values()):
             connection.refresh()
+        self._meters = {subject: meter for subject, meter in self._meters.items() if meter.limits.limited}
         for watcher in self._watchers:
             watcher(self.active)
 

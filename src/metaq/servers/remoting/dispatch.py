@@ -297,7 +297,7 @@ class RemotingSession:
             if handling.identify is not None:
                 caller = handling.identify(caller, command)
                 if (account := account_of(caller)) != self.metering.account:
-                    self.metering.proven(account, len(command.body))
+                    self.metering.proven(account, len(command.body), refuse=command.code not in ALWAYS_TAKEN)
             for action, resource in handler.needs_of(header):
                 handling.gatekeeper.check(caller, action, resource)
         except Refused as refused:
