@@ -324,3 +324,36 @@ def test_compatible_rules_are_warned_of_at_the_start(main, caplog) -> None:
     found = acl_watch(BrokerOptions(acl_enable=True, acl_path=str(main), acl_compatible=True), lambda act: act())
     assert "aclCompatible=true: every account may send batches" in caplog.text
     assert found.access.gatekeeper.compatible
+
+
+@pytest.mark.parametrize(
+    ("broken", "line", "reason"),
+    [
+        ("accounts: what\n", 1, "must be a list"),
+        (f"accounts:\n- accessKey: account-one\n  secretKey:{SECRET}\n", 4, "this is not YAML"),
+        (f"accounts:\n- accessKey: six\n  secretKey: {SECRET}\n", 2, "has 3 characters"),
+        ("accounts:\n- accessKey: account-one\n", 2, "secretKey of account-one is missing"),
+        (f"{text_of('account-one')}  admin: maybe\n", 4, "must be true or false"),
+        (f"{text_of('account-one')}  topicPerms: [orders=WRITE]\n", 4, "is no permission"),
+        (f"{text_of('account-one')}  groupPerms: [mailer]\n", 4, "is written group=PUB|SUB"),
+        (f"{text_of('account-one')}  whiteRemoteAddress: 10.0.0.300\n", 4, "above 255"),
+        (f"{text_of('account-one', 'account-one')}", 4, "is in line 2 already"),
+        ("accounts: [&a [*a]]\n", 1, "anchors"),
+        (f"accounts:\n- accessKey: account-one\n\tsecretKey: {SECRET}\n", 3, "this is not YAML"),
+    ],
+)
+def test_a_file_that_breaks_changes_nothing_and_the_log_has_line_and_reason(main, caplog, broken, line, reason) -> None:
+    """Once for each state of the file, without a secret; mended, it is in force."""
+    found = watch(main)
+    before = found.access.rules
+    replace(main, broken)
+    for _ in range(3):
+        found.look()
+    assert found.access.rules is before
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert f"plain_acl.yml, line {line}: " in told
+    assert reason in told
+    assert SECRET not in told
+    replace(main, text_of("account-two"))
+    found.look()
+    assert keys(found) == {"account-two"}

@@ -463,3 +463,21 @@ def test_a_held_pull_gets_nothing_that_comes_when_its_signer_may_no_more(guarded
     (answer,) = client.received()
     assert denied(answer)
     assert answer.body == b""
+
+
+def test_a_signed_request_can_be_sent_again_by_whoever_overheard_it_until_the_secret_changes(guarded) -> None:
+    """As with RocketMQ: a signature has neither a time nor a number (docs/formats/acl.md), so a clock that is off refuses nothing."""
+    overheard = frame(Client(guarded.server), SENDER, Code.SEND_MESSAGE_V2, send_header("orders"), b"x")
+    for _ in range(2):
+        thief = Client(guarded.server)
+        thief.feed(overheard)
+        (answer,) = thief.received()
+        assert answer.code == 0
+        guarded.broker.clock.advance(86_400)
+    assert guarded.broker.lookup.max_offset("orders", 0) == 2
+    changed = Account(SENDER.access_key, Secret("another-one"), topics=SENDER.topics)
+    guarded.access.take(rules_of(changed))
+    thief = Client(guarded.server)
+    thief.feed(overheard)
+    (answer,) = thief.received()
+    assert denied(answer)

@@ -410,3 +410,21 @@ class AtOnce:
             part.applied = 1
         for part in parts[done : done + 1]:
             part.entries = self._outcome.row
+
+
+def check_settling(gatekeeper: Gatekeeper, caller: Caller | None, transaction: Transaction | None) -> None:
+    """Check that a caller may settle a transaction: administrators, as brokers' accounts are, and who may send to its topics.
+
+    Args:
+        caller: None for the broker itself.
+        transaction: what its coordinator knows of it.
+
+    Raises Refused NO_PERMISSION or DENIED.
+    """
+    if caller is None or gatekeeper.allows(caller, Action.ADMINISTER, "DECIDE"):
+        return
+    topics = {part.topic for part in transaction.parts.values()} if transaction is not None else set()
+    if not topics:
+        gatekeeper.check(caller, Action.ADMINISTER, "DECIDE")
+    for topic in sorted(topics):
+        gatekeeper.check(caller, Action.PUBLISH, topic)

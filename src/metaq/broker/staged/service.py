@@ -22,7 +22,7 @@ from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
 from metaq.broker.part import BrokerPart
 from metaq.broker.requests import Apply, Decide, SealPart, Stage
-from metaq.broker.staged.admission import AtOnce, ChunkAdmission
+from metaq.broker.staged.admission import AtOnce, ChunkAdmission, check_settling
 from metaq.broker.staged.apply import AT_ONCE_BYTES, Applier, ChunkReader, DoneMarks
 from metaq.broker.staged.decisions import (
     ENDS,
@@ -485,19 +485,11 @@ class StagingService(BrokerPart):
     def settle(self, name: str, caller: Caller | None = None) -> Decided:
         """Roll back a transaction unless it is decided or prepared: on behalf of participants, and after it has expired.
 
-        Args: caller: None for the broker itself.
-
-        Raises Refused: INVALID (not the coordinator), NO_PERMISSION or DENIED (the caller is neither an administrator, as brokers'
-        accounts are, nor one who may send to the topics of its parts here), or as `Appender.put`.
+        Args: caller: None for the broker itself. Raises Refused: INVALID (not the coordinator), or as `check_settling`, `Appender.put`.
         """
         check_coordinator(name, self._name)
         transaction = self._table.get(name)
-        if caller is not None and not self._gatekeeper.allows(caller, Action.ADMINISTER, "DECIDE"):
-            topics = {part.topic for part in transaction.parts.values()} if transaction is not None else set()
-            if not topics:
-                self._gatekeeper.check(caller, Action.ADMINISTER, "DECIDE")
-            for topic in topics:
-                self._gatekeeper.check(caller, Action.PUBLISH, topic)
+        check_settling(self._gatekeeper, caller, transaction)
         made = self._made(name, transaction)
         if made is not None:
             return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)

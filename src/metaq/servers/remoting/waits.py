@@ -71,7 +71,7 @@ def charge_account(
     """
     if (account := account_of(caller)) != metering.account:
         try:
-            metering.proven(account, LENGTH_BYTES + len(table.frame(row)))
+            metering.proven(account, LENGTH_BYTES + len(table.frame(row)), refuse=True)
         except Refused as refused:
             if not table.flag(row) & ONEWAY_FLAG:
                 fail(table.code(row), (table.opaque(row), table.binary(row)), refused)
