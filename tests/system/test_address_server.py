@@ -14,7 +14,8 @@ from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
 from metaq.client.conversation.driver import ask
 from metaq.client.conversation.routes import GetCluster
-from metaq.client.shared import cores, sources
+from metaq.client.identity import sources
+from metaq.client.shared import cores
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError, ConnectionFailed
 from metaq.net.page import PAGE_BYTES_MAX, fetch_text

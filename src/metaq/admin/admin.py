@@ -10,10 +10,10 @@ from typing import Any, Self, TypeVar
 
 from metaq.admin import acl, branches, brokers, groups, order, quota, replicas, scrubbing, topics, traces, transactions
 from metaq.client.conversation.accounts import SetAccount
+from metaq.client.identity.names import LATEST, checked, start_of
+from metaq.client.identity.options import client_options
 from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.names import LATEST, checked, start_of
-from metaq.client.shared.options import client_options
 from metaq.client.shared.pending import PendingCalls
 from metaq.errors import ClientClosed
 from metaq.model.acl.accounts import AclView
@@ -34,7 +34,7 @@ class Admin:
     Args:
         namesrv: `host:port`, `;`-separated; None reads NAMESRV_ADDR.
         access_key, secret_key, security_token, acl_file: what requests are signed with, see
-            `metaq.client.shared.options.ClientArguments`.
+            `metaq.client.identity.options.ClientArguments`.
         tls, ca, cert, key, key_password, tls_verify: see there, too.
 
     Every method raises ConnectionFailed or RequestTimeout if nobody can be reached, and BrokerError with the peer's

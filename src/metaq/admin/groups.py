@@ -14,8 +14,8 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetProducers
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, SetPosition
 from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
+from metaq.client.identity.names import EARLIEST, LATEST
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.names import EARLIEST, LATEST
 from metaq.errors import BrokerError, MetaqError
 from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageModel, MessageQueue
 from metaq.model.topics.topic import RETRY_PREFIX

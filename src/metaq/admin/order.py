@@ -10,8 +10,8 @@ from metaq.admin.several import at_each, check_name_servers
 from metaq.admin.topics import TopicNotFound
 from metaq.client.conversation.call import Order
 from metaq.client.conversation.routes import DeleteValue, GetValue, PutValue
+from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.names import checked
 from metaq.errors import ConfigError, NoRoute
 from metaq.model import Route
 from metaq.model.topics.route import ORDER_NAMESPACE, OrderLayout

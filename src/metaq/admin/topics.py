@@ -11,8 +11,8 @@ from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.admin.several import at_each, at_several, check_brokers, check_name_servers
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetTopicStats
 from metaq.client.conversation.routes import DeleteTopicRoute, ListTopics
+from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.names import checked
 from metaq.errors import MetaqError, NoRoute
 from metaq.model import MessageQueue, QueueStats, Route
 from metaq.model.topics.topic import check_topic

@@ -184,7 +184,7 @@ def examine_servers(
     from metaq.admin.doctor.port import Look
     from metaq.admin.doctor.server import examine_broker, examine_name_servers
     from metaq.client.conversation.name_servers import parse_addresses
-    from metaq.client.shared.access import Access
+    from metaq.client.identity.access import Access
     from metaq.net.tls.settings import tls_settings
 
     settings = tls_settings({"tls": True, "ca": ca} if tls else {})

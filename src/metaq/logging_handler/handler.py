@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from metaq.client.identity.access import ENVIRONMENT, Access
+from metaq.client.identity.names import checked
+from metaq.client.identity.options import ClientOptions, check_whole, checked_seconds
+from metaq.client.identity.sources import address_server_of, checked_addresses
 from metaq.client.producing.producer import Producer
-from metaq.client.shared.access import ENVIRONMENT, Access
 from metaq.client.shared.loop import background_ident, preload
-from metaq.client.shared.names import checked
-from metaq.client.shared.options import ClientOptions, check_whole, checked_seconds
-from metaq.client.shared.sources import address_server_of, checked_addresses
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, InvalidMessage
 from metaq.logging_handler.buffer import FORKED, UNFORMATTED, Entry

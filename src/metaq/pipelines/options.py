@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from metaq.client.shared.access import ENVIRONMENT, Access
+from metaq.client.identity.access import ENVIRONMENT, Access
 from metaq.errors import ConfigError
 from metaq.option_table import OptionTable, camel, option
 

@@ -17,7 +17,7 @@ from metaq.client.conversation.locks import LockQueues, UnlockQueues
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
 from metaq.client.conversation.reading.pulling import Pull
 from metaq.client.conversation.sending.sending import GiveBack, Outgoing, Send
-from metaq.client.shared.names import Namespace
+from metaq.client.identity.names import Namespace
 from metaq.client.shared.namespaces import wrapped_call
 from metaq.model import MessageQueue, QueueLocks
 from metaq.model.filters.subscription import subscribe

@@ -19,8 +19,8 @@ import metaq
 from metaq import Message, aio
 from metaq.admin import Admin
 from metaq.client.consumer.received.replying import Replying
+from metaq.client.identity.names import Namespace
 from metaq.client.shared import cores
-from metaq.client.shared.names import Namespace
 from metaq.client.shared.requests import AwaitedReply, Requests
 from metaq.client.shared.transport import Waits
 from metaq.clock import SYSTEM

@@ -12,8 +12,8 @@ from metaq.broker.audit import Audit
 from metaq.clock import FakeClock
 from metaq.model.audit import AuditRecord
 from metaq.model.quota import QuotaKind, QuotaLimits
+from metaq.servers.remoting.acl.signed import by_signature
 from metaq.servers.remoting.server import RemotingServer
-from metaq.servers.remoting.signed import by_signature
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from tests.broker.support import open_broker

@@ -23,8 +23,8 @@ from metaq.model.acl.secret import Credentials, Secret
 from metaq.model.filters.subscription import subscribe
 from metaq.model.topics.system import TRACE_TOPIC
 from metaq.model.transactions.staging import Outcome
+from metaq.servers.remoting.acl.signed import Signers, by_signature
 from metaq.servers.remoting.server import RemotingServer
-from metaq.servers.remoting.signed import Signers, by_signature
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode as Code
 from metaq.wire.codes import ResponseCode, request_name

@@ -21,8 +21,8 @@ from metaq.model.acl.rights import Right
 from metaq.model.acl.secret import Credentials, Secret
 from metaq.net import sweep as sweeps
 from metaq.net.listener import listen
+from metaq.servers.remoting.acl.signed import Signers, by_signature
 from metaq.servers.remoting.server import RemotingServer
-from metaq.servers.remoting.signed import Signers, by_signature
 from metaq.servers.slices import SlowWork
 from metaq.wire.codes import RequestCode as Code
 from metaq.wire.command import Command, decode, encode

@@ -15,9 +15,9 @@ from metaq.client.consumer.delivery.ranks import RankedHandover, Ranking, Ranks
 from metaq.client.consumer.membership.patterns import split_patterns
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.identity.names import EARLIEST, Namespace, checked, start_of
+from metaq.client.identity.options import ClientOptions, check_flag, check_whole, checked_seconds, client_options
 from metaq.client.observing.observing import Observing
-from metaq.client.shared.names import EARLIEST, Namespace, checked, start_of
-from metaq.client.shared.options import ClientOptions, check_flag, check_whole, checked_seconds, client_options
 from metaq.errors import ConfigError
 from metaq.model import ConsumeFrom, MessageModel
 from metaq.model.filters.predicates import Predicate

@@ -34,13 +34,13 @@ from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
 from metaq.client.consumer.options import USUAL, GroupOptions, OnShare, OnSkip
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.observed import Deliveries, ObservedMessage
+from metaq.client.identity.names import LATEST, milliseconds
+from metaq.client.identity.options import check_flag, checked_seconds
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import DeliveryObserver, ObservedArguments
 from metaq.client.observing.tracing import Tracer
 from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.names import LATEST, milliseconds
-from metaq.client.shared.options import check_flag, checked_seconds
 from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.roles import Member
 from metaq.client.shared.serializers import Deserialize, decoder_of

@@ -41,10 +41,10 @@ from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullStatus
 from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.conversation.sending.sending import GiveBack
+from metaq.client.identity.names import LATEST, milliseconds
+from metaq.client.identity.options import check_whole, checked_seconds
 from metaq.client.observing.observing import ObservedArguments
 from metaq.client.shared import cores
-from metaq.client.shared.names import LATEST, milliseconds
-from metaq.client.shared.options import check_whole, checked_seconds
 from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.pull_replicas import PullReplicas
 from metaq.client.shared.pulling import PullSettings, pull

@@ -22,10 +22,10 @@ from metaq.client.consumer.read_message import Readings, ReadMessage
 from metaq.client.consumer.reader_core import CORRUPT, RAISE, ReaderCore
 from metaq.client.consumer.replaying import CALL_SECONDS as REPLAY_SECONDS
 from metaq.client.consumer.replaying import Replay
+from metaq.client.identity.names import EARLIEST, checked, milliseconds, start_of
+from metaq.client.identity.options import client_options
 from metaq.client.observing.observing import ObservedArguments, Observing
 from metaq.client.shared import cores
-from metaq.client.shared.names import EARLIEST, checked, milliseconds, start_of
-from metaq.client.shared.options import client_options
 from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.client.shared.values import Received_co

@@ -17,8 +17,8 @@ from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullStatus
 from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.conversation.retry import Purpose, judge
+from metaq.client.identity.names import EARLIEST, LATEST
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.names import EARLIEST, LATEST
 from metaq.client.shared.pull_replicas import PullReplicas
 from metaq.client.shared.pulling import PullSettings, pull
 from metaq.errors import ConfigError, MetaqError, OffsetOutOfRange, RemoteProtocolError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 
 from metaq.client.consumer.read_message import ReadMessage
-from metaq.client.shared.names import Namespace
+from metaq.client.identity.names import Namespace
 from metaq.client.shared.pulling import made_plain
 from metaq.client.shared.together import in_thread
 from metaq.errors import ConfigError, MessagesLost, MetaqError, OffsetOutOfRange, StoreFailed

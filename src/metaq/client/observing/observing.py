@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol, Self
 from msgspec import Struct
 
 from metaq.client.conversation.sending.sending import Outgoing
+from metaq.client.identity.names import checked
+from metaq.client.identity.options import ClientArguments, check_flag, check_whole
 from metaq.client.shared.futures import SendBatch
-from metaq.client.shared.names import checked
-from metaq.client.shared.options import ClientArguments, check_flag, check_whole
 from metaq.errors import ConfigError
 from metaq.model import StoredMessage
 from metaq.model import properties as props

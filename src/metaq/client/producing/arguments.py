@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from metaq.client.conversation.sending.sending import Template
+from metaq.client.identity.names import checked
+from metaq.client.identity.options import check_flag, check_whole, checked_seconds
 from metaq.client.producing.accumulator import SendLimits
-from metaq.client.shared.names import checked
-from metaq.client.shared.options import check_flag, check_whole, checked_seconds
 from metaq.client.shared.sending import SendRules
 from metaq.errors import ConfigError
 from metaq.model.topics.topic import QUEUES_MAX, check_topic

@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from metaq.client.arrow.compute import compute as pc
 from metaq.client.arrow.rows import MessageRows, Numbers, bodies_of, check_columns, rows_of
+from metaq.client.identity.options import checked_seconds
 from metaq.client.producing.accumulator import Accumulator, BatchStream, Stay
 from metaq.client.shared.futures import SendBatch
-from metaq.client.shared.options import checked_seconds
 from metaq.errors import BufferFull, ClientClosed, ConfigError, InvalidMessage, RowsNotSent
 from metaq.model import MessageQueue, SendStatus
 from metaq.model.properties import PROPERTIES_BYTES_MAX

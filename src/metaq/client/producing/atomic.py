@@ -30,12 +30,12 @@ from metaq.client.conversation.staged.atomic import (
     settled,
 )
 from metaq.client.conversation.staged.parts import REQUEST_BYTES, Parts, is_large
+from metaq.client.identity.names import checked
+from metaq.client.identity.options import checked_seconds
 from metaq.client.producing.accumulator import check_body
 from metaq.client.producing.courier import Courier
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.messages import NO_KEYS, Selector, as_message, chosen, queue_for_key
-from metaq.client.shared.names import checked
-from metaq.client.shared.options import checked_seconds
 from metaq.client.shared.sending import found_within
 from metaq.client.shared.serializers import Encode
 from metaq.client.shared.values import Sent_contra

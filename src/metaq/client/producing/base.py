@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
+from metaq.client.identity.names import checked
+from metaq.client.identity.options import client_options
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import ObservedArguments, Observing
 from metaq.client.observing.tracing import Tracer
@@ -29,8 +31,6 @@ from metaq.client.shared.messages import (
     chosen,
     queue_for_key,
 )
-from metaq.client.shared.names import checked
-from metaq.client.shared.options import client_options
 from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.requests import AwaitedReply
 from metaq.client.shared.sending import Choose, Sender, found_within

@@ -21,11 +21,12 @@ from metaq.client.conversation.call import FAULTS, At, Call, Consultation, Conve
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers
 from metaq.client.conversation.notices import not_supported, notice_of, unreadable
+from metaq.client.identity import sources
+from metaq.client.identity.ids import IdPrefixes
+from metaq.client.identity.names import Namespace
+from metaq.client.identity.options import ClientOptions
 from metaq.client.shared import loop as loops
-from metaq.client.shared import sources
 from metaq.client.shared.direct_links import DirectLinks
-from metaq.client.shared.ids import IdPrefixes
-from metaq.client.shared.names import Namespace
 from metaq.client.shared.namespaces import (
     NamespacedChecker,
     NamespacedMember,
@@ -33,7 +34,6 @@ from metaq.client.shared.namespaces import (
     plain_outcome,
     wrapped_call,
 )
-from metaq.client.shared.options import ClientOptions
 from metaq.client.shared.requests import Requests
 from metaq.client.shared.roles import Checker, Member
 from metaq.client.shared.routes import KnownRoutes

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 
-from metaq.client.shared import sources
+from metaq.client.identity import sources
+from metaq.client.identity.options import DEFAULT_INSTANCE, ClientOptions
 from metaq.client.shared.core import ClientCore, NamespacedCore
 from metaq.client.shared.namespaces import NamespacedMember
-from metaq.client.shared.options import DEFAULT_INSTANCE, ClientOptions
 from metaq.client.shared.roles import Member
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from metaq.client.conversation.notices import not_supported
 from metaq.client.conversation.sending.send_frames import OPAQUE_FIRST, OPAQUE_LAST
-from metaq.client.shared.ids import IdPrefixes
+from metaq.client.identity.ids import IdPrefixes
 from metaq.clock import Clock
 from metaq.errors import ConnectionFailed
 from metaq.net.direct import POSSIBLE, DirectStream, dial_direct

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from metaq.client.shared.options import checked_seconds
+from metaq.client.identity.options import checked_seconds
 from metaq.client.shared.serializers import Encode
 from metaq.errors import ConfigError
 from metaq.model import Message, MessageQueue

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from metaq.client.conversation.call import Call
 from metaq.client.conversation.sending.sending import Outgoing, Stored, Template
-from metaq.client.shared.names import Namespace
+from metaq.client.identity.names import Namespace
 from metaq.client.shared.roles import Checker, Member
 from metaq.client.shared.routes import USUAL_TEMPLATE, KnownRoutes
 from metaq.model import BrokerData, ConsumerView, MessageQueue, QueueLocks, Route, SubscriptionData

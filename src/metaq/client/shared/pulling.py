@@ -10,8 +10,8 @@ from msgspec import Struct, structs
 
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.reading.pulling import HOLD_MS, Pull, PullResult, PullStatus
+from metaq.client.identity.names import Namespace
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.names import Namespace
 from metaq.client.shared.pull_replicas import PullReplicas
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import MessageQueue, StoredMessage, SubscriptionData, SysFlag

@@ -24,13 +24,13 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.sending.sending import Outgoing
 from metaq.client.conversation.sending.transactions import EndTransaction, half_at, half_message
+from metaq.client.identity.options import check_flag
 from metaq.client.observing.tracing import TracedEnd
 from metaq.client.producing.accumulator import BatchStream
 from metaq.client.producing.base import ProducerBase
 from metaq.client.producing.producer import Producer
 from metaq.client.shared.futures import SendFuture
 from metaq.client.shared.messages import NO_KEYS, Selector, as_message
-from metaq.client.shared.options import check_flag
 from metaq.client.shared.serializers import Serialize
 from metaq.client.shared.values import Sent_contra
 from metaq.client.transactions.checks import (

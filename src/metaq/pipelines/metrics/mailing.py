@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from metaq.client.conversation.sending.sending import Outgoing, Send
-from metaq.client.shared.ids import IdPrefixes
+from metaq.client.identity.ids import IdPrefixes
 from metaq.clock import Clock
 from metaq.errors import BrokerError, MetaqError
 from metaq.model import properties as props

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from metaq.client.shared.access import Access
+from metaq.client.identity.access import Access
 from metaq.errors import ConfigError, Refused
 from metaq.model.topics.topic import check_group, check_topic
 from metaq.option_table import option

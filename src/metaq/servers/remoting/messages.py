@@ -12,7 +12,8 @@ from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
 from metaq.model.topics.system import HALF_TOPIC, OUR_PREFIX, SCHEDULE_TOPIC
 from metaq.servers.remoting.handlers import LATER, Answer, Call, Later, Reply, handles
-from metaq.servers.remoting.session import RETRY_LIMIT_VERSION, SENDS, Workspace, session_of
+from metaq.servers.remoting.session import RETRY_LIMIT_VERSION, SENDS, session_of
+from metaq.servers.remoting.workspace import Workspace
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.record import decode_record

@@ -22,12 +22,12 @@ from metaq.model.topics.registration import BrokerIdentity, Registration
 from metaq.namesrv.service import NameService
 from metaq.net.peer import Peer
 from metaq.servers.remoting.acl.accounts import AccountHandlers, ServerName
+from metaq.servers.remoting.acl.signed import by_signature
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, RemotingSession
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
 from metaq.servers.remoting.reports import namesrv_settings_text
-from metaq.servers.remoting.signed import by_signature
 from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking
 from metaq.wire import bodies, extensions, headers

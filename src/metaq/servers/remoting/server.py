@@ -24,6 +24,7 @@ from metaq.servers.held_acks import HeldAcks
 from metaq.servers.pieces import ColdReads
 from metaq.servers.remoting.acl.accounts import AccountHandlers, ServerName
 from metaq.servers.remoting.acl.covered import as_covered
+from metaq.servers.remoting.acl.signed import Signers, by_signature
 from metaq.servers.remoting.admin import AdminHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.auditing import RequestAudit
@@ -33,13 +34,13 @@ from metaq.servers.remoting.following import FollowingHandlers
 from metaq.servers.remoting.handlers import table_of
 from metaq.servers.remoting.leading import by_leaders
 from metaq.servers.remoting.messages import MessageHandlers
-from metaq.servers.remoting.quotas import QuotaHandlers
+from metaq.servers.remoting.quota.handlers import QuotaHandlers
 from metaq.servers.remoting.replies import ASKING, ReplyHandlers
-from metaq.servers.remoting.session import BrokerSession, Workspace
-from metaq.servers.remoting.signed import Signers, by_signature
+from metaq.servers.remoting.session import BrokerSession
 from metaq.servers.remoting.staging import StagingHandlers
 from metaq.servers.remoting.sweeping import SweptSends
 from metaq.servers.remoting.transactions import BranchHandlers, TransactionHandlers
+from metaq.servers.remoting.workspace import Workspace
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer, WhenAnnounced
 from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import BYTES_MAX, Parking

@@ -13,10 +13,9 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from metaq.broker.broker import Broker
 from metaq.broker.channel import Notice
 from metaq.broker.pulls.pull import FastPull, Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import PullRequest, SendBack
@@ -24,16 +23,15 @@ from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.kept import Kept
 from metaq.model.message import host_bytes
 from metaq.net.peer import Peer
-from metaq.net.sweep import Sweep
 from metaq.net.turns import TURN_BYTES, Source
 from metaq.saved import Saving
-from metaq.servers.held_acks import HeldAcks
-from metaq.servers.pieces import ColdPieces, ColdReads, Pieces
+from metaq.servers.pieces import ColdPieces, Pieces
+from metaq.servers.remoting.acl.signed import callers_of
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import Call
 from metaq.servers.remoting.notices import notification_of
-from metaq.servers.remoting.signed import Signers, callers_of
-from metaq.servers.remoting.waits import charge_account, judge_rows, refuse_rows
+from metaq.servers.remoting.quota.waits import charge_account, judge_rows, refuse_rows
+from metaq.servers.remoting.workspace import ROWS_MAX, Workspace
 from metaq.store.reads.long_body import LONG_BYTES, ColdBody, LongBody
 from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire import hot
@@ -45,8 +43,6 @@ log = logging.getLogger(__name__)
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 RETRY_LIMIT_VERSION = 121
 """RocketMQ 3.4.9, from which on clients mean the maxReconsumeTimes that they send; older ones get the group's retryMaxTimes."""
-ROWS_MAX = 4096
-"""Most requests of one read event that are scanned at once."""
 JOINED_BYTES_MAX = 256 * 1024
 """Bytes of answers of one read event that are gathered before they are written."""
 LONG_BODY_BYTES = 64 * 1024
@@ -76,46 +72,6 @@ OLD_MAX: Final = 1024
 """Most pulls of old messages of one connection that wait."""
 MANY_TURNS: Final = "[OVERLOAD]system busy: too many pulls of this connection wait for their turn; read the answers to the earlier ones first"
 MANY_READS: Final = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
-
-
-class Workspace:
-    """Shared by the sessions of one server, which use it one read event at a time.
-
-    Args:
-        broker: the services.
-        held_acks: holds answers to sends until they are durable.
-        cold_reads: reads old messages in threads.
-        signers: with access control: whose signed requests the fast paths take; None: signed ones take the slow path.
-    """
-
-    def __init__(self, broker: Broker, held_acks: HeldAcks, cold_reads: ColdReads, signers: Signers | None) -> None:
-        self.broker, self.appender, self.signers = broker, broker.appender, signers
-        self.held_acks, self.cold_reads = held_acks, cold_reads
-        self.table = hot.FrameTable(broker.options.frame_bytes_max, ROWS_MAX, signers is not None)
-        self.outcome = hot.AppendOutcome()
-        # The region and the trace switch are part of each send's answer, so they are compiled into the buffers: see
-        # `_options_changed`.
-        self.answers, self.acks = self._replies(), self._replies()
-        """`acks`: success answers to sends and ends of transactions, apart because they may have to wait for the disk."""
-        self.woken = self._replies()
-        """Answer to one held pull, of whichever connection."""
-        self.current: BrokerSession | None = None
-        """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
-        self.sweep: Sweep | None = None
-        """Reads connections that send one by one; None without sweeps."""
-        broker.settings.watch(self._options_changed)
-
-    def _replies(self) -> hot.Replies:
-        options = self.broker.options
-        return hot.Replies(options.region_id.encode(), options.trace_on)
-
-    def _options_changed(self, names: Collection[str]) -> None:
-        if "trace_on" in names:
-            # Perhaps in the middle of a read event, which has gathered answers already: keep them.
-            gathered = self.answers.take(), self.acks.take()
-            self.answers, self.acks = self._replies(), self._replies()
-            self.answers.extend(gathered[0])
-            self.acks.extend(gathered[1])
 
 
 class BrokerSession(RemotingSession):

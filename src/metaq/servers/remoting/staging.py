@@ -17,7 +17,8 @@ from metaq.errors import BadRequest, Reason, Refused
 from metaq.model.access import Action
 from metaq.model.transactions.staging import Lifetime, Seal
 from metaq.servers.remoting.handlers import LATER, Answer, Call, Later, handles
-from metaq.servers.remoting.session import Workspace, session_of
+from metaq.servers.remoting.session import session_of
+from metaq.servers.remoting.workspace import Workspace
 from metaq.wire import headers, staging
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, reply

@@ -12,7 +12,7 @@ import os
 from typing import Final
 
 from metaq.net.sweep import ANSWERED, COLUMNS, Sweep, SweptStream
-from metaq.servers.remoting.session import Workspace
+from metaq.servers.remoting.workspace import Workspace
 from metaq.wire.command import frame_bytes
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from metaq.model import SysFlag, TransactionOutcome
 from metaq.model.access import Action
 from metaq.model.transactions.staging import Outcome
 from metaq.servers.remoting.handlers import LATER, Answer, Call, Later, Reply, handles
-from metaq.servers.remoting.session import Workspace
+from metaq.servers.remoting.workspace import Workspace
 from metaq.wire import headers, staging
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, reply

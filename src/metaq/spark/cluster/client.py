@@ -21,7 +21,7 @@ from metaq.client.conversation.reading.pulling import Pull
 from metaq.client.conversation.reading.sizes import Sample, sample_sizes
 from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
 from metaq.client.conversation.retry import Patience, Purpose
-from metaq.client.shared.access import AS_ENVIRONMENT, Access
+from metaq.client.identity.access import AS_ENVIRONMENT, Access
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model.clients import ConsumerView, Heartbeat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metaq.client.shared.access import ENVIRONMENT, Access
+from metaq.client.identity.access import ENVIRONMENT, Access
 from metaq.errors import ConfigError
 from metaq.option_table import OptionTable, camel, option
 

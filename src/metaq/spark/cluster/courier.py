@@ -12,7 +12,7 @@ from metaq.client.conversation.call import FAULTS, Call
 from metaq.client.conversation.driver import converse
 from metaq.client.conversation.staged.atomic import Ask, Oneway, SideBySide, Sleep, Step, Steps
 from metaq.client.conversation.staged.parts import too_old_for_large
-from metaq.client.shared.access import AS_ENVIRONMENT, Access
+from metaq.client.identity.access import AS_ENVIRONMENT, Access
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported
 from metaq.model import MessageQueue

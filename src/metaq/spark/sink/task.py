@@ -14,7 +14,7 @@ from metaq.client.conversation.retry import Purpose
 from metaq.client.conversation.sending.sending import Outgoing, Send, Template
 from metaq.client.conversation.staged.parts import Parts
 from metaq.client.conversation.staged.staging import SealPart, Stage
-from metaq.client.shared.ids import IdPrefixes
+from metaq.client.identity.ids import IdPrefixes
 from metaq.clock import SYSTEM
 from metaq.errors import InvalidMessage, TransactionEnded
 from metaq.model import MessageQueue

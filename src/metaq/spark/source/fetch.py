@@ -16,7 +16,7 @@ from metaq.client.arrow.records import Decoded, decode
 from metaq.client.conversation.reading.pulling import EVERYTHING, Pull, PullResult, PullStatus
 from metaq.client.conversation.reading.slices import Gone, Post, Receive, Records, Sifted, SliceReading
 from metaq.client.conversation.retry import Purpose, judge
-from metaq.client.shared.access import AS_ENVIRONMENT, Access
+from metaq.client.identity.access import AS_ENVIRONMENT, Access
 from metaq.errors import MessagesLost, MetaqError, NoRoute, OffsetOutOfRange, RemoteProtocolError, RequestTimeout
 from metaq.model import SubscriptionData
 from metaq.model.offsets import Slice, is_another

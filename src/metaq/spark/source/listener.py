@@ -17,7 +17,7 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
-from metaq.client.shared.access import Access
+from metaq.client.identity.access import Access
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError, Refused
 from metaq.log import RateLimitedLog

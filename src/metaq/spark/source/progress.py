@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, structs
 
-from metaq.client.shared.access import Access
+from metaq.client.identity.access import Access
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError
 from metaq.model import offsets

@@ -16,9 +16,9 @@ from metaq.client.consumer.membership.offset_store import BrokerOffsets
 from metaq.client.consumer.membership.rebalance import average
 from metaq.client.consumer.options import GroupOptions, GroupSeconds
 from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.identity.options import ClientOptions
 from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.options import ClientOptions
 from metaq.clock import FakeClock
 from metaq.model import ConsumeFrom, MessageModel, MessageQueue
 from metaq.model import properties as props

@@ -13,7 +13,7 @@ import metaq
 from metaq import aio
 from metaq.admin import Admin
 from metaq.client.consumer.membership.patterns import LOOKS_UNTIL_GONE, Discovery
-from metaq.client.shared.names import Namespace
+from metaq.client.identity.names import Namespace
 from metaq.errors import ConfigError, ConnectionFailed
 from metaq.testing import EmbeddedBroker
 from tests.support import PATIENCE, eventually

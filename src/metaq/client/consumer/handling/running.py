@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct
 
 from metaq.client.consumer.handling.handlers import check_handler, name_of
+from metaq.client.identity.options import check_whole
 from metaq.client.shared.loop import LOOK_SECONDS
-from metaq.client.shared.options import check_whole
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:

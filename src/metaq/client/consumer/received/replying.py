@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from metaq.client.conversation.sending.replies import answering, reply_topic_of
 from metaq.client.conversation.sending.sending import Outgoing
+from metaq.client.identity.options import checked_seconds
 from metaq.client.producing.accumulator import outgoing_of
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.options import checked_seconds
 from metaq.client.shared.sending import Sender, SendRules
 from metaq.errors import MetaqError
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 
-from metaq.client.shared.ids import IdPrefixes
+from metaq.client.identity.ids import IdPrefixes
 from metaq.clock import FakeClock
 
 

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
+from metaq.client.identity.access import ENVIRONMENT, Access
+from metaq.client.identity.options import client_options
 from metaq.client.shared import cores
-from metaq.client.shared.access import ENVIRONMENT, Access
-from metaq.client.shared.options import client_options
 from metaq.errors import ConfigError
 from metaq.model.acl.secret import Credentials, Secret
 

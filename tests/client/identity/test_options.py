@@ -13,8 +13,8 @@ import pytest
 
 import metaq
 from metaq import Consumer, Producer, Reader, aio
+from metaq.client.identity.options import ClientOptions, client_options
 from metaq.client.shared import cores
-from metaq.client.shared.options import ClientOptions, client_options
 from metaq.errors import ConfigError
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode

@@ -8,7 +8,7 @@ import os
 from typing import Final
 
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
-from metaq.client.shared.options import ClientOptions
+from metaq.client.identity.options import ClientOptions
 from metaq.errors import ConfigError, ConnectionFailed
 from metaq.log import RateLimitedLog
 from metaq.net.page import checked_url, fetch_text

@@ -14,8 +14,8 @@ from typing import Any, TypedDict, Unpack
 
 from msgspec import Struct
 
-from metaq.client.shared.access import ENVIRONMENT, Access
-from metaq.client.shared.names import Namespace, checked
+from metaq.client.identity.access import ENVIRONMENT, Access
+from metaq.client.identity.names import Namespace, checked
 from metaq.errors import ConfigError
 from metaq.model.acl.secret import Credentials
 from metaq.model.topics.topic import check_group

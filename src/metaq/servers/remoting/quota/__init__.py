@@ -1,0 +1,1 @@
+"""Quotas in remoting: requests about them, and what a connection above one is answered."""
