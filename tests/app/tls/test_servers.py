@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import pickle
 import ssl
 
 import pytest
@@ -16,9 +18,11 @@ from metaq.admin import Admin
 from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
 from metaq.broker.metaq1.settings import Metaq1Settings
-from metaq.errors import ConnectionFailed, MetaqError
+from metaq.errors import ConfigError, ConnectionFailed, MetaqError
 from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions
 from metaq.spark.cluster.client import ClusterClient
+from metaq.spark.sink.settings import SinkOptions
+from metaq.spark.source.settings import SourceOptions
 from metaq.testing import EmbeddedBroker
 from metaq.tls_options import TlsOptions
 from tests.broker.support import small_store
@@ -204,3 +208,30 @@ def test_the_server_of_metaq_1_takes_tls_by_option(tmp_path, options, authority)
 def test_the_environment_of_tests_has_no_tls_of_its_own() -> None:
     """Else these tests would say nothing."""
     assert not [name for name in (*os.environ, *environment()) if name.startswith("METAQ_TLS")]
+
+
+def test_sparks_options_say_how_to_connect(broker, authority, monkeypatch):
+    """In driver and executors, in place of the environment; what cannot be is refused where the query is made."""
+    ca = str(authority.cert)
+    given = {"nameServers": broker.namesrv, "subscribe": "spark", "tls": "true", "tlsCa": ca}
+    with Admin(broker.namesrv, tls=True, ca=ca) as admin:
+        admin.create_topic("spark", queues=1)
+    for options in (
+        SourceOptions.of(given),
+        SinkOptions.of({"nameServers": broker.namesrv, "topic": "spark", "tls": "true", "tlsCa": ca}),
+    ):
+        access = pickle.loads(pickle.dumps(options.access))
+        with contextlib.closing(ClusterClient(broker.namesrv, 5.0, access=access)) as client:
+            assert client.topics("spark") == ["spark"]
+    monkeypatch.setenv("METAQ_TLS", "1")
+    plain = SourceOptions.of({"nameServers": broker.namesrv, "subscribe": "spark", "tls": "false"}).access
+    with contextlib.closing(ClusterClient(broker.namesrv, 0.0, access=plain)) as client, pytest.raises(MetaqError):
+        client.topics("spark")
+    monkeypatch.delenv("METAQ_TLS")
+    for wrong, says in (
+        ({"tlsCa": ca}, "without tls"),
+        ({"tls": "true", "tlsVerify": "some"}, "allowed are"),
+        ({"tls": "true", "tlsCa": "/none.pem"}, "/none.pem"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            SourceOptions.of({"nameServers": broker.namesrv, "subscribe": "spark", **wrong})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from metaq.errors import ConfigError
+from metaq.net.tls.settings import TlsSettings, tls_settings
 
 if TYPE_CHECKING:
     from metaq.model.acl.secret import Credentials
@@ -26,9 +27,11 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
 }
 """Argument → environment variable."""
 
+_TLS: Final = ("tls", "ca", "cert", "key", "tls_verify")
+
 
 class Access(Struct, frozen=True):
-    """Where a client's credentials come from.
+    """Where a client's credentials come from, and how it connects.
 
     Unlike `Credentials` it can be pickled, so that each process of Spark's reads file and environment by itself. Its
     repr shows no secret.
@@ -41,10 +44,21 @@ class Access(Struct, frozen=True):
     """Of a temporary account."""
     acl_file: str | None = None
     """Path of a file in the form of RocketMQ's `tools.yml`, instead of the other three."""
+    tls: bool | None = None
+    """Whether connections are encrypted; None: as the environment says."""
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    tls_verify: str | None = None
+    """As those of `metaq.net.tls.settings.TlsSettings`. The password of a key comes from the environment only."""
 
     def __repr__(self) -> str:
         shown = f"access_key={self.access_key!r}" if self.access_key else f"acl_file={self.acl_file!r}"
         return f"Access({shown})"
+
+    def tls_settings(self, environment: Mapping[str, str] = os.environ) -> TlsSettings | None:
+        """Return the TLS of connections; None: plain text. Raises ConfigError: values that do not go together."""
+        return tls_settings({name: getattr(self, name) for name in _TLS}, environment)
 
     def credentials(
         self, environment: Mapping[str, str] = os.environ, names: Mapping[str, str] | None = None

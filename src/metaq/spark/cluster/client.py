@@ -32,7 +32,6 @@ from metaq.model.topics.route import MASTER_ID, guessed
 from metaq.model.topics.system import AUTO_CREATE_TOPIC
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.model.transactions.staging import CHUNK_BYTES_MAX
-from metaq.net.tls.settings import tls_settings
 from metaq.spark.cluster.link import Link
 from metaq.spark.cluster.replicas import AUTO, Replicas
 from metaq.wire.extensions import LARGE_CHUNKS_LEVEL
@@ -148,14 +147,12 @@ class ClusterClient:
             name_servers: `host:port`, `;`-separated.
             retry_seconds: how long each method retries.
             read_from: one of `replicas.READ_FROM`.
-            access: what requests are signed with.
-
-        With TLS if the environment says so (METAQ_TLS and its like), which each of Spark's processes has.
+            access: what requests are signed with, and the TLS of connections.
 
         Raises ConfigError: an address is malformed, or there is none; credentials or a file of TLS that cannot be used.
         """
         self._credentials = access.credentials()
-        settings = tls_settings({})
+        settings = access.tls_settings()
         self._tls = settings.open() if settings is not None else None
         self._name_servers = NameServers(parse_addresses(name_servers))
         self._retry_seconds = retry_seconds

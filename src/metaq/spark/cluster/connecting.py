@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from metaq.client.identity.access import ENVIRONMENT, Access
 from metaq.errors import ConfigError
+from metaq.net.tls.settings import VERIFY
 from metaq.option_table import OptionTable, camel, option
 
 
@@ -27,6 +28,20 @@ class ConnectingOptions(OptionTable):
         None, "The account's secret. Better in a file: Spark hands options on.", secret=True
     )
     security_token: str | None = option(None, "Of a temporary account.", secret=True)
+    tls: bool | None = option(
+        None, "Connect with TLS, to name servers and brokers; without it as METAQ_TLS says, in each process."
+    )
+    tls_ca: str | None = option(
+        None,
+        "File of the certificates that are trusted, at this path on driver and executors; by default the system's.",
+    )
+    tls_cert: str | None = option(None, "File of the certificate that Spark shows, if servers ask.")
+    tls_key: str | None = option(None, "File of its key; its password only by METAQ_TLS_KEY_PASSWORD.")
+    tls_verify: str | None = option(
+        None,
+        "What is checked of a server: `full` (its certificate's issuer and address), `ca` (only the former), `none`.",
+        choices=VERIFY,
+    )
 
     @property
     def access(self) -> Access:
@@ -35,10 +50,17 @@ class ConnectingOptions(OptionTable):
             secret_key=self.secret_key,
             security_token=self.security_token,
             acl_file=self.acl_file,
+            tls=self.tls,
+            ca=self.tls_ca,
+            cert=self.tls_cert,
+            key=self.tls_key,
+            tls_verify=self.tls_verify,
         )
 
     def check_connecting(self) -> None:
-        """Raise ConfigError: no name server, half a pair of keys, or a file that cannot be read here."""
+        """Raise ConfigError: no name server, half a pair of keys, settings of TLS without `tls`, or a file that cannot be read here."""
         if not self.name_servers:
             raise ConfigError("format('metaq') needs .option('nameServers', 'host:port')")
         self.access.credentials(names={name: camel(name) for name in ENVIRONMENT})
+        if (settings := self.access.tls_settings()) is not None:
+            settings.open()
