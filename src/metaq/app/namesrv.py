@@ -190,7 +190,9 @@ def _named(options: NamesrvOptions, gates: Gates, tls: ServerTls | None) -> list
 
 
 def _open_sessions(gates: Gates, listener: str, service: NameService, server: PeerServer[NameService]) -> NamesrvServer:
-    sessions = NamesrvServer(service, gates.access, server.address, listener, gates.audit, gates.quotas)
+    sessions = NamesrvServer(
+        service, access=gates.access, address=server.address, listener=listener, audit=gates.audit, quotas=gates.quotas
+    )
     server.admit_by(sessions.quotas)
     return sessions
 

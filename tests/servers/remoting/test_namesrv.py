@@ -285,7 +285,7 @@ def advertising(text: str, ha: str | None = None, *, broker_id: int = 0) -> Comm
 
 def test_each_client_is_told_the_address_that_fits_where_it_came_in(server):
     """Routes, cluster lists and a broker for the system topics; nothing of one client's answer is kept for the next."""
-    outside = NamesrvServer(server.service, "outside")
+    outside = NamesrvServer(server.service, listener="outside")
     Client(server).ask(advertising("outside=broker.example.com:30911,10.0.0.0/8=10.1.2.3:10911"))
     told = {
         Client(server, "172.17.0.9").session: "172.17.0.2:10911",

@@ -20,7 +20,7 @@ from tests.servers.support import Client
 
 def opened(clock: FakeClock, audit: Audit | None = None, **options: object) -> NamesrvServer:
     service = NameService(NamesrvOptions(**options), clock, KvTable(TableFile(MemoryFile(), KV_CONFIG), clock))
-    return NamesrvServer(service, audit)
+    return NamesrvServer(service, audit=audit)
 
 
 def test_who_asks_too_often_waits_and_is_refused_beyond_the_bound() -> None:
@@ -46,6 +46,18 @@ def test_a_client_that_asks_for_much_at_once_is_served_at_the_rate() -> None:
     client.feed(b"".join(client.frame(RequestCode.GET_BROKER_CLUSTER_INFO) for _ in range(30)))
     timer.pass_(2.1)
     assert [answer.code for answer in client.received()] == [0] * 30
+
+
+def test_listeners_of_one_server_share_its_quotas() -> None:
+    """An address that comes in by two ports gets no more than by one."""
+    clock = FakeClock()
+    server = opened(clock, quota_per_address="requestsPerSecond=2", quota_wait_max=1000)
+    outside = NamesrvServer(server.service, listener="outside", quotas=server.quotas)
+    server.quotas.later = Timer(clock).later
+    clients = [Client(one) for one in (server, outside, server, outside)]
+    for client in clients:
+        client.feed(client.frame(RequestCode.GET_BROKER_CLUSTER_INFO))
+    assert [len(client.received()) for client in clients] == [1, 1, 0, 0]
 
 
 def test_what_administrators_do_is_noted_and_what_is_refused() -> None:

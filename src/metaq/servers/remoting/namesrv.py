@@ -60,6 +60,7 @@ class NamesrvServer:
     def __init__(
         self,
         service: NameService,
+        *,
         access: AccessControl | None = None,
         address: str = "",
         listener: str = "",
