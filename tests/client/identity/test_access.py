@@ -11,6 +11,7 @@ from metaq.client.identity.options import client_options
 from metaq.client.shared import cores
 from metaq.errors import ConfigError
 from metaq.model.acl.secret import Credentials, Secret
+from tests.support import PATIENCE
 
 SECRET = "12345678-secret"
 PAIR = {"access_key": "account-one", "secret_key": SECRET}
@@ -120,7 +121,7 @@ def test_clients_of_different_accounts_share_no_core():
         assert [core.credentials for core in found] == [None, SIGNED, two.credentials, SIGNED]
     finally:
         for core, options in made:
-            core.thread.run(cores.release(core, options), timeout=5)
+            core.thread.run(cores.release(core, options), timeout=PATIENCE)
 
 
 def test_one_instance_name_is_one_account():
@@ -133,6 +134,6 @@ def test_one_instance_name_is_one_account():
         ):
             cores.acquire(NAMESRV, two)
     finally:
-        core.thread.run(cores.release(core, one), timeout=5)
+        core.thread.run(cores.release(core, one), timeout=PATIENCE)
     other = cores.acquire(NAMESRV, two)
-    other.thread.run(cores.release(other, two), timeout=5)
+    other.thread.run(cores.release(other, two), timeout=PATIENCE)
