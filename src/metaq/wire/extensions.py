@@ -52,7 +52,7 @@ def explanation_of(body: bytes | memoryview) -> Explanation:
     """Decode the answer to EXPLAIN_ACCESS. Raises BadRequest."""
     try:
         return msgspec.json.decode(body, type=Explanation)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is no explanation: {error}") from None
 
 

@@ -42,7 +42,8 @@ def test_a_gate_opens_for_who_may_publish_and_is_asked_about_once(tmp_path) -> N
         broker.topics.ensure("orders")
         asked = []
         made = gates(broker, asked)
-        assert made.of(ANNA).open(b"orders")
+        anna = made.of(ANNA)  # kept as a session keeps it: tables that nobody uses are dropped
+        assert anna.open(b"orders")
         assert not made.of(BERT).open(b"orders")
         assert asked == [(ANNA, Action.PUBLISH, "orders"), (BERT, Action.PUBLISH, "orders")]
         assert made.of(structs.replace(ANNA, address="10.9.9.9")).table.keys() == {b"orders"}

@@ -187,7 +187,7 @@ def open_metaq1_server(
             lambda act: act(),
             place,
             VERSION,
-            identify,
+            identify=identify,
         )
         yield broker, protocol_server
         protocol_server.close()

@@ -6,7 +6,6 @@ import json
 import logging
 
 import pytest
-from msgspec import structs
 
 from metaq.broker.log import long_polling as hold
 from metaq.broker.pulls import filters
@@ -424,8 +423,7 @@ def long_text(number):
 
 def test_ever_new_expressions_are_read_so_many_bytes_a_second(server, clock):
     """Of one host, in pulls, heartbeats and checks together; others are read all the same, and what is known costs nothing."""
-    attacker, other = Client(server), Client(server)
-    attacker.session.caller = structs.replace(other.session.caller, address="10.6.6.6")
+    attacker, other = Client(server, address="10.6.6.6"), Client(server)
     fill(other)
     codes = [attacker.pull("orders", subscription=long_text(n), expression_type="SQL92")[0] for n in range(10)]
     assert [answer.code for answer in codes[:4]] != [ResponseCode.SYSTEM_BUSY] * 4
