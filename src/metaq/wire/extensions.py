@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -14,6 +14,8 @@ from metaq.model.leadership import ReplicaState
 from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
 from metaq.model.scrub import RANGES_MAX, LogChecksums, Mended, ScrubState
+
+T = TypeVar("T")
 
 MARK_FIELD: Final = "METAQ"
 """Ext field of heartbeat answers, and key of the runtime table (28), by which clients know a MetaQ broker and its
@@ -50,10 +52,7 @@ def explanation(made: Explanation) -> bytes:
 
 def explanation_of(body: bytes | memoryview) -> Explanation:
     """Decode the answer to EXPLAIN_ACCESS. Raises BadRequest."""
-    try:
-        return msgspec.json.decode(body, type=Explanation)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no explanation: {error}") from None
+    return _decoded(body, Explanation, "the body is no explanation")
 
 
 def reloaded(outcome: Reloaded) -> bytes:
@@ -68,10 +67,7 @@ def server_identity(identity: ServerIdentity) -> bytes:
 
 def server_identity_of(body: bytes | memoryview) -> ServerIdentity:
     """Decode the answer to IDENTIFY. Raises BadRequest."""
-    try:
-        return msgspec.json.decode(body, type=ServerIdentity)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no identity of a server: {error}") from None
+    return _decoded(body, ServerIdentity, "the body is no identity of a server")
 
 
 def closed_partitions(numbers: Iterable[int]) -> bytes:
@@ -81,18 +77,12 @@ def closed_partitions(numbers: Iterable[int]) -> bytes:
 
 def closed_partitions_of(body: bytes | memoryview) -> list[int]:
     """Decode the answer to CLOSE_PARTITIONS. Raises BadRequest."""
-    try:
-        return msgspec.json.decode(body, type=list[int])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no list of partitions: {error}") from None
+    return _decoded(body, list[int], "the body is no list of partitions")
 
 
 def reloaded_of(body: bytes | memoryview) -> Reloaded:
     """Decode the answer to RELOAD. Raises BadRequest."""
-    try:
-        return msgspec.json.decode(body, type=Reloaded)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no outcome of a reload: {error}") from None
+    return _decoded(body, Reloaded, "the body is no outcome of a reload")
 
 
 def quotas(uses: list[QuotaUse]) -> bytes:
@@ -102,10 +92,7 @@ def quotas(uses: list[QuotaUse]) -> bytes:
 
 def quotas_of(body: bytes | memoryview) -> list[QuotaUse]:
     """Decode the answer to QUOTAS. Raises BadRequest."""
-    try:
-        return msgspec.json.decode(body, type=list[QuotaUse])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no list of quotas: {error}") from None
+    return _decoded(body, list[QuotaUse], "the body is no list of quotas")
 
 
 def replica_state(state: ReplicaState) -> bytes:
@@ -115,10 +102,7 @@ def replica_state(state: ReplicaState) -> bytes:
 
 def replica_state_of(body: bytes | memoryview) -> ReplicaState:
     """Decode the answer to REPLICA_STATE, PROMOTE or STEP_DOWN. Raises BadRequest."""
-    try:
-        state = msgspec.json.decode(body, type=ReplicaState)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no state of a replica: {error}") from None
+    state = _decoded(body, ReplicaState, "the body is no state of a replica")
     number, start = 0, 0
     for epoch in state.epochs:  # a slave cuts its log by them
         if epoch.number <= number or epoch.start < start:
@@ -134,10 +118,7 @@ def log_checksums(told: LogChecksums) -> bytes:
 
 def log_checksums_of(body: bytes | memoryview) -> LogChecksums:
     """Decode the answer to LOG_CHECKSUMS. Raises BadRequest."""
-    try:
-        told = msgspec.json.decode(body, type=LogChecksums)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no checksums of a log: {error}") from None
+    told = _decoded(body, LogChecksums, "the body is no checksums of a log")
     if told.file_bytes <= 0 or told.log_min < 0 or told.log_flushed < 0 or len(told.checksums) > RANGES_MAX:
         raise BadRequest(
             f"the body is no checksums of a log: {len(told.checksums)} ranges of a log from {told.log_min} to "
@@ -153,10 +134,7 @@ def mended(outcome: Mended) -> bytes:
 
 def mended_of(body: bytes | memoryview) -> Mended:
     """Decode the answer to REPAIR_LOG. Raises BadRequest."""
-    try:
-        return msgspec.json.decode(body, type=Mended)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no outcome of a repair: {error}") from None
+    return _decoded(body, Mended, "the body is no outcome of a repair")
 
 
 def scrub_state(state: ScrubState) -> str:
@@ -166,7 +144,12 @@ def scrub_state(state: ScrubState) -> str:
 
 def scrub_state_of(text: str) -> ScrubState:
     """Decode the value of `metaqScrub`. Raises BadRequest."""
+    return _decoded(text, ScrubState, "metaqScrub tells no comparison of logs")
+
+
+def _decoded(data: bytes | memoryview | str, kind: type[T], what: str) -> T:
+    """Decode JSON of a kind. Raises BadRequest: it is none; `what`: the sentence that says so."""
     try:
-        return msgspec.json.decode(text, type=ScrubState)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"metaqScrub tells no comparison of logs: {error}") from None
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"{what}: {error}") from None

@@ -7,16 +7,15 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from metaq.client.conversation.name_servers import parse_addresses
+from metaq.client.identity.sources import fetch_name_servers
 from metaq.errors import ConfigError, ConnectionFailed
-from metaq.net.page import checked_url, fetch_text
+from metaq.net.page import checked_url
 from metaq.options import BrokerOptions
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 120.0
 """Between two looks at the page, as in RocketMQ."""
-TIMEOUT: Final = 3.0
 
 
 def address_server(options: BrokerOptions) -> str | None:
@@ -32,7 +31,7 @@ def address_server(options: BrokerOptions) -> str | None:
 
 async def fetch(url: str) -> tuple[str, ...]:
     """Return the name servers. Raises ConnectionFailed: no page; ConfigError: it is no list of them."""
-    return parse_addresses(await asyncio.to_thread(fetch_text, url, TIMEOUT))
+    return await asyncio.to_thread(fetch_name_servers, url)
 
 
 async def follow(url: str, known: Sequence[str], exchange: Callable[[Sequence[str]], Awaitable[None]]) -> None:
