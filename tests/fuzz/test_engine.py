@@ -11,7 +11,7 @@ from fuzz.judged import Fault
 from fuzz.mutation import mutated, stretched
 from fuzz.target import parser
 
-from fuzz import corpus, engine
+from fuzz import corpus, engine, judged
 from metaq.errors import BadRequest
 
 
@@ -66,8 +66,10 @@ def test_what_is_documented_is_no_fault():
     ("feed", "said"),
     [(refuse, "BadRequest: no"), (fail, "KeyError"), (differ, "two readers differ"), (logged, "a request failed"), (quadratic, " s for "), (keep, "MiB of memory")],
 )  # fmt: skip
-def test_what_is_not_is_a_fault_and_its_input_is_left(feed, said, tmp_path):
+def test_what_is_not_is_a_fault_and_its_input_is_left(feed, said, tmp_path, monkeypatch):
     """An error of another kind, a difference, a logged exception, time, memory."""
+    # The sanitizers slow down compiled code, of which these have none.
+    monkeypatch.setattr(judged, "SANITIZED", False)
     with pytest.raises(Fault, match=said):
         engine.run(parser("faulty", feed, lambda: [b"seed"]), 5, seed=0)
     kept.clear()

