@@ -8,6 +8,10 @@ def send_now(fd: int, data: bytes) -> int:
     """Send on a socket what it takes without waiting. Returns how many bytes that was; 0 also for an error, which the
     next call meets."""
 
+def receive_awake(fd: int, room: memoryview, awake_ns: int) -> int:
+    """Receive from a socket what comes within so many nanoseconds, polling busily. Returns how many bytes; 0: none, the
+    peer's end or an error, which the next read meets."""
+
 class ReceiveBuffer:
     """Zeroed memory for `memoryview`, of which the kernel gives a page when something is first written there."""
 

@@ -66,6 +66,20 @@ def send_now(int fd, bytes data not None):
     return max(sent, 0)  # whoever writes the rest meets the same error
 
 
+def receive_awake(int fd, uint8_t[::1] room not None, int64_t awake_ns):
+    cdef ssize_t size
+    cdef int64_t end
+    if not room.shape[0]:
+        return 0
+    with nogil:
+        end = monotonic_ns() + awake_ns
+        while True:
+            size = recv(fd, &room[0], room.shape[0], MSG_DONTWAIT)
+            if size >= 0 or (errno != EAGAIN and errno != EINTR) or monotonic_ns() >= end:
+                break
+    return max(size, 0)  # whoever reads next meets the same end, or the same error
+
+
 cdef class ReceiveBuffer:
     """Memory of which the kernel gives a page when something is first written there: a bytearray writes zeros everywhere."""
 

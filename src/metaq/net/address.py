@@ -18,7 +18,11 @@ __all__ = [
     "split_address",
 ]
 
+_HOSTS_KEPT = 1024
+"""Hosts whose answers are remembered: reading an address takes 3 µs, and each connection needs it."""
 
+
+@functools.lru_cache(_HOSTS_KEPT)
 def is_address(host: str) -> bool:
     """Return whether a peer's host is an IP address, and not unknown or a path."""
     try:
@@ -28,6 +32,7 @@ def is_address(host: str) -> bool:
     return True
 
 
+@functools.lru_cache(_HOSTS_KEPT)
 def is_loopback(host: str) -> bool:
     """Return whether a peer's host (as in `Peer.address`) is this machine itself."""
     try:

@@ -41,6 +41,7 @@ class Group:
         self._unsent: list[LimitedStream] = []
         self._timer: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, stream: LimitedStream, descriptor: int = 0, address: str = "") -> str:
         """Add a connection with this socket, from this address. Returns "", or which limit refuses it."""
@@ -95,7 +96,9 @@ class Group:
     def send_later(self, stream: LimitedStream) -> None:
         """Have `stream` write what it has gathered at the end of this turn of the loop."""
         if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._send)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()  # a system call each time
+            self._loop.call_soon(self._send)
         self._unsent.append(stream)
 
     def _send(self) -> None:

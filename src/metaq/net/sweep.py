@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -35,11 +36,21 @@ PART_BYTES: Final = 16 * 1024
 """Largest read of one connection in a pass: one with more at once does not send small requests one by one."""
 COLUMNS: Final = 6
 ANSWERED: Final = 5
-_PASSES_MAX: Final = 32
+PASSES_MAX: Final = 32
 """Most passes per turn of the loop: its other events wait meanwhile, a millisecond or two at most."""
+_AWAKE_MICROS: Final = 50
+"""Busy poll for the next request, µs: a producer on the same machine needs 10 to 30."""
 _CREDIT_MAX, _CREDIT_LOST, _RESTS = 8, 3, 64
 """Credit of busy polling: a wait that was worth it earns 1, one in vain costs `_CREDIT_LOST`; without credit, `_RESTS`
 chances are skipped."""
+
+
+def awake_micros(wanted: int | None) -> int:
+    """Return how long to poll busily, µs. None is as much as is good here: nothing on a single core, where the producer could not
+    run meanwhile."""
+    if wanted is None:
+        return _AWAKE_MICROS if len(os.sched_getaffinity(0)) > 1 else 0
+    return wanted
 
 
 class SweptStream(Protocol):
@@ -63,6 +74,9 @@ _NATIVE: type[_sweep.Sweep] | None = _compiled.Sweep if _compiled else None
 send_now: Callable[[int, bytes], int] | None = _compiled.send_now if _compiled else None
 """`send_now(descriptor, data)`: send what a socket takes without waiting, and return how many bytes that was. None
 where there are no sweeps."""
+receive_awake: Callable[[int, memoryview, int], int] | None = _compiled.receive_awake if _compiled else None
+"""`receive_awake(descriptor, room, nanoseconds)`: poll busily for the next bytes, and return how many have come. None where there
+are no sweeps."""
 
 
 def receive_buffer(size: int) -> memoryview:
@@ -148,7 +162,7 @@ class Sweep:
         self._handle(self)
         if not self._awake_ns:
             return
-        for _ in range(_PASSES_MAX):
+        for _ in range(PASSES_MAX):
             if self._parts_read != 1 or not self._count or not self._vigil.worth_it():
                 return
             self._wait_ns = self._awake_ns

@@ -56,6 +56,9 @@ class Metered(Protocol):
         ...
 
 
+_NOTHING_REFUSED: Final = Refused(Reason.THROTTLED, "")
+
+
 class HeldBack:
     """Answers of a connection that waits. Later ones, which a disk or a slave was waited for, come here too."""
 
@@ -101,7 +104,7 @@ class Metering:
         self.account = ""
         address = session.peer.address
         self._names = {QuotaKind.ADDRESS: address[0], QuotaKind.CLIENT: join_address(*address), QuotaKind.ACCOUNT: ""}
-        self.refusal = Refused(Reason.THROTTLED, "")
+        self.refusal = _NOTHING_REFUSED
         """Why the last read event was refused."""
         self._crowded: Meter | None = None
         """Of what the connection is one too many."""

@@ -11,12 +11,16 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import os
 import ssl
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, cast
 
 from metaq.net.address import address_of
 from metaq.net.group import Group
+from metaq.net.sweep import PASSES_MAX, Vigil, receive_awake
 from metaq.net.tls.layer import Above, TlsLayer, in_words
 
 log = logging.getLogger("metaq.net")
@@ -25,6 +29,12 @@ CLIENT_HELLO: Final = 0x16
 """First byte of every TLS connection; no protocol of ours begins with it."""
 HANDSHAKE_BYTES_MAX: Final = 128 * 1024
 """Bytes that a client may send before its handshake is over: a chain of certificates is some KiB."""
+
+
+_NICE: Final = 10
+"""Priority of handshakes: whoever is connected comes first."""
+_LONE_BYTES: Final = 4096
+"""Largest read of a connection that sends one request after the other."""
 
 
 class Mode(enum.Enum):
@@ -54,6 +64,24 @@ class ServerTls:
         self._under_way: dict[ServerLayer, None] = {}
         """In the order in which they began."""
         self._thread: ThreadPoolExecutor | None = None
+        self._awake_ns, self._vigil = 0, Vigil()
+        self._last_read: ServerLayer | None = None
+
+    def stay_awake(self, micros: int) -> None:
+        """Poll busily for so long for the next request, where one connection alone is busy; 0: never."""
+        self._awake_ns = micros * 1000
+
+    def read_on(self, layer: ServerLayer, fd: int, room: memoryview) -> int:
+        """Poll busily for the next request of a connection that has just been answered, if it is alone and that is worth it.
+
+        Returns how many bytes have come into `room`; 0: the loop reads on.
+        """
+        alone, self._last_read = self._last_read is layer, layer
+        if not alone or not self._awake_ns or receive_awake is None or not self._vigil.worth_it():
+            return 0
+        count = receive_awake(fd, room, self._awake_ns)
+        self._vigil.count(came=count > 0)
+        return count
 
     @property
     def under_way(self) -> int:
@@ -81,10 +109,15 @@ class ServerTls:
         """Count a handshake less."""
         self._under_way.pop(layer, None)
 
+    def gone(self, layer: ServerLayer) -> None:
+        """Forget a connection that has ended."""
+        if self._last_read is layer:
+            self._last_read = None
+
     def step(self, tls: ssl.SSLObject) -> asyncio.Future[ssl.SSLError | None]:
         """Go on with a handshake in the thread. Returns the outcome: None once it is over, else what stops it."""
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "metaq-tls")
+            self._thread = ThreadPoolExecutor(1, "metaq-tls", _give_way)
         return asyncio.get_running_loop().run_in_executor(self._thread, _step, tls)
 
     def close(self) -> None:
@@ -92,6 +125,12 @@ class ServerTls:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
             self._thread = None
+
+
+def _give_way() -> None:
+    """Let the event loop have the processor first, where threads have priorities of their own."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 def _step(tls: ssl.SSLObject) -> ssl.SSLError | None:
@@ -191,6 +230,7 @@ class ServerLayer(TlsLayer):
         super().__init__(stream, server.context)
         self._server, self._doorman = server, doorman
         self._came = 0
+        self._answered = False
         self._stepping = self._handshaking = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -201,7 +241,7 @@ class ServerLayer(TlsLayer):
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._handshaking:
-            super().buffer_updated(nbytes)
+            self._read(nbytes)
             return
         if self._below is None:
             return
@@ -213,6 +253,26 @@ class ServerLayer(TlsLayer):
             self._stepping = True
             self._below.pause_reading()  # OpenSSL's buffers are the thread's now
             self._server.step(self.tls).add_done_callback(self._stepped)
+
+    def _read(self, nbytes: int) -> None:
+        self._answered = False
+        self._drain(self._records[:nbytes])
+        for _ in range(PASSES_MAX):
+            below = self._below
+            # Only of whoever sends one request after the other, and has its answer: else others would wait for it.
+            if not self._answered or nbytes > _LONE_BYTES or self._fd < 0 or self.paused or below is None:
+                return
+            if below.is_closing() or self._said_goodbye or below.get_write_buffer_size():
+                return
+            nbytes = self._server.read_on(self, self._fd, self._records)
+            if not nbytes:
+                return
+            self._answered = False
+            self._drain(self._records[:nbytes])
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._answered = True
+        super().write(data)
 
     def _stepped(self, done: asyncio.Future[ssl.SSLError | None]) -> None:
         self._stepping = False
@@ -252,4 +312,5 @@ class ServerLayer(TlsLayer):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._handshaking:
             self._over()
+        self._server.gone(self)
         super().connection_lost(exc)

@@ -163,6 +163,8 @@ def remoting_server(
             audit=services.audit,
         )  # fmt: skip
 
+    if tls is not None:
+        tls.stay_awake(sweep.awake_micros(options.busy_poll_micros))
     return PeerServer(
         "remoting",
         (options.bind_address, options.listen_port),

@@ -8,17 +8,12 @@ cannot do is left to the session, in the order in which it came.
 from __future__ import annotations
 
 import logging
-import os
-from typing import Final
 
-from metaq.net.sweep import ANSWERED, COLUMNS, Sweep, SweptStream
+from metaq.net.sweep import ANSWERED, COLUMNS, Sweep, SweptStream, awake_micros
 from metaq.servers.remoting.workspace import Workspace
 from metaq.wire.command import frame_bytes
 
 log = logging.getLogger(__name__)
-AWAKE_MICROS: Final = 50
-"""Busy poll for the next request, µs: a producer on the same machine needs 10 to 30. None on a single core, where the
-producer could not run meanwhile."""
 
 
 class SweptSends:
@@ -26,10 +21,7 @@ class SweptSends:
 
     def __init__(self, space: Workspace) -> None:
         self._space = space
-        micros = space.broker.options.busy_poll_micros
-        if micros is None:
-            micros = AWAKE_MICROS if len(os.sched_getaffinity(0)) > 1 else 0
-        self.sweep = Sweep(self._handle, micros)
+        self.sweep = Sweep(self._handle, awake_micros(space.broker.options.busy_poll_micros))
 
     def _handle(self, sweep: Sweep) -> None:
         space = self._space
