@@ -32,18 +32,14 @@ SOURCES := $(wildcard src tests tools bench examples demo fuzz .ci)
 SEEDS ?= 100
 FIRST ?= 1
 
-# `make LOCKED=1 demo`: the releases that locks/ names and no others, each file compared with its hash. Without, what pyproject.toml allows.
+# `make demo` and all others install the releases that locks/ names, each file compared with its hash; where the package index lacks one,
+# they say so and take what pyproject.toml allows. LOCKED=1: nothing else; LOCKED=0: none of them.
 LOCKED_VENV := .cache/locked
-ifdef LOCKED
-ISOLATION := --no-build-isolation
-PINNED = $(RUN) -m pip install --require-hashes -r locks/build.txt && $(RUN) -m pip install --require-hashes --no-build-isolation -r locks/all.txt
-else
-PINNED := :
-endif
+export LOCKED
 
 # What decides whether an environment is still right. The compiled modules are built while installing.
 NATIVE := src/metaq/net src/metaq/store/log src/metaq/wire/hot
-INSTALLED_FROM := pyproject.toml setup.py $(sort $(wildcard $(NATIVE:%=%/_*.pyx) $(NATIVE:%=%/_*.h) $(NATIVE:%=%/native/*.pxi)))
+INSTALLED_FROM := pyproject.toml setup.py $(wildcard locks/*.txt) $(sort $(wildcard $(NATIVE:%=%/_*.pyx) $(NATIVE:%=%/_*.h) $(NATIVE:%=%/native/*.pxi)))
 
 ##@ Run
 
@@ -166,25 +162,23 @@ $(VENV)/installed-from: FORCE | $(RUN)
 
 $(VENV)/has-base: $(RUN) $(VENV)/installed-from
 	@echo "== installing the broker, the client and the command line into $(VENV): downloads about 12 MB the first time"
-	@$(PINNED)
-	$(RUN) -m pip install --progress-bar on $(ISOLATION) -e '.[uvloop,compression]'
+	$(RUN) tools/install.py base
 	@touch $@
 
-# What is installed stays: `pymetaq[...]` is there already, and pip adds what the extras name. Only has-base builds.
 $(VENV)/has-lint: $(VENV)/has-base
 	@echo "== installing the checkers into $(VENV): downloads about 80 MB the first time"
-	$(RUN) -m pip install --progress-bar on 'pymetaq[dev]'
+	$(RUN) tools/install.py lint
 	@touch $@
 
 $(VENV)/has-demo: $(VENV)/has-base
 	@echo "== installing Spark and Java into $(VENV): downloads about 0.7 GB the first time" \
 	  "(Spark alone 456 MB), takes 1.8 GB on disk and a few minutes; nothing is installed outside this folder"
-	$(RUN) -m pip install --progress-bar on 'pymetaq[all,demo]'
+	$(RUN) tools/install.py demo
 	@touch $@
 
 $(VENV)/has-test: $(VENV)/has-demo
 	@echo "== installing the test tools into $(VENV): downloads about 120 MB the first time"
-	$(RUN) -m pip install --progress-bar on 'pymetaq[all,demo,dev,test]'
+	$(RUN) tools/install.py test
 	@touch $@ $(VENV)/has-lint
 
 $(VENV)/has-profile: $(VENV)/has-test

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import pathlib
 import re
+import sys
 import tomllib
+import zipfile
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from tools.audit import judged
+from tools.install import EXTRAS, Pinned, install_pinned
 
 from tests.support import ROOT
 
@@ -32,7 +37,7 @@ def wanted() -> list[Requirement]:
     return [one for one in map(Requirement, lines) if canonicalize_name(one.name) != OWN]
 
 
-@pytest.mark.parametrize("name", ["build.txt", "all.txt"])
+@pytest.mark.parametrize("name", ["build.txt", "all.txt", *(f"{level}.txt" for level in EXTRAS)])
 def test_a_lock_is_pins_with_hashes_and_nothing_else(name):
     """No address, no option, no package without a hash: pip takes what the machine's own index has, if it is the same bytes."""
     text = (ROOT / "locks" / name).read_text()
@@ -52,6 +57,61 @@ def test_every_dependency_is_pinned_within_its_bounds(asked):
     ]
     assert versions
     assert all(version in asked.specifier for version in versions)
+
+
+def exact(name: str) -> set[tuple[str, ...]]:
+    return {(pin["name"], pin["version"], pin["marker"] or "", pin["rest"]) for pin in pins(name)}
+
+
+def test_what_make_installs_is_a_part_of_the_whole():
+    """The same releases with the same files, more from one environment to the next; a marker may say less where less asks for it."""
+    whole = {one[:2] + one[3:] for one in exact("all.txt")}
+    base, demo, test = ({one[:2] + one[3:] for one in exact(f"{level}.txt")} for level in ("base", "demo", "test"))
+    assert base < demo < test < whole
+    assert {one[:2] + one[3:] for one in exact("lint.txt")} < test
+
+
+def made(folder: pathlib.Path) -> pathlib.Path:
+    """The wheel of a package that nobody else has."""
+    name, about = "metaqtried", "metaqtried-1.dist-info"
+    wheel = folder / f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{name}.py", "")
+        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        archive.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{about}/RECORD", "")
+    return wheel
+
+
+@pytest.mark.parametrize(
+    ("version", "right", "outcome"),
+    [("1", True, Pinned.INSTALLED), ("2", True, Pinned.NOT_TO_BE_HAD), ("1", False, Pinned.OTHER_FILES)],
+    ids=["as locked", "a lagging index", "another file"],
+)
+def test_pinned_packages_are_installed_as_they_are_or_not_at_all(version, right, outcome, tmp_path):
+    """With the real pip: an index that lags is told apart from a file that is not the one."""
+    there = made(tmp_path).read_bytes()
+    found = hashlib.sha256(there if right else b"").hexdigest()
+    locks = tmp_path / "build.txt", tmp_path / "base.txt"
+    locks[0].write_text("")
+    locks[1].write_text(f"metaqtried=={version} \\\n    --hash=sha256:{found}\n")
+    target = tmp_path / "installed"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-index",
+        "--find-links",
+        str(tmp_path),
+        "--target",
+        str(target),
+    ]
+    assert install_pinned(pip, locks) is outcome
+    assert (target / "metaqtried.py").exists() is (outcome is Pinned.INSTALLED)
 
 
 def test_what_builds_is_pinned_too():

@@ -1,4 +1,4 @@
-"""Writes locks/: every package that MetaQ and its extras need, pinned, with the hashes of all files of its release.
+"""Writes locks/: every package that MetaQ and its extras need, pinned, with the hashes of all files of its release; and parts of it.
 
     make lock
 
@@ -13,9 +13,11 @@ import sys
 import tempfile
 import tomllib
 
+from tools.install import EXTRAS, LOCKS
+
 ROOT = pathlib.Path(__file__).parent.parent
 HEAD = """\
-# Written by `make lock`: every package that MetaQ and its extras need, on every Python from 3.11 on, with the hashes of all its files.
+# Written by `make lock`: every package that {what}, on every Python from 3.11 on, with the hashes of all its files.
 # `make LOCKED=1 …` installs these and nothing else; `make verify-locked` shows that they are there, whole, and enough.
 """
 
@@ -33,8 +35,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         builds = pathlib.Path(folder) / "build.in"
         builds.write_text("\n".join(project["build-system"]["requires"]))
-        (ROOT / "locks/build.txt").write_text(HEAD + compiled(builds, "--no-annotate"), encoding="utf-8")
-    (ROOT / "locks/all.txt").write_text(HEAD + compiled(ROOT / "pyproject.toml", "--all-extras"), encoding="utf-8")
+        write("build", "builds MetaQ", compiled(builds, "--no-annotate"))
+    source, whole = ROOT / "pyproject.toml", LOCKS / "all.txt"
+    write("all", "MetaQ and its extras need", compiled(source, "--all-extras"))
+    for name, extras in EXTRAS.items():
+        flags = [text for extra in extras.split(",") for text in ("--extra", extra)]
+        write(name, f"`pymetaq[{extras}]` needs", compiled(source, *flags, "--constraint", str(whole)))
+
+
+def write(name: str, what: str, pins: str) -> None:
+    (LOCKS / f"{name}.txt").write_text(HEAD.format(what=what) + pins, encoding="utf-8")
 
 
 if __name__ == "__main__":

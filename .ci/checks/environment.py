@@ -109,7 +109,8 @@ class Environment:
         (venv / "ci-stamp").write_text(json.dumps(stamp), encoding="utf-8")
 
     def _key(self) -> str:
-        return digest((self._clone / "pyproject.toml").read_bytes(), sys.version, platform.machine())
+        wanted = [self._clone / "pyproject.toml", *sorted((self._clone / "locks").glob("*.txt"))]
+        return digest(*(path.read_bytes() for path in wanted), sys.version, platform.machine())
 
     def _why_not(self, venv: pathlib.Path) -> str:
         """Why the kept environment is not taken; empty: it may be right."""
@@ -119,7 +120,7 @@ class Environment:
         except (OSError, ValueError, KeyError, TypeError):
             return "there is none that was finished"
         if key != self._key():
-            return "pyproject.toml or Python has changed"
+            return "pyproject.toml, locks/ or Python has changed"
         if not 0 <= self._now() - made < KEPT_SECONDS:
             return "the kept one is older than a week"
         return ""
