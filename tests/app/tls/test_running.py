@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pathlib
 import re
 import shutil
+import ssl
 
 import pytest
 
@@ -147,6 +149,60 @@ def test_what_is_not_changed_is_not_read_again(options) -> None:
     before = tls.server.context
     tls.look()
     assert tls.server.context is before
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Raise ssl.SSLError if a client with this context does not come to terms with a server with that one."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_hostname="localhost"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for end in ends * 3:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"tls_ha_enable": True}, {"tls_enable": True}, {"tls_ha_enable": True, "tls_enable": True}],
+    ids=lambda more: " ".join(more),
+)
+def test_each_context_is_exchanged_for_that_of_the_new_files(more, authority, tmp_path) -> None:
+    """That by which a slave connects, too, where nothing else connects with TLS: certificates and trust of another authority."""
+    other = Authority(tmp_path, "others")
+    mine = [authority.issue("mine"), other.issue("its")]
+    cert, key, trust = (str(tmp_path / name) for name in ("own.pem", "own.key", "trust.pem"))
+
+    def put(number: int) -> None:
+        replaced(mine[number], cert, key)
+        written(trust, (authority, other)[number].cert.read_bytes())
+
+    put(0)
+    tls = running(
+        TlsOptions(
+            tls_server_cert_path=cert,
+            tls_server_key_path=key,
+            tls_server_need_client_auth="require",
+            tls_server_auth_client=True,
+            tls_server_trust_cert_path=trust,
+            tls_client_trust_cert_path=trust,
+            tls_client_cert_path=cert,
+            tls_client_key_path=key,
+            **more,
+        )
+    )
+    clients = [client for client in (tls.client, tls.ha_client) if client is not None]
+    assert len(clients) == len(more)
+    first = tls.server.context
+    for client in clients:
+        handshake(first, client.context)
+    put(1)
+    tls.look()
+    for client in clients:
+        handshake(tls.server.context, client.context)
+        with pytest.raises(ssl.SSLError):
+            handshake(first, client.context)
 
 
 def test_rocketmqs_tls_properties_as_they_stand(authority, tmp_path, caplog) -> None:

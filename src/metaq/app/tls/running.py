@@ -41,6 +41,9 @@ class Contexts(NamedTuple):
     mode: Mode
     server: Context | None
     client: Context | None
+    """Of the server's own connections; None: neither to servers nor to copy a log does it connect with TLS."""
+    use: tuple[bool, bool, bool]
+    """Whether TLS is used to connect to servers, for copies of the log, and on the port of MetaQ 1.x."""
     paths: frozenset[str]
     """All files that were read."""
     told: str
@@ -87,12 +90,14 @@ def read(options: TlsOptions, *, at_start: bool) -> Contexts:
             until = "which has expired"
         told = f"TLS is {mode.value}, with the certificate {files.cert}, {until}"
         paths |= {path for path in (files.cert, files.key, files.trust, files.crl) if path}
+    connects = options.tls_enable if options.tls_enable is not None else mode is Mode.ENFORCING
     client = None
-    if options.tls_enable if options.tls_enable is not None else mode is Mode.ENFORCING:
+    if connects or options.tls_ha_enable:
         own = _client_files(options)
         client = client_context(own)
         paths |= {path for path in (own.ca, own.cert, own.key) if path}
-    return Contexts(mode, server, client, frozenset(paths), told)
+    use = connects, options.tls_ha_enable, options.tls_metaq1_enable
+    return Contexts(mode, server, client, use, frozenset(paths), told)
 
 
 def _mode(options: TlsOptions) -> Mode:
@@ -197,13 +202,11 @@ class RunningTls:
             if first.server is not None
             else None
         )
-        self.client: Final = ClientTls(first.client) if first.client is not None else None
-        self.for_ha, self.for_metaq1 = options.tls_ha_enable, options.tls_metaq1_enable
-        if self.for_ha and self.client is None:
-            # A slave connects with TLS: the same options that its other connections would have.
-            self.ha_client: ClientTls | None = ClientTls(client_context(_client_files(options)))
-        else:
-            self.ha_client = self.client if self.for_ha else None
+        self._use = connects, self.for_ha, self.for_metaq1 = first.use
+        self._connections: Final = ClientTls(first.client) if first.client is not None else None
+        """Of all connections that this server makes: what is exchanged here is exchanged for each."""
+        self.client: Final = self._connections if connects else None
+        self.ha_client: Final = self._connections if self.for_ha else None
         log.info("%s", first.told)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="metaq-tls-files", daemon=True)
@@ -237,12 +240,14 @@ class RunningTls:
         self._call_soon(lambda: self._take(found))
 
     def _take(self, found: Contexts) -> None:
-        if found.mode is not self._mode or (found.client is None) != (self.client is None):
-            log.warning("tls.server.mode and tls.enable are as they were until a restart")
+        if found.mode is not self._mode or found.use != self._use:
+            log.warning(
+                "tls.server.mode, tls.enable, tls.ha.enable and tls.metaq1.enable are as they were until a restart"
+            )
         if self.server is not None and found.server is not None:
             self.server.exchange(found.server)
-        if self.client is not None and found.client is not None:
-            self.client.context = found.client
+        if self._connections is not None and found.client is not None:
+            self._connections.context = found.client
         log.info("the files of TLS were read again: for new connections, %s", found.told)
 
     def _watch(self) -> None:
