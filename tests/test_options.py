@@ -29,7 +29,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
     BrokerOptions: (
         "broker/",
         "servers/",
-        "app/acl_files.py",
+        "app/acl/",
         "app/auditing.py",
         "app/addressing/",
         "app/broker.py",
@@ -47,7 +47,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "servers/remoting/namesrv.py",
         "broker/quota/service.py",
         "app/auditing.py",
-        "app/acl_files.py",
+        "app/acl/",
         "app/namesrv.py",
         "app/configuration.py",
         "app/runtime.py",

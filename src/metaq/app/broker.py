@@ -50,7 +50,7 @@ from metaq.store.reads.pull import ReadResult
 from metaq.tls_options import NO_TLS, TlsOptions
 
 if TYPE_CHECKING:
-    from metaq.app.acl_files import AclWatch
+    from metaq.app.acl.files import AclWatch
     from metaq.app.tls.running import RunningTls
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,8 @@ class RunningBroker:
         # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         servers = (server.tick for server in self._serving.started())
-        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, self._tick_audit
+        watches = (watch.tick for watch in (self._tasks.acl, self._tasks.tls) if watch is not None)
+        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, self._tick_audit, *watches
         for tick in ticks:
             try:
                 tick()
@@ -390,7 +391,7 @@ def _access_control(options: BrokerOptions) -> tuple[AclWatch | None, Credential
     """
     if not (options.acl_enable or options.acl_credentials):
         return None, None
-    from metaq.app.acl_files import acl_watch, credentials_of  # only where they are wanted: they load a reader of YAML
+    from metaq.app.acl.files import acl_watch, credentials_of  # only where they are wanted: they load a reader of YAML
 
     loop = asyncio.get_running_loop()
 

@@ -205,6 +205,42 @@ def test_each_context_is_exchanged_for_that_of_the_new_files(more, authority, tm
             handshake(first, client.context)
 
 
+def test_a_file_that_changes_while_it_is_read_is_read_again(authority, options, monkeypatch) -> None:
+    """At the start, and at a look: what was read may be what stood there before."""
+    issued = iter([authority.issue("while starting"), authority.issue("while looking")])
+
+    def read_and_change(*args: object, **more: object) -> object:
+        found = read(*args, **more)
+        if (one := next(issued, None)) is not None:
+            replaced(one, options.tls_server_cert_path, options.tls_server_key_path)
+        return found
+
+    monkeypatch.setattr("metaq.app.tls.running.read", read_and_change)
+    tls = running(options)
+    contexts = [tls.server.context]
+    for _ in range(3):
+        tls.look()
+        contexts.append(tls.server.context)
+    assert contexts[0] is not contexts[1] is not contexts[2] is contexts[3]
+
+
+def test_a_file_that_tls_properties_names_anew_is_in_force_once_it_is_there(authority, tmp_path, caplog) -> None:
+    """The certificate may come after the line that names it."""
+    first, second = authority.issue("there"), authority.issue("later")
+    path, late = tmp_path / "tls.properties", tmp_path / "late.pem"
+    text = "tls.server.certPath={}\ntls.server.keyPath={}\n"
+    path.write_text(text.format(first.cert, first.key))
+    tls = running(TlsOptions(tls_config_file=str(path)))
+    before = tls.server.context
+    written(str(path), text.format(late, second.key).encode())
+    tls.look()
+    assert tls.server.context is before
+    assert "late.pem cannot be read" in caplog.text
+    shutil.copy(second.cert, late)
+    tls.look()
+    assert tls.server.context is not before
+
+
 def test_rocketmqs_tls_properties_as_they_stand(authority, tmp_path, caplog) -> None:
     """With a password; what stands elsewhere beats it. It is watched, too: files that it names anew are in force."""
     first, second = authority.issue("one", password="hidden-word"), authority.issue("two", password="hidden-word")
