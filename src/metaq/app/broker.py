@@ -32,7 +32,7 @@ from metaq.client.conversation.name_servers import parse_addresses
 from metaq.client.shared.transport import Transport
 from metaq.clock import SYSTEM, Clock, SteadyTime
 from metaq.errors import ConfigError, ConnectionFailed, Refused, StoreFailed
-from metaq.log import RateLimitedLog
+from metaq.log import RateLimitedLog, when_dead
 from metaq.model.acl.changes import accounts_of, patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
@@ -226,6 +226,7 @@ class RunningBroker:
             await registration.start(self._services)
         self._tasks.role.start(self._services)
         self._reaching = asyncio.create_task(self._look_whether_reached(), name="ask at the advertised addresses")
+        self._reaching.add_done_callback(when_dead(log, "whether the advertised addresses lead here was not found out"))
 
     def follow(self, url: str, name_servers: Sequence[str]) -> None:
         """Register where the page of an address server says, from now on."""
@@ -235,6 +236,7 @@ class RunningBroker:
             await self._tasks.name_servers.exchange(addresses)
 
         self._following = asyncio.create_task(follow(url, name_servers, exchange), name="follow the address server")
+        self._following.add_done_callback(when_dead(log, "this broker asks the address server no more"))
 
     async def _look_whether_reached(self) -> None:
         """In the background: an address that does not answer takes its time, and stops nobody."""
