@@ -26,6 +26,7 @@ GROUND = {
     "log",
     "option_table",
     "options",
+    "server_options",
     "tls_options",
 }
 """What every layer may import: addresses as texts, compiled modules, errors, time and chance, work in pieces, counts of memory, logging, the option tables."""
@@ -51,6 +52,7 @@ RULES: dict[str, Rule] = {
     "log": Rule(set(), "rate limits need the clock and nothing else"),
     "option_table": Rule(set(), "what a table is, for those too that need none of the servers'"),
     "options": Rule(set(), "tables of values: who reads them decides what they do"),
+    "server_options": Rule(set(), "tables of values that brokers and name servers have in common"),
     "tls_options": Rule(set(), "a table of values, of brokers and name servers alike"),
     "saved_file": Rule(set(), "what a file and its format are, for those who have them and those who read them"),
     "saved": Rule({"saved_file"}, "a table that is saved before it is seen knows neither its entries nor its file"),

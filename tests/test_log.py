@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 
 import pytest
 
 from metaq.clock import FakeClock
-from metaq.log import KINDS_MAX, RateLimitedLog
+from metaq.log import KINDS_MAX, RateLimitedLog, when_dead
 
 
 @pytest.fixture
@@ -72,4 +73,24 @@ def test_table_of_kinds_is_bounded_and_loses_no_count(limited, caplog) -> None:
 def test_traceback_goes_with_the_line(limited, caplog) -> None:
     """Of the one that is told."""
     limited.error("x", "failed", error=ZeroDivisionError("by nothing"))
+    assert "by nothing" in caplog.text
+
+
+def test_death_of_a_task_that_nobody_awaits_is_told(caplog) -> None:
+    """With its reason. Its end, and its being cancelled, are not."""
+
+    async def act() -> None:
+        async def fails() -> None:
+            raise ZeroDivisionError("by nothing")
+
+        tasks = [asyncio.ensure_future(work) for work in (fails(), asyncio.sleep(0), asyncio.sleep(60))]
+        for number, task in enumerate(tasks):
+            task.add_done_callback(when_dead(logging.getLogger("metaq.test"), f"task {number} works no more"))
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        await asyncio.wait(tasks)
+
+    asyncio.run(act())
+    assert caplog.messages == ["task 0 works no more"]
+    assert caplog.records[0].levelname == "CRITICAL"
     assert "by nothing" in caplog.text

@@ -29,7 +29,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
     BrokerOptions: (
         "broker/",
         "servers/",
-        "app/acl_files.py",
+        "app/acl/",
         "app/auditing.py",
         "app/addressing/",
         "app/broker.py",
@@ -47,7 +47,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "servers/remoting/namesrv.py",
         "broker/quota/service.py",
         "app/auditing.py",
-        "app/acl_files.py",
+        "app/acl/",
         "app/namesrv.py",
         "app/configuration.py",
         "app/runtime.py",
@@ -75,6 +75,26 @@ def test_every_option_is_read(table):
     taken = server_ini.TAKEN.keys() if table is Metaq1Options else set()
     unread = {item.name for item in dataclasses.fields(table)} - read_somewhere(READERS[table]) - taken
     assert not unread, f"{table.__name__}: nothing reads {sorted(unread)}"
+
+
+def test_no_option_is_written_twice():
+    """What several tables have in common, they take from one table; options of one name that mean the same are one."""
+    seen: dict[tuple[str, str], str] = {}
+    for table in READERS:
+        common = {item.name for base in table.__mro__[1:-1] for item in dataclasses.fields(base)}
+        for item in table.listed():
+            if item.name not in common:
+                key = item.name, item.metadata["doc"]
+                assert key not in seen, f"{item.name} stands in {seen[key]} and in {table.__name__}"
+                seen[key] = table.__name__
+
+
+def test_a_table_lists_its_own_options_before_those_that_it_shares():
+    """So the page of options begins with what a server is about."""
+    listed = [item.name for item in BrokerOptions.listed()]
+    assert sorted(listed) == sorted(item.name for item in dataclasses.fields(BrokerOptions))
+    assert listed[0] == "namesrv_addr"
+    assert listed[-1] == "audit_log_files"
 
 
 def test_hot_options_change_in_place_and_others_wait():

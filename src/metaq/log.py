@@ -1,14 +1,14 @@
-"""Rate-limited logging of events that may come a thousand times a second: the first is logged at once, then they are
-counted.
+"""Logging of what may come a thousand times a second, and of what nobody waits for.
 
-The number left out is in the next line of the same kind, or in a line of `tick` if the kind does not come again.
+Of events, the first is logged at once, then they are counted. The number left out is in the next line of the same kind, or in a line of `tick` if the kind does not come again.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -100,3 +100,28 @@ class RateLimitedLog:
 
 def _since(kind: _Kind, now: float) -> str:
     return f" (and {kind.left_out} more like it in the last {now - kind.told:.0f} s)" if kind.left_out else ""
+
+
+class Ended(Protocol):
+    """A task that has ended, as asyncio's."""
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        ...
+
+    def exception(self) -> BaseException | None:
+        """What it has raised; None: nothing."""
+        ...
+
+
+def when_dead(logger: logging.Logger, text: str) -> Callable[[Ended], None]:
+    """Return what logs the death of a task that nobody awaits, for its `add_done_callback`.
+
+    Args: text: what is not done any more. Nothing is logged of a task that was cancelled, or ends without an error.
+    """
+
+    def tell(task: Ended) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("%s", text, exc_info=error)
+
+    return tell

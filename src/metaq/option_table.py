@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Self
 
 from metaq.errors import ConfigError
@@ -91,6 +91,12 @@ class OptionTable:
             if key in table:
                 values[table[key]] = _typed(key, value, hints[table[key]], where)
         return cls(**values), {key for key in pairs if key in table}
+
+    @classmethod
+    def listed(cls) -> list[Field[Any]]:
+        """Return the fields as readers want them: the table's own first, then those that it has in common with others."""
+        common = {item.name for base in cls.__mro__[1:] if dataclasses.is_dataclass(base) for item in fields(base)}
+        return sorted(fields(cls), key=lambda item: item.name in common)
 
     def values(self) -> dict[str, Any]:
         """Return field name → value."""

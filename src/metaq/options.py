@@ -22,6 +22,7 @@ from metaq.option_table import (
     nearest,
     option,
 )
+from metaq.server_options import AuditOptions, PeerOptions, QuotaOptions
 
 __all__ = [
     "GIB",
@@ -120,7 +121,7 @@ class StoreOptions(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerOptions(OptionTable):
+class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions):
     """What `metaq.broker` and its servers obey."""
 
     namesrv_addr: str | None = option(None, "Name servers to register at, `host:port`, `;`-separated.")
@@ -327,28 +328,6 @@ class BrokerOptions(OptionTable):
     flush_consumer_offset_interval: int = option(5000, "Milliseconds between saves of consumer offsets.", low=10)
     log_level: str = option("info", "How much of the log is written.", choices=LOG_LEVELS, hot=True)
     register_name_server_period: int = option(30_000, "Milliseconds between registrations.", low=1000, high=60_000)
-    server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)
-    frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
-    connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)
-    unanswered_bytes_max: int = option(
-        64 * MIB,
-        "Answer bytes that may wait for one peer before it is closed, and for the disk before sends are refused.",
-        low=64 * KIB,
-        hot=True,
-    )
-    unanswered_bytes_max_total: int = option(
-        256 * MIB,
-        "Answer bytes that all peers together may leave unread before the one with the most is closed.",
-        low=MIB,
-    )
-    half_read_bytes_max: int = option(
-        256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
-    )
-    peer_bytes_max: int = option(
-        512 * MIB,
-        "Memory in bytes that all peers together make the process keep before the one that keeps the most is closed.",
-        low=16 * MIB,
-    )
     held_pulls_max: int = option(
         100_000, "Held pulls of all peers together, of one client a quarter; more are answered at once.", low=1
     )
@@ -365,34 +344,8 @@ class BrokerOptions(OptionTable):
         low=0,
         high=1000,
     )
-    audit_log_enable: bool = option(
-        True,
-        "Note administrative and refused requests in files (docs/formats/audit-log.md); made by the first of them.",
-    )
-    audit_log_path: str | None = option(None, "Folder of these files; by default `audit` in the store's folder.")
-    audit_log_file_size: int = option(
-        16 * MIB, "Size in bytes at which such a file is put aside.", low=64 * KIB, high=GIB
-    )
-    audit_log_files: int = option(
-        8, "Files that are kept beside the one that is written, of each of the two logs.", low=0, high=1000
-    )
     audit_log_topic: str | None = option(
-        None, "Topic of this broker that gets each of these lines, too; by default none."
-    )
-    quota_per_client: str = option(
-        "",
-        "Limits of each client by its id, such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md); `metaq quota` sets "
-        "others while the broker runs.",
-    )
-    quota_per_account: str = option("", "Limits of each account of access control; otherwise as quotaPerClient.")
-    quota_per_address: str = option(
-        "", "Limits of each address that clients connect from, such as `connections=100,connectionsPerSecond=20`."
-    )
-    quota_wait_max: int = option(
-        2000,
-        "Longest time in ms that who is above a quota waits for an answer; who would wait longer is refused (SYSTEM_BUSY).",
-        low=100,
-        high=30_000,
+        None, "Topic of this broker that gets each line of the audit log, too; by default none."
     )
     auto_create_groups_max: int = option(
         10_000, "Groups that clients may create by joining, in all; one client a quarter.", low=0, hot=True
@@ -514,7 +467,7 @@ class Metaq1Options(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamesrvOptions(OptionTable):
+class NamesrvOptions(AuditOptions, QuotaOptions, PeerOptions):
     """What `metaq.namesrv` and its server obey."""
 
     listen_port: int = option(9876, "Port of the name server; 0 takes a free one.", low=0, high=65535)
@@ -557,47 +510,3 @@ class NamesrvOptions(OptionTable):
     log_level: str = option(
         "info", "How much of the log is written; in `metaq up` the broker's counts.", choices=LOG_LEVELS, hot=True
     )
-    audit_log_enable: bool = option(
-        True,
-        "Note administrative and refused requests in files (docs/formats/audit-log.md); made by the first of them.",
-    )
-    audit_log_path: str | None = option(
-        None, "Folder of these files; by default `audit` in that of the KV configuration."
-    )
-    audit_log_file_size: int = option(
-        16 * MIB, "Size in bytes at which such a file is put aside.", low=64 * KIB, high=GIB
-    )
-    audit_log_files: int = option(
-        8, "Files that are kept beside the one that is written, of each of the two logs.", low=0, high=1000
-    )
-    quota_per_client: str = option(
-        "",
-        "Limits of each client by its id, such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md).",
-    )
-    quota_per_account: str = option("", "Limits of each account of access control; otherwise as quotaPerClient.")
-    quota_per_address: str = option(
-        "", "Limits of each address that clients connect from, such as `connections=100,connectionsPerSecond=20`."
-    )
-    quota_wait_max: int = option(
-        2000,
-        "Longest time in ms that who is above a quota waits for an answer; who would wait longer is refused (SYSTEM_BUSY).",
-        low=100,
-        high=30_000,
-    )
-    frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
-    connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)
-    unanswered_bytes_max: int = option(64 * MIB, "Answer bytes that may wait for one peer.", low=64 * KIB, hot=True)
-    unanswered_bytes_max_total: int = option(
-        256 * MIB,
-        "Answer bytes that all peers together may leave unread before the one with the most is closed.",
-        low=MIB,
-    )
-    half_read_bytes_max: int = option(
-        256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
-    )
-    peer_bytes_max: int = option(
-        512 * MIB,
-        "Memory in bytes that all peers together make the process keep before the one that keeps the most is closed.",
-        low=16 * MIB,
-    )
-    server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from metaq.app.acl_files import AclFiles
+from metaq.app.acl.files import AclFiles
 from metaq.model.acl.accounts import Account
 from metaq.model.acl.rights import BOTH, Right
 from tests.support import environment, metaq_command, process, read_line, run_metaq

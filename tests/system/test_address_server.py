@@ -109,6 +109,39 @@ def test_name_servers_are_exchanged_under_running_clients_without_one_failed_sen
     run(body())
 
 
+def test_an_exchange_that_fails_is_tried_again(monkeypatch, caplog):
+    """Whatever was wrong with it, or with the page; without waiting for other name servers to be named."""
+    monkeypatch.setattr(address_server, "POLL_SECONDS", 0)
+    outcomes = iter([ValueError("no page"), ("b:1",), ("b:1",), ("c:1",)])
+    given, faults = [], iter([RuntimeError("not now"), None, None])
+
+    async def fetch(_url: str) -> tuple[str, ...]:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def body() -> None:
+        ended = asyncio.Event()
+
+        async def exchange(addresses) -> None:
+            given.append(addresses)
+            if (fault := next(faults)) is not None:
+                raise fault
+            if addresses == ("c:1",):
+                ended.set()
+
+        monkeypatch.setattr(address_server, "fetch", fetch)
+        following = asyncio.create_task(address_server.follow("http://page", ("a:1",), exchange))
+        await ended.wait()
+        following.cancel()
+
+    run(body())
+    assert given == [("b:1",), ("b:1",), ("c:1",)]
+    assert "no page" in caplog.text
+    assert "not now" in caplog.text
+
+
 def test_page_is_asked_where_nothing_else_says_so(tmp_path, monkeypatch):
     """What the client is given beats NAMESRV_ADDR, and that the address server; the environment has its URL, too."""
 

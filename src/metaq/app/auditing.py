@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from metaq.broker.audit import Audit
 from metaq.clock import Clock
 from metaq.model.audit import AuditRecord
-from metaq.options import BrokerOptions, NamesrvOptions
+from metaq.server_options import AuditOptions
 from metaq.store.audit_file import AuditFile
 from metaq.store.disk import Disk
 from metaq.wire.audit import audit_line
@@ -25,7 +25,7 @@ class RunningAudit(NamedTuple):
 
 
 def open_audit(
-    options: BrokerOptions | NamesrvOptions,
+    options: AuditOptions,
     server: str,
     beside: Path,
     clock: Clock,

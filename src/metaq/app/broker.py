@@ -32,7 +32,7 @@ from metaq.client.conversation.name_servers import parse_addresses
 from metaq.client.shared.transport import Transport
 from metaq.clock import SYSTEM, Clock, SteadyTime
 from metaq.errors import ConfigError, ConnectionFailed, Refused, StoreFailed
-from metaq.log import RateLimitedLog
+from metaq.log import RateLimitedLog, when_dead
 from metaq.model.acl.changes import accounts_of, patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
@@ -50,7 +50,7 @@ from metaq.store.reads.pull import ReadResult
 from metaq.tls_options import NO_TLS, TlsOptions
 
 if TYPE_CHECKING:
-    from metaq.app.acl_files import AclWatch
+    from metaq.app.acl.files import AclWatch
     from metaq.app.tls.running import RunningTls
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,8 @@ class RunningBroker:
         # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         servers = (server.tick for server in self._serving.started())
-        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, self._tick_audit
+        watches = (watch.tick for watch in (self._tasks.acl, self._tasks.tls) if watch is not None)
+        ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, self._tick_audit, *watches
         for tick in ticks:
             try:
                 tick()
@@ -225,6 +226,7 @@ class RunningBroker:
             await registration.start(self._services)
         self._tasks.role.start(self._services)
         self._reaching = asyncio.create_task(self._look_whether_reached(), name="ask at the advertised addresses")
+        self._reaching.add_done_callback(when_dead(log, "whether the advertised addresses lead here was not found out"))
 
     def follow(self, url: str, name_servers: Sequence[str]) -> None:
         """Register where the page of an address server says, from now on."""
@@ -234,6 +236,7 @@ class RunningBroker:
             await self._tasks.name_servers.exchange(addresses)
 
         self._following = asyncio.create_task(follow(url, name_servers, exchange), name="follow the address server")
+        self._following.add_done_callback(when_dead(log, "this broker asks the address server no more"))
 
     async def _look_whether_reached(self) -> None:
         """In the background: an address that does not answer takes its time, and stops nobody."""
@@ -390,7 +393,7 @@ def _access_control(options: BrokerOptions) -> tuple[AclWatch | None, Credential
     """
     if not (options.acl_enable or options.acl_credentials):
         return None, None
-    from metaq.app.acl_files import acl_watch, credentials_of  # only where they are wanted: they load a reader of YAML
+    from metaq.app.acl.files import acl_watch, credentials_of  # only where they are wanted: they load a reader of YAML
 
     loop = asyncio.get_running_loop()
 

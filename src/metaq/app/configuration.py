@@ -23,6 +23,7 @@ from metaq.errors import ConfigError
 from metaq.net.address import is_loopback
 from metaq.net.budget import ListenLimits
 from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions, OptionTable, StoreOptions, camel, nearest
+from metaq.server_options import PeerOptions
 from metaq.servers.remoting.rocketmq_settings import DEFAULTS
 from metaq.store.disk import file_limit
 from metaq.store.offline.sizes import sizes_found
@@ -456,7 +457,7 @@ def _check_address(
     return [f"the {what} listens on {address} without access control: guard its port by a firewall"]
 
 
-def listen_limits(options: BrokerOptions | NamesrvOptions) -> ListenLimits:
+def listen_limits(options: PeerOptions) -> ListenLimits:
     """Return the limits of peers in the options, and those that the process's limit of open files leaves them."""
     return ListenLimits(
         connections_max=options.connections_max,
@@ -478,7 +479,7 @@ def template(tables: Mapping[str, OptionTable], topics: Sequence[TopicSection] |
     lines = ["# A complete metaq.toml. Every option stands here with its value; those commented out have none."]
     for section, table in tables.items():
         lines += ["", f"[{section}]"]
-        for item in dataclasses.fields(table):
+        for item in table.listed():
             facts, value = item.metadata, getattr(table, item.name)
             if facts.get("secret"):
                 value = None

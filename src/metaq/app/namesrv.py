@@ -29,7 +29,7 @@ from metaq.tls_options import NO_TLS, TlsOptions
 from metaq.wire.files import KV_CONFIG
 
 if TYPE_CHECKING:
-    from metaq.app.acl_files import AclWatch
+    from metaq.app.acl.files import AclWatch
     from metaq.app.tls.running import RunningTls
     from metaq.broker.acl import AccessControl
     from metaq.broker.audit import Audit
@@ -83,6 +83,9 @@ class RunningNamesrv:
             server.tick()
         if self._audit is not None:
             self._audit.audit.tick()
+        for watch in (self._acl, self._tls):
+            if watch is not None:
+                watch.tick()
 
     async def accept(self) -> None:
         """Let clients in. Raises ConfigError: another process took the port in the meantime."""
@@ -123,7 +126,7 @@ async def start_namesrv(
 
     acl: AclWatch | None = None
     if options.acl_enable:
-        from metaq.app.acl_files import acl_watch  # only where it is wanted: it loads a reader of YAML
+        from metaq.app.acl.files import acl_watch  # only where it is wanted: it loads a reader of YAML
 
         acl = acl_watch(options, call_soon)
     running_tls = tls_of(tls, call_soon)

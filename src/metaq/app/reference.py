@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import sys
 import typing
@@ -15,7 +14,7 @@ from metaq.options import OptionTable, camel
 _INTRODUCTION = """\
 # Configuration
 
-<!-- Written by `make docs` from src/metaq/options.py; a test compares them. -->
+<!-- Written by `make docs` from the option tables; a test compares them. -->
 
 A broker is configured by flags, by `-o key=value` for any option, by a file (`-c`), and by the environment variable
 `NAMESRV_ADDR`; the first of these that has a value wins. The file is either
@@ -105,7 +104,7 @@ def _promises() -> str:
 def _table(table: type[OptionTable]) -> str:
     lines = ["| key | type | default | allowed | hot | meaning |", "|---|---|---|---|---|---|"]
     hints = typing.get_type_hints(table)
-    for item in dataclasses.fields(table):
+    for item in table.listed():
         facts = item.metadata
         key = f"`{camel(item.name)}`" + "".join(f"<br>`{alias}`" for alias in facts["aliases"])
         default = "" if item.default is None else f"`{_shown(item.default)}`"

@@ -12,6 +12,7 @@ from metaq.app.addressing.told import advertised_to_clients, advertised_to_slave
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
+from metaq.log import when_dead
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.acl.secret import Credentials
 from metaq.model.topics.registration import BrokerIdentity, Registered
@@ -134,6 +135,7 @@ class NameServerRegistration:
         )
         # First, so that its requests go out before the registrations, which replace what it looks for.
         self._looking = asyncio.create_task(namesakes.keep_looking(), name="look for brokers of this name")
+        self._looking.add_done_callback(when_dead(log, "this broker looks for others of its name no more"))
         await asyncio.sleep(0)
         if not self._watching:
             # Before the first registration: a topic that is made meanwhile must not be missed.

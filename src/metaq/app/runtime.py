@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from metaq.app.reload import Reload, Reloadable
 from metaq.errors import ConfigError, MetaqError
+from metaq.log import when_dead
 from metaq.options import BrokerOptions, NamesrvOptions
 from metaq.store.disk import keep_freed_memory, raise_file_limit, return_freed_memory
 
@@ -104,6 +105,7 @@ async def _serve_once(
         follow_log_level(service)
         if reload is not None:
             reloading = asyncio.ensure_future(reload.whenever(hung_up, service))
+            reloading.add_done_callback(when_dead(log, "the configuration is not read again any more, until a restart"))
         print(service.ready, flush=True)  # noqa: T201  who started us waits for this line
         # Objects of the start live as long as the process: frozen, they are not walked in every full collection.
         gc.collect()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from metaq.client.conversation.driver import Caller, ask
 from metaq.client.conversation.registration import RegisterBroker, UnregisterBroker
 from metaq.errors import MetaqError
+from metaq.log import when_dead
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.topics.registration import BrokerIdentity, Registered
 
@@ -92,7 +93,11 @@ class Registrar:
 
     def _keep(self, server: _NameServer) -> None:
         work = self._keep_registering(server)
-        self._tasks[server.address] = asyncio.create_task(work, name=f"registrar of {server.address}")
+        task = asyncio.create_task(work, name=f"registrar of {server.address}")
+        task.add_done_callback(
+            when_dead(log, f"this broker does not register at name server {server.address} any more")
+        )
+        self._tasks[server.address] = task
 
     async def exchange(self, addresses: Sequence[str]) -> None:
         """Register at these name servers instead. Return when each new one has answered, or failed to.

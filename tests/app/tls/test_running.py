@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pathlib
 import re
 import shutil
+import ssl
 
 import pytest
 
@@ -147,6 +149,96 @@ def test_what_is_not_changed_is_not_read_again(options) -> None:
     before = tls.server.context
     tls.look()
     assert tls.server.context is before
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Raise ssl.SSLError if a client with this context does not come to terms with a server with that one."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_hostname="localhost"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for end in ends * 3:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"tls_ha_enable": True}, {"tls_enable": True}, {"tls_ha_enable": True, "tls_enable": True}],
+    ids=lambda more: " ".join(more),
+)
+def test_each_context_is_exchanged_for_that_of_the_new_files(more, authority, tmp_path) -> None:
+    """That by which a slave connects, too, where nothing else connects with TLS: certificates and trust of another authority."""
+    other = Authority(tmp_path, "others")
+    mine = [authority.issue("mine"), other.issue("its")]
+    cert, key, trust = (str(tmp_path / name) for name in ("own.pem", "own.key", "trust.pem"))
+
+    def put(number: int) -> None:
+        replaced(mine[number], cert, key)
+        written(trust, (authority, other)[number].cert.read_bytes())
+
+    put(0)
+    tls = running(
+        TlsOptions(
+            tls_server_cert_path=cert,
+            tls_server_key_path=key,
+            tls_server_need_client_auth="require",
+            tls_server_auth_client=True,
+            tls_server_trust_cert_path=trust,
+            tls_client_trust_cert_path=trust,
+            tls_client_cert_path=cert,
+            tls_client_key_path=key,
+            **more,
+        )
+    )
+    clients = [client for client in (tls.client, tls.ha_client) if client is not None]
+    assert len(clients) == len(more)
+    first = tls.server.context
+    for client in clients:
+        handshake(first, client.context)
+    put(1)
+    tls.look()
+    for client in clients:
+        handshake(tls.server.context, client.context)
+        with pytest.raises(ssl.SSLError):
+            handshake(first, client.context)
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(authority, options, monkeypatch) -> None:
+    """At the start, and at a look: what was read may be what stood there before."""
+    issued = iter([authority.issue("while starting"), authority.issue("while looking")])
+
+    def read_and_change(*args: object, **more: object) -> object:
+        found = read(*args, **more)
+        if (one := next(issued, None)) is not None:
+            replaced(one, options.tls_server_cert_path, options.tls_server_key_path)
+        return found
+
+    monkeypatch.setattr("metaq.app.tls.running.read", read_and_change)
+    tls = running(options)
+    contexts = [tls.server.context]
+    for _ in range(3):
+        tls.look()
+        contexts.append(tls.server.context)
+    assert contexts[0] is not contexts[1] is not contexts[2] is contexts[3]
+
+
+def test_a_file_that_tls_properties_names_anew_is_in_force_once_it_is_there(authority, tmp_path, caplog) -> None:
+    """The certificate may come after the line that names it."""
+    first, second = authority.issue("there"), authority.issue("later")
+    path, late = tmp_path / "tls.properties", tmp_path / "late.pem"
+    text = "tls.server.certPath={}\ntls.server.keyPath={}\n"
+    path.write_text(text.format(first.cert, first.key))
+    tls = running(TlsOptions(tls_config_file=str(path)))
+    before = tls.server.context
+    written(str(path), text.format(late, second.key).encode())
+    tls.look()
+    assert tls.server.context is before
+    assert "late.pem cannot be read" in caplog.text
+    shutil.copy(second.cert, late)
+    tls.look()
+    assert tls.server.context is not before
 
 
 def test_rocketmqs_tls_properties_as_they_stand(authority, tmp_path, caplog) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import pathlib
 import pickle
 import ssl
 
@@ -171,6 +172,79 @@ def test_a_slave_copies_with_tls(tmp_path, options, caplog) -> None:
     with caplog.at_level(logging.INFO):
         asyncio.run(asyncio.wait_for(act(), PATIENCE))
     assert caplog.text.count("tls.server.mode=enforcing wants that") == 1, "the plain connection of the test"
+
+
+async def shows(address: str, trusted: ssl.SSLContext) -> None:
+    """Return once a port shows a certificate that this context trusts."""
+    host, port = address.rsplit(":", 1)
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, int(port), ssl=trusted, server_hostname=host)
+        except ssl.SSLError:
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            return
+
+
+@pytest.mark.parametrize("connects", [True, False], ids=["all with TLS", "only copies with TLS"])
+def test_files_that_change_are_in_force_at_every_port_and_for_every_connection(tmp_path, connects) -> None:
+    """Of a name server, a master and a slave; another authority issues all. The slave copies on from its restarted master."""
+    authorities = [Authority(tmp_path, name) for name in ("first", "second")]
+    issued = [one.issue(name) for one, name in zip(authorities, ("server-1", "server-2"), strict=True)]
+    cert, key, trust = (tmp_path / name for name in ("own.pem", "own.key", "trust.pem"))
+
+    def put(number: int) -> None:
+        for path, source in ((key, issued[number].key), (cert, issued[number].cert), (trust, authorities[number].cert)):
+            fresh = path.with_suffix(".fresh")
+            fresh.write_bytes(source.read_bytes())
+            fresh.rename(path)
+
+    put(0)
+    tls = TlsOptions(
+        tls_server_mode="permissive",
+        tls_enable=connects,
+        tls_ha_enable=True,
+        tls_metaq1_enable=True,
+        tls_server_cert_path=str(cert),
+        tls_server_key_path=str(key),
+        tls_client_trust_cert_path=str(trust),
+    )
+    metaq1 = Metaq1Settings(Metaq1Options(server_port=0, host_name="localhost", zk_enable=False))
+
+    async def act() -> None:
+        namesrv = await start_namesrv(
+            NamesrvOptions(listen_port=0, kv_config_path=str(tmp_path / "kv"), listeners="inside=127.0.0.1:0"), tls=tls
+        )
+        common = {"broker_name": "a", "listen_port": 0, "ha_listen_port": 0, "namesrv_addr": namesrv.address}
+        copies = BrokerOptions(broker_id=1, broker_role="SLAVE", **common)
+
+        async def send(count: int, ca: pathlib.Path) -> None:
+            async with aio.Producer(namesrv.address, tls=True, ca=ca) as producer:
+                for number in range(count):
+                    await producer.send("orders", b"%d" % number)
+
+        async def copied() -> None:
+            while slave._broker.store.log.end < master._broker.store.log.end:
+                await asyncio.sleep(0.01)
+
+        master = await start_broker(BrokerOptions(**common), small_store(tmp_path / "m"), metaq1=metaq1, tls=tls)
+        slave = await start_broker(copies, small_store(tmp_path / "s"), tls=tls)
+        await send(5, authorities[0].cert)
+        await copied()
+        put(1)
+        trusted = ssl.create_default_context(cafile=str(authorities[1].cert))
+        addresses = [address for one in (namesrv, master, slave) for address in one.addresses.values()]
+        assert len(addresses) == 2 + 3 + 2
+        await asyncio.gather(*(shows(address, trusted) for address in addresses))
+        await master.close()
+        master = await start_broker(BrokerOptions(**common), small_store(tmp_path / "m"), metaq1=metaq1, tls=tls)
+        await send(5, authorities[1].cert)
+        await copied()
+        for one in (slave, master, namesrv):
+            await one.close()
+
+    asyncio.run(asyncio.wait_for(act(), PATIENCE))
 
 
 def test_the_server_of_metaq_1_takes_tls_by_option(tmp_path, options, authority) -> None:

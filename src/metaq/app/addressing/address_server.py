@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
 
-from metaq.client.identity.sources import fetch_name_servers
+from metaq.client.identity.sources import POLL_SECONDS, fetch_name_servers
 from metaq.errors import ConfigError, ConnectionFailed
 from metaq.net.page import checked_url
 from metaq.options import BrokerOptions
 
 log = logging.getLogger(__name__)
-
-POLL_SECONDS: Final = 120.0
-"""Between two looks at the page, as in RocketMQ."""
 
 
 def address_server(options: BrokerOptions) -> str | None:
@@ -41,15 +37,13 @@ async def follow(url: str, known: Sequence[str], exchange: Callable[[Sequence[st
         await asyncio.sleep(POLL_SECONDS)
         try:
             found = await fetch(url)
+            failing = ""
+            if set(found) != set(known):
+                await exchange(found)
+                known = found
         except (ConnectionFailed, ConfigError) as error:
             if str(error) != failing:
                 log.warning("the name servers stay %s: %s", ";".join(known), error)
             failing = str(error)
-            continue
-        failing = ""
-        if set(found) != set(known):
-            known = found
-            try:
-                await exchange(found)
-            except Exception:
-                log.exception("the name servers could not be exchanged")
+        except Exception:
+            log.exception("the name servers could not be exchanged; it is tried again")

@@ -24,9 +24,8 @@ from metaq.client.conversation.reading.offsets import SetPosition
 from metaq.client.shared.transport import Transport
 from metaq.errors import BrokerError
 from metaq.in_pieces import InPieces
-from metaq.log import RateLimitedLog
+from metaq.log import RateLimitedLog, when_dead
 from metaq.model import MessageQueue
-from metaq.servers.ha.slave import say
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode
 
@@ -67,7 +66,7 @@ class TableFollowing:
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep_asking(), name="take over the master's tables")
-        self._task.add_done_callback(say)
+        self._task.add_done_callback(when_dead(log, "this slave takes over no tables of its master any more"))
 
     def tick(self) -> None:
         """Let time pass. Called ten times a second."""

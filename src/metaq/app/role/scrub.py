@@ -15,10 +15,9 @@ from metaq.client.conversation.driver import Caller, ask
 from metaq.client.conversation.scrubbing.calls import GetLogChecksums
 from metaq.client.conversation.scrubbing.comparison import Comparison, NotComparable
 from metaq.errors import Reason, Refused
-from metaq.log import RateLimitedLog
+from metaq.log import RateLimitedLog, when_dead
 from metaq.model.leadership import ReplicaState, parting
 from metaq.model.scrub import RANGE_BYTES, Damaged, Difference
-from metaq.servers.ha.slave import say
 from metaq.store.log.broken import DamagedPlace
 from metaq.store.log.check import check_records
 
@@ -52,7 +51,7 @@ class Scrubbing:
         self._task = asyncio.get_running_loop().create_task(
             self._keep_comparing(), name="compare the log with the master's"
         )
-        self._task.add_done_callback(say)
+        self._task.add_done_callback(when_dead(log, "this slave compares its log with its master's no more"))
 
     def tick(self) -> None:
         """Let time pass. Called ten times a second."""

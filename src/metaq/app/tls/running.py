@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pathlib
-import threading
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from metaq.app.configuration import read_properties
 from metaq.app.tls.made import made_context
+from metaq.app.watched_files import Marks, WatchedFiles, marks_of
 from metaq.errors import ConfigError
 from metaq.net.tls.client import ClientTls
 from metaq.net.tls.contexts import (
@@ -27,12 +28,7 @@ from metaq.tls_options import TlsOptions
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 0.5
-"""As often as RocketMQ looks."""
 FILE_BYTES_MAX: Final = 1024 * 1024
-
-Marks: TypeAlias = Mapping[str, tuple[int, int, int] | None]
-"""Path → what tells that a file is another one: time of its change in ns, size, inode; None: it is not there."""
 
 
 class Contexts(NamedTuple):
@@ -41,8 +37,9 @@ class Contexts(NamedTuple):
     mode: Mode
     server: Context | None
     client: Context | None
-    paths: frozenset[str]
-    """All files that were read."""
+    """Of the server's own connections; None: neither to servers nor to copy a log does it connect with TLS."""
+    use: tuple[bool, bool, bool]
+    """Whether TLS is used to connect to servers, for copies of the log, and on the port of MetaQ 1.x."""
     told: str
     """What the log says of them."""
 
@@ -71,7 +68,6 @@ def read(options: TlsOptions, *, at_start: bool) -> Contexts:
     """
     options = with_file(options)
     mode, made = _mode(options), options.tls_test_mode_enable and not options.tls_server_cert_path
-    paths = {_path(options.tls_config_file)} if options.tls_config_file else set()
     server, told = None, "TLS is disabled"
     if mode is not Mode.DISABLED and made:
         server, told = made_context(), f"TLS is {mode.value}, with a certificate made now that nobody can verify"
@@ -86,13 +82,29 @@ def read(options: TlsOptions, *, at_start: bool) -> Contexts:
             log.error("%s: clients that verify it, as ours do, will refuse it", error)  # noqa: TRY400  no fault of ours
             until = "which has expired"
         told = f"TLS is {mode.value}, with the certificate {files.cert}, {until}"
-        paths |= {path for path in (files.cert, files.key, files.trust, files.crl) if path}
+    connects = options.tls_enable if options.tls_enable is not None else mode is Mode.ENFORCING
     client = None
-    if options.tls_enable if options.tls_enable is not None else mode is Mode.ENFORCING:
-        own = _client_files(options)
-        client = client_context(own)
-        paths |= {path for path in (own.ca, own.cert, own.key) if path}
-    return Contexts(mode, server, client, frozenset(paths), told)
+    if connects or options.tls_ha_enable:
+        client = client_context(_client_files(options))
+    use = connects, options.tls_ha_enable, options.tls_metaq1_enable
+    return Contexts(mode, server, client, use, told)
+
+
+def files_of(options: TlsOptions) -> frozenset[str]:
+    """Return the paths of all files that these options name: that of `tls.config.file`, if it can be read, names more."""
+    named = {options.tls_config_file}
+    with contextlib.suppress(ConfigError):
+        options = with_file(options)
+    named |= {
+        options.tls_server_cert_path,
+        options.tls_server_key_path,
+        options.tls_server_trust_cert_path,
+        options.tls_server_crl_path,
+        options.tls_client_trust_cert_path,
+        options.tls_client_cert_path,
+        options.tls_client_key_path,
+    }
+    return frozenset(_path(path) for path in named if path)
 
 
 def _mode(options: TlsOptions) -> Mode:
@@ -161,19 +173,6 @@ def _text(path: str) -> str:
         raise ConfigError(f"tls.config.file {path} cannot be read: {error}") from None
 
 
-def marks_of(paths: frozenset[str]) -> Marks:
-    """Return what is there now."""
-    found: dict[str, tuple[int, int, int] | None] = {}
-    for path in paths:
-        try:
-            stat = pathlib.Path(path).stat()
-        except OSError:
-            found[path] = None
-        else:
-            found[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-    return found
-
-
 class RunningTls:
     """The TLS of a server: for its ports, for its own connections, and the watch over the files.
 
@@ -188,68 +187,61 @@ class RunningTls:
     """
 
     def __init__(self, options: TlsOptions, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        self._options, self._call_soon = options, call_soon
-        options = with_file(options)
-        first = read(self._options, at_start=True)
-        self._mode, self._paths, self._marks = first.mode, first.paths, marks_of(first.paths)
+        self._options = options
+        self._named: tuple[Marks, frozenset[str]] = {}, files_of(options)
+        """Marks of `tls.config.file`, and the files that it and the options name since."""
+        marks = self._marks()
+        first = read(options, at_start=True)
+        options, self._mode = with_file(options), first.mode
         self.server: Final = (
             ServerTls(first.mode, first.server, options.tls_handshake_timeout / 1000, options.tls_handshakes_max)
             if first.server is not None
             else None
         )
-        self.client: Final = ClientTls(first.client) if first.client is not None else None
-        self.for_ha, self.for_metaq1 = options.tls_ha_enable, options.tls_metaq1_enable
-        if self.for_ha and self.client is None:
-            # A slave connects with TLS: the same options that its other connections would have.
-            self.ha_client: ClientTls | None = ClientTls(client_context(_client_files(options)))
-        else:
-            self.ha_client = self.client if self.for_ha else None
+        self._use = connects, self.for_ha, self.for_metaq1 = first.use
+        self._connections: Final = ClientTls(first.client) if first.client is not None else None
+        """Of all connections that this server makes: what is exchanged here is exchanged for each."""
+        self.client: Final = self._connections if connects else None
+        self.ha_client: Final = self._connections if self.for_ha else None
         log.info("%s", first.told)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="metaq-tls-files", daemon=True)
+        stays = "TLS goes on with what it has"
+        self._watched: Final = WatchedFiles("TLS", stays, self._marks, self._read, self._take, call_soon, marks)
 
     def start(self) -> None:
-        """Look from now on, in a thread: files may be on a slow disk, and OpenSSL's work with them takes milliseconds."""
-        self._thread.start()
+        """Look from now on."""
+        self._watched.start()
 
-    def stop(self) -> None:
-        """Stop looking, and end the handshakes' thread."""
-        self._ended.set()
-        if self.server is not None:
-            self.server.close()
+    def tick(self) -> None:
+        """Let time pass."""
+        self._watched.tick()
 
     def look(self) -> None:
         """Read the files again if one has changed since the last look."""
-        marks = marks_of(self._paths)
-        if marks == self._marks:
-            return
-        self._marks = marks
-        try:
-            found = read(self._options, at_start=False)
-        except ConfigError as error:
-            log.error("TLS goes on with what it has: %s", error)  # noqa: TRY400  theirs, not ours
-            return
-        except OSError as error:
-            log.error("TLS goes on with what it has: a file cannot be read: %s", error)  # noqa: TRY400
-            return
-        if found.paths != self._paths:
-            self._paths, self._marks = found.paths, marks_of(found.paths)
-        self._call_soon(lambda: self._take(found))
+        self._watched.look()
+
+    def stop(self) -> None:
+        """Stop looking, and end the handshakes' thread."""
+        self._watched.stop()
+        if self.server is not None:
+            self.server.close()
+
+    def _marks(self) -> Marks:
+        path = self._options.tls_config_file
+        config = marks_of([_path(path)]) if path else {}
+        if config != self._named[0]:  # reading it takes milliseconds
+            self._named = config, files_of(self._options)
+        return marks_of(self._named[1])
+
+    def _read(self, _marks: Marks) -> Contexts:
+        return read(self._options, at_start=False)
 
     def _take(self, found: Contexts) -> None:
-        if found.mode is not self._mode or (found.client is None) != (self.client is None):
-            log.warning("tls.server.mode and tls.enable are as they were until a restart")
+        if found.mode is not self._mode or found.use != self._use:
+            log.warning(
+                "tls.server.mode, tls.enable, tls.ha.enable and tls.metaq1.enable are as they were until a restart"
+            )
         if self.server is not None and found.server is not None:
             self.server.exchange(found.server)
-        if self.client is not None and found.client is not None:
-            self.client.context = found.client
+        if self._connections is not None and found.client is not None:
+            self._connections.context = found.client
         log.info("the files of TLS were read again: for new connections, %s", found.told)
-
-    def _watch(self) -> None:
-        while not self._ended.wait(LOOK_SECONDS):
-            try:
-                self.look()
-            except Exception:
-                if self._ended.is_set():  # the loop is closed, and nobody is asked any more
-                    return
-                log.exception("looking for changes of the files of TLS failed; it is tried again")

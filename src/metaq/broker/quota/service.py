@@ -14,6 +14,7 @@ from metaq.model import DataVersion
 from metaq.model.quota import EVERY, NO_LIMITS, QuotaKind, QuotaLimits, QuotaUse, Subject, parse_limits
 from metaq.saved import Pending, SavedTable, at_once
 from metaq.saved_file import TableFile
+from metaq.server_options import QuotaOptions
 
 QUOTAS_MAX: Final = 10_000
 """Quotas that may be set."""
@@ -45,22 +46,6 @@ def defaults_of(options: QuotaOptions) -> dict[QuotaKind, QuotaLimits]:
         QuotaKind.ADDRESS: ("quotaPerAddress", options.quota_per_address),
     }
     return {kind: parse_limits(text, kind, name) for kind, (name, text) in texts.items()}
-
-
-class QuotaOptions(Protocol):
-    """The options of quotas, of a broker or a name server."""
-
-    @property
-    def quota_per_client(self) -> str: ...
-
-    @property
-    def quota_per_account(self) -> str: ...
-
-    @property
-    def quota_per_address(self) -> str: ...
-
-    @property
-    def quota_wait_max(self) -> int: ...
 
 
 class Quotas(BrokerPart):

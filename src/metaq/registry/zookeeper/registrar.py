@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from metaq.log import when_dead
 from metaq.model.metaq1.partition import Published
 from metaq.registry.zookeeper.layout import Layout, Metaq1Broker, parse_offset
 from metaq.registry.zookeeper.session import Failures, Session
@@ -93,6 +94,7 @@ class ZookeeperRegistrar:
         """Register. Return when that is done, or has failed for now; go on in the background."""
         # A ZooKeeper that is away must not keep the broker from serving those who know its address.
         self._task = asyncio.create_task(self._keep(), name="ZooKeeper registrar")
+        self._task.add_done_callback(when_dead(log, "this broker does not register in ZooKeeper any more"))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_WORD_SECONDS):
                 await self._first_word.wait()

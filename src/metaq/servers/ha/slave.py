@@ -11,7 +11,7 @@ from metaq.broker.broker import Broker
 from metaq.broker.replication.copying import Copying
 from metaq.clock import Clock
 from metaq.errors import MetaqError, RemoteProtocolError, StoreError, shortage
-from metaq.log import RateLimitedLog
+from metaq.log import RateLimitedLog, when_dead
 from metaq.net.dialer import dial
 from metaq.net.peer import Peer
 from metaq.servers.server import CallSoon
@@ -163,7 +163,7 @@ class Following:
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="follow the master")
-        self._task.add_done_callback(say)
+        self._task.add_done_callback(when_dead(log, "this slave has stopped following its master"))
 
     def tick(self) -> None:
         """Let time pass. Called ten times a second."""
@@ -235,8 +235,3 @@ class Following:
             why, "the master at %s is not followed any more: %s", address, why or "the connection was closed"
         )
         return session.copied
-
-
-def say(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("this slave has stopped following its master", exc_info=error)

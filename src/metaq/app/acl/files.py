@@ -8,12 +8,11 @@ import functools
 import logging
 import os
 import pathlib
-import queue
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from metaq.app.configuration import ACL_FILE
+from metaq.app.watched_files import Marks, WatchedFiles, marks_of
 from metaq.broker.acl import AccessControl
 from metaq.clock import SYSTEM, Clock
 from metaq.durable import write_secret
@@ -33,17 +32,12 @@ FOLDER: Final = "acl"
 SUFFIXES: Final = (".yml", ".yaml")
 FILE_BYTES_MAX: Final = 8 * MIB
 FILES_MAX: Final = 1000
-LOOK_SECONDS: Final = 0.5
-"""As often as RocketMQ looks."""
 OPEN: Final = (
     "aclCompatible=true: every account may send batches and replies to every topic, read every message by its id, end every "
     "transaction, lock every queue, and read every group's positions, as in RocketMQ"
 )
 CHANGES_MAX: Final = 1000
 """Most changes that wait to be saved."""
-
-Marks: TypeAlias = Mapping[str, tuple[int, int, int]]
-"""Path → what tells that a file is another one: time of its change in ns, size, inode."""
 
 
 class AclFiles:
@@ -63,10 +57,9 @@ class AclFiles:
             if len(others) > FILES_MAX:
                 raise ConfigError(f"{self._folder} has {len(others)} ACL files, the limit is {FILES_MAX}")
             main = [self.main] if self.main.is_file() else []
-            stats = [(str(path), path.stat()) for path in (*main, *others)]
         except OSError as error:
             raise ConfigError(f"the ACL files in {self.main.parent} cannot be looked at: {error}") from None
-        return {path: (stat.st_mtime_ns, stat.st_size, stat.st_ino) for path, stat in stats}
+        return marks_of(map(str, (*main, *others)))
 
     def read(self, marks: Marks) -> AclRules:
         """Read the files that `marks` found. Raises ConfigError: file, line and reason."""
@@ -113,7 +106,7 @@ def _content(path: str) -> bytes:
 class AclWatch:
     """Puts changed files in force, and changes them. What cannot be read changes nothing, and the log says file, line and reason.
 
-    One thread looks and changes, so that changes are made in their order, and each on what the one before has left.
+    The thread that looks changes them, too: changes are made in their order, and each on what the one before has left.
 
     Args:
         files: the files.
@@ -135,20 +128,18 @@ class AclWatch:
         open_to_all: Iterable[Action] = (),
     ) -> None:
         self._files, self._call_soon, self._clock = files, call_soon, clock
-        self._marks: Marks | None = files.marks()
-        self._why = ""
-        self.access: Final = AccessControl(
-            files.read(self._marks), self, compatible=compatible, open_to_all=open_to_all
-        )
+        marks = files.marks()
+        self.access: Final = AccessControl(files.read(marks), self, compatible=compatible, open_to_all=open_to_all)
         _warn(self.access.rules)
         if compatible:
             log.warning("%s", OPEN)
-        log.info("access control is on: %d accounts of %s", len(self.access.rules.accounts), ", ".join(self._marks))
-        self._asked = queue.SimpleQueue[tuple[AclChange, Pending] | None]()
+        log.info("access control is on: %d accounts of %s", len(self.access.rules.accounts), ", ".join(marks))
+        stays = "the accounts in force stay as they were"
+        self._watched: Final = WatchedFiles(
+            "accounts", stays, files.marks, files.read, self._take, call_soon, marks, clock
+        )
         self._waiting = 0
         self._stopped = False
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="metaq-acl", daemon=True)
 
     @property
     def main(self) -> str:
@@ -156,14 +147,21 @@ class AclWatch:
         return str(self._files.main)
 
     def start(self) -> None:
-        """Look from now on, in a thread: a file may be on a slow disk, and long."""
-        self._thread.start()
+        """Look from now on."""
+        self._watched.start()
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self._watched.tick()
+
+    def look(self) -> None:
+        """Read the files again if one has changed since the last look."""
+        self._watched.look()
 
     def stop(self) -> None:
         """Take no more changes, and end. Those that were asked for are refused unless they are being saved."""
         self._stopped = True
-        self._ended.set()
-        self._asked.put(None)
+        self._watched.stop()
 
     # -- changes (`metaq.broker.acl.AccountFiles`)
     def change(self, change: AclChange) -> Pending:
@@ -175,11 +173,14 @@ class AclWatch:
             pending.finish(Refused(Reason.BUSY, f"{CHANGES_MAX} changes of accounts wait already: ask again"))
         else:
             self._waiting += 1
-            self._asked.put((change, pending))
+            self._watched.do(functools.partial(self._make, change, pending))
         return pending
 
     def _make(self, change: AclChange, pending: Pending) -> None:
         """Make a change, in the thread."""
+        if self._stopped:
+            self._call_soon(functools.partial(pending.finish, _stopping()))
+            return
         rules: AclRules | None = None
         error: Refused | None = None
         try:
@@ -211,53 +212,13 @@ class AclWatch:
             rules = self._files.read(marks)  # not those in force: a file may have been changed by hand since
             for path, wanted in changed(rules, self.main, change, self._clock.now_ms()).items():
                 self._files.save(path, wanted)
-            self._marks = self._files.marks()
-            return self._files.read(self._marks)
-
-    # -- changes by hand
-    def look(self) -> None:
-        """Read the files again if one has changed since the last look."""
-        marks: Marks | None = None
-        try:
-            marks = self._files.marks()
-            if marks == self._marks:
-                return
-            rules = self._files.read(marks)
-        except ConfigError as error:
-            # Once for each state of the files, not twice a second.
-            if marks is not None or str(error) != self._why:
-                log.error("the accounts in force stay as they were: %s", error)  # noqa: TRY400  theirs, not ours
-            self._marks, self._why = marks, str(error)
-            return
-        self._marks, self._why = marks, ""
-        self._call_soon(lambda: self._take(rules))
+            self._watched.seen = marks = self._files.marks()
+            return self._files.read(marks)
 
     def _take(self, rules: AclRules) -> None:
         self.access.take(rules)
         _warn(rules)
         log.info("the ACL files were read again: %d accounts are in force", len(rules.accounts))
-
-    def _watch(self) -> None:
-        while not self._ended.is_set():
-            try:
-                self._turn()
-            except Exception:
-                if self._ended.is_set():  # the loop is closed, and nobody is asked any more
-                    return
-                log.exception("looking for changes of the ACL files failed; it is tried again")
-        with contextlib.suppress(queue.Empty, RuntimeError):  # RuntimeError: the loop is closed
-            while True:
-                if (asked := self._asked.get_nowait()) is not None:
-                    self._call_soon(functools.partial(asked[1].finish, _stopping()))
-
-    def _turn(self) -> None:
-        try:
-            asked = self._asked.get(timeout=LOOK_SECONDS)
-        except queue.Empty:
-            self.look()
-            return
-        if asked is not None:
-            self._make(*asked)
 
 
 def _stopping() -> Refused:

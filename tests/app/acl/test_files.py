@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from metaq import durable
-from metaq.app.acl_files import AclFiles, AclWatch, acl_watch
+from metaq.app.acl.files import AclFiles, AclWatch, acl_watch
 from metaq.app.configuration import acl_path, load
 from metaq.errors import ConfigError, Refused
 from metaq.model.acl.changes import DropAccount, PutAccount

@@ -1,0 +1,75 @@
+"""Options that every server has, a broker as a name server: limits of its peers, quotas, the audit log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaq.option_table import GIB, KIB, MIB, OptionTable, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerOptions(OptionTable):
+    """What the peers of a server may take, one of them and all together."""
+
+    server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)
+    frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
+    connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)
+    unanswered_bytes_max: int = option(
+        64 * MIB,
+        "Answer bytes that may wait for one peer before it is closed, and at a broker for the disk before sends are refused.",
+        low=64 * KIB,
+        hot=True,
+    )
+    unanswered_bytes_max_total: int = option(
+        256 * MIB,
+        "Answer bytes that all peers together may leave unread before the one with the most is closed.",
+        low=MIB,
+    )
+    half_read_bytes_max: int = option(
+        256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
+    )
+    peer_bytes_max: int = option(
+        512 * MIB,
+        "Memory in bytes that all peers together make the process keep before the one that keeps the most is closed.",
+        low=16 * MIB,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaOptions(OptionTable):
+    """Limits of clients, accounts and addresses, where no quota says otherwise."""
+
+    quota_per_client: str = option(
+        "",
+        "Limits of each client by its id, such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md); `metaq quota` sets "
+        "others while a broker runs.",
+    )
+    quota_per_account: str = option("", "Limits of each account of access control; otherwise as quotaPerClient.")
+    quota_per_address: str = option(
+        "", "Limits of each address that clients connect from, such as `connections=100,connectionsPerSecond=20`."
+    )
+    quota_wait_max: int = option(
+        2000,
+        "Longest time in ms that who is above a quota waits for an answer; who would wait longer is refused (SYSTEM_BUSY).",
+        low=100,
+        high=30_000,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(OptionTable):
+    """The audit log."""
+
+    audit_log_enable: bool = option(
+        True,
+        "Note administrative and refused requests in files (docs/formats/audit-log.md); made by the first of them.",
+    )
+    audit_log_path: str | None = option(
+        None, "Folder of these files; by default `audit` in the store's folder, or in that of the KV configuration."
+    )
+    audit_log_file_size: int = option(
+        16 * MIB, "Size in bytes at which such a file is put aside.", low=64 * KIB, high=GIB
+    )
+    audit_log_files: int = option(
+        8, "Files that are kept beside the one that is written, of each of the two logs.", low=0, high=1000
+    )
