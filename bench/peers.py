@@ -124,6 +124,19 @@ def rocketmq_classes() -> str:
     return rocketmq.classpath()
 
 
+def tcnative_classes() -> str:
+    """The class path of netty's OpenSSL for RocketMQ's broker, which has the JDK's own TLS without; "" where it cannot be had."""
+    import pytest  # it comes with the tests, whose way to the jars this is
+    from tests.interop import maven
+
+    if not fetching and not (maven.CACHE / "jars" / maven.folder_name(*maven.TCNATIVE)).is_dir():
+        return ""
+    try:
+        return f"{maven.jars(*maven.TCNATIVE)}/*"
+    except pytest.skip.Exception:
+        return ""
+
+
 def missing() -> dict[str, str]:
     """Peers that cannot be had, each with the reason. Fetches those that can."""
     found = {}

@@ -12,7 +12,7 @@ from rows import RATIO_GOAL, RATIO_MUST
 
 KEPT = (
     "p50_us", "p99_us", "cpu_us", "instructions", "cache_misses", "beside", "beside_cpu_us", "nats", "nats_cpu_us", "redis", "rocketmq", "rocketmq_cpu_us",
-    "send_us", "aio_send_per_s",
+    "rocketmq_without_tls", "rocketmq_tcnative", "send_us", "aio_send_per_s",
 )  # fmt: skip
 """Of what was measured beside the value: what the report has medians of."""
 
@@ -100,13 +100,23 @@ def _number(value: float | None) -> str:
 
 def _peers(row: dict[str, Any]) -> str:
     """What was measured in the same run: each peer's figure, and CPU of its server where that was measured too."""
-    found = [(row["peer"], "beside"), ("NATS", "nats"), ("Redis", "redis"), ("RocketMQ", "rocketmq")]
+    found = [
+        (row["peer"], "beside"), ("NATS", "nats"), ("Redis", "redis"), (f"RocketMQ{_tls_of(row)}", "rocketmq"),
+        ("RocketMQ without TLS", "rocketmq_without_tls"),
+    ]  # fmt: skip
     texts = [
         f"{name} {_number(row[key])}" + (f" ({_number(row[f'{key}_cpu_us'])})" if f"{key}_cpu_us" in row else "")
         for name, key in found
         if key in row
     ]
     return ", ".join(texts) or "–"
+
+
+def _tls_of(row: dict[str, Any]) -> str:
+    """What a RocketMQ encrypts with, in the rows where it does."""
+    if "rocketmq_tcnative" not in row:
+        return ""
+    return " with TLS by netty's tcnative" if row["rocketmq_tcnative"] == 1 else " with the JDK's TLS"
 
 
 def markdown(report: dict[str, Any]) -> str:

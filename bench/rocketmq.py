@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,15 @@ OPENED = (
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
 """What 4.9 uses of Java's inside, and Java 17 keeps shut."""
+
+LOGGING_OF_CONNECTIONS = """\
+<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender"><encoder><pattern>%msg%n</pattern></encoder></appender>
+  <logger name="RocketmqRemoting" level="INFO"><appender-ref ref="out"/></logger>
+  <root level="OFF"/>
+</configuration>
+"""
+"""The broker says there whose TLS it uses."""
 
 
 def classpath(*, client: bool = False) -> str:
@@ -50,6 +59,39 @@ def running(disk: Path, **options: object) -> Iterator[processes.Server]:
 
 
 @contextmanager
+def running_with_tls(disk: Path, tcnative: str = "", **options: object) -> Iterator[tuple[processes.Server, bool]]:
+    """The same, with a broker that takes TLS and plain text at one port and shows a certificate of P-256.
+
+    `tcnative`: class path of netty's OpenSSL. Yields the server, and whether it uses that; otherwise it is the JDK's own TLS.
+    """
+    with _folder(disk) as folder:
+        namesrv = f"127.0.0.1:{processes.free_port()}"
+        (folder / "namesrv.properties").write_text(f"listenPort={namesrv.rpartition(':')[2]}\n")
+        (folder / "conf" / "logback_broker.xml").write_text(LOGGING_OF_CONNECTIONS)
+        jvm = (f"-Dtls.config.file={_tls_file(folder)}", "-Dtls.server.mode=permissive")
+        with (
+            _java(folder, "namesrv", "128m"),
+            _broker(folder, namesrv, options, jvm=jvm, classes=tcnative) as server,
+        ):
+            told = re.search(r"^Using (OpenSSL|JDK SSL) provider$", (folder / "broker.out").read_text(), re.MULTILINE)
+            if told is None:
+                raise RuntimeError("RocketMQ's broker did not say whose TLS it uses")
+            yield server, told.group(1) == "OpenSSL"
+
+
+def _tls_file(folder: Path) -> Path:
+    """A `tls.properties` with a certificate and its key beside it."""
+    from tests.certificates import Authority
+
+    shown, path = Authority(folder).issue("broker"), folder / "tls.properties"
+    path.write_text(
+        f"tls.test.mode.enable=false\ntls.server.certPath={shown.cert}\ntls.server.keyPath={shown.key}\n"
+        "tls.server.need.client.auth=none\n"
+    )
+    return path
+
+
+@contextmanager
 def slave(disk: Path, namesrv: str, **options: object) -> Iterator[processes.Server]:
     """A slave of the master that `running` has registered at `namesrv`, likewise."""
     with _folder(disk) as folder, _broker(folder, namesrv, {"brokerRole": "SLAVE", "brokerId": 1, **options}) as server:
@@ -70,7 +112,9 @@ def _folder(disk: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _broker(folder: Path, namesrv: str, options: Mapping[str, object]) -> Iterator[processes.Server]:
+def _broker(
+    folder: Path, namesrv: str, options: Mapping[str, object], *, jvm: Sequence[str] = (), classes: str = ""
+) -> Iterator[processes.Server]:
     port = processes.free_port(-2, 1)
     settings = {
         "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerIP1": "127.0.0.1",
@@ -79,14 +123,18 @@ def _broker(folder: Path, namesrv: str, options: Mapping[str, object]) -> Iterat
         **options,
     }  # fmt: skip
     (folder / "broker.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    with _java(folder, "broker", "1g") as process:
+    with _java(folder, "broker", "1g", jvm=jvm, classes=classes) as process:
         yield processes.Server(process, f"127.0.0.1:{port}", 0, namesrv)
 
 
 @contextmanager
-def _java(folder: Path, name: str, heap: str) -> Iterator[subprocess.Popen[str]]:
+def _java(
+    folder: Path, name: str, heap: str, *, jvm: Sequence[str] = (), classes: str = ""
+) -> Iterator[subprocess.Popen[str]]:
+    """`classes`: more of them."""
     main = f"org.apache.rocketmq.{name}.{name.capitalize()}Startup"
-    command = ["java", f"-Xmx{heap}", f"-Xms{heap}", f"-Duser.home={folder}", *OPENED, "-cp", classpath()]
+    command = ["java", f"-Xmx{heap}", f"-Xms{heap}", f"-Duser.home={folder}", *OPENED, *jvm]
+    command += ["-cp", ":".join(filter(None, (classpath(), classes)))]
     process = _started([*command, main, "-c", str(folder / f"{name}.properties")], folder, name)
     try:
         yield process

@@ -26,6 +26,8 @@ from metaq.wire.command import encode, request
 
 READ_BYTES = 256 * 1024
 TOPIC = "tls"
+DONE = b'"code":0,'
+"""In the answer to each send that was stored, of our servers and of RocketMQ's."""
 
 
 def frame(body: int) -> bytes:
@@ -64,7 +66,7 @@ class Connection:
         self._send(1)
 
     def read(self) -> bool:
-        """Take answers and send as many again. Returns whether all have come."""
+        """Take answers and send as many again. Returns whether all have come. Raises RuntimeError: a send was refused."""
         view = memoryview(self._buffer)
         self._filled += self.socket.recv_into(view[self._filled : self._filled + READ_BYTES])
         while isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() and self._filled < READ_BYTES:
@@ -76,6 +78,8 @@ class Connection:
                 break
             start += size
             came += 1
+        if self._buffer.count(DONE, 0, start) != came:
+            raise RuntimeError(f"a send was refused: {bytes(self._buffer[: min(start, 2000)])!r}")
         self._buffer[: self._filled - start] = self._buffer[start : self._filled]
         self._filled -= start
         self._to_come -= came

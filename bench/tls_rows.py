@@ -8,7 +8,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import peers
 import processes
+import rocketmq
+from replica_rows import PATIENT
 from row import Bench, Measured, Row, in_turn
 
 LOAD = Path(__file__).parent / "tls_load.py"
@@ -31,17 +34,37 @@ def _load(what: str, address: str, *, tls: bool, **more: int) -> dict[str, float
 
 
 def _sends(bench: Bench, *, body: int, conns: int, outstanding: int, full: int, key: str) -> Measured:
-    """With TLS, and beside it without."""
-    count = bench.count(full)
+    """With TLS, and beside it without; then both at RocketMQ, with netty's OpenSSL where that can be had."""
+    more = {"body": body, "conns": conns, "outstanding": outstanding, "count": bench.count(full)}
 
-    with processes.metaq_up(bench.disk, options=OPTIONS) as server:
+    def measured(server: processes.Server, *, tls: bool) -> float:
+        found = _load("send", server.address, tls=tls, **more)[key]
+        return found / 1000 if key == "requests_per_s" else found
 
-        def measured(*, tls: bool) -> float:
-            more = {"body": body, "conns": conns, "outstanding": outstanding, "count": count}
-            found = _load("send", server.address, tls=tls, **more)[key]
-            return found / 1000 if key == "requests_per_s" else found
+    def pair(server: processes.Server) -> Measured:
+        for tls in (True, False):  # until Java has compiled what runs often
+            _load("send", server.address, tls=tls, **{**more, "count": max(1000, more["count"] // 5)})
+        return in_turn(bench, lambda: {"value": measured(server, tls=True)}, lambda: measured(server, tls=False))
 
-        return in_turn(bench, lambda: {"value": measured(tls=True)}, lambda: measured(tls=False))
+    def ours() -> Measured:
+        with processes.metaq_up(bench.disk, options=OPTIONS) as server:
+            return pair(server)
+
+    def theirs() -> Measured:
+        with rocketmq.running_with_tls(bench.disk, peers.tcnative_classes(), **PATIENT) as (server, is_native):
+            found = pair(server)
+        return {
+            "rocketmq": found["value"],
+            "rocketmq_without_tls": found["beside"],
+            "rocketmq_tcnative": float(is_native),
+        }
+
+    if not bench.has("rocketmq"):
+        return ours()
+    if bench.run % 2:
+        return {**ours(), **theirs()}
+    found = theirs()
+    return {**ours(), **found}
 
 
 def _bystander(bench: Bench) -> Measured:

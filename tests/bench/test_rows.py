@@ -63,6 +63,20 @@ def test_rows_of_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.interop
+def test_row_of_tls_beside_rocketmq(tmp_path: Path) -> None:
+    """With TLS and without, too, by the same generator; the report says whose TLS it was, which here is OpenSSL's."""
+    maven.jars(*maven.SERVER)  # or skip
+    maven.jars(*maven.TCNATIVE)
+    row = run_rows(tmp_path, "tls-100")["tls-100"]
+    assert row["rocketmq"] > 0
+    assert row["rocketmq_without_tls"] > 0
+    assert row["rocketmq_tcnative"] == 1
+    assert row["verdict"] != "–"  # by our own sends without TLS, and not by RocketMQ's
+    assert "RocketMQ with TLS by netty's tcnative" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.slow
 @pytest.mark.all  # it fetches them the first time
 @pytest.mark.interop
 def test_rows_beside_peers(tmp_path: Path) -> None:

@@ -16,11 +16,19 @@ SOURCE = Path(__file__).parent / "go"
 
 
 def driver(source: Path = SOURCE / "driver.go") -> Path:
-    """The built program; all have the modules of go/go.mod. Skips the test where there is no Go, or its modules cannot be had."""
+    """The built program, with the modules of go/go.mod. Skips the test where there is no Go, or its modules cannot be had."""
+    return _driver(source, SOURCE / "go.mod", SOURCE / "go.sum")
+
+
+def driver_with_tls() -> Path:
+    """The same program with the newest client, which has TLS: 2.1.2 and all that were released before have none."""
+    return _driver(SOURCE / "driver.go", *(SOURCE / "unreleased" / name for name in ("tls.go", "go.mod", "go.sum")))
+
+
+def _driver(*files: Path) -> Path:
     compiler = shutil.which("go")
     if compiler is None:
         pytest.skip("go is not installed: this test runs the RocketMQ Go client")
-    files = (source, SOURCE / "go.mod", SOURCE / "go.sum")
     parts = [file.read_bytes() for file in files]
     folder = CACHE / "go"
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,8 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache"
 GROUP = "org.apache.rocketmq"
 CLIENT = (f"{GROUP}:rocketmq-client:4.9.8", f"{GROUP}:rocketmq-acl:4.9.8")
 SERVER = (f"{GROUP}:rocketmq-broker:4.9.7", f"{GROUP}:rocketmq-namesrv:4.9.7", f"{GROUP}:rocketmq-tools:4.9.7")
+TCNATIVE = ("io.netty:netty-tcnative-boringssl-static:2.0.39.Final:alone",)
+"""OpenSSL for that server's netty: the version that netty 4.1.65's own build names."""
 
 
 def java(*, compiler: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,10 @@ from metaq.errors import AccessDenied
 from tests.differential import foreign
 from tests.differential import program as foreign_program
 from tests.interop import golang
-from tests.interop.driver import DriverError, ForeignClient, cpp_client
+from tests.interop.driver import ForeignClient, cpp_client
 from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer, Server, mqadmin
+from tests.interop.signing import ACCOUNTS as OF_CLIENTS
+from tests.interop.signing import ADMINISTRATOR, USER, WRONG, exchanged
 from tests.support import PATIENCE, eventually
 
 pytestmark = pytest.mark.interop
@@ -166,20 +168,6 @@ def _refused(text: str) -> str:
 
 # ---------------------------------------------------------------- clients, of us and of others
 
-SECRET = "45678901-secret"
-USER = {"access_key": "account-user", "secret_key": SECRET}
-WRONG = {**USER, "secret_key": "another-secret"}
-OF_CLIENTS = f"""\
-accounts:
-- accessKey: account-admin
-  secretKey: {SECRET}
-  admin: true
-- accessKey: account-user
-  secretKey: {SECRET}
-  defaultTopicPerm: PUB|SUB
-  defaultGroupPerm: SUB
-"""
-
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetaqServer]:
@@ -190,23 +178,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetaqServer]:
     server.start()
     yield server
     server.stop()
-
-
-def exchanged(client: ForeignClient, server: MetaqServer, topic: str, modes: Sequence[str]) -> None:
-    """Signed, it sends in each way and receives all that it sent; with another secret nothing is stored."""
-    with Admin(server.namesrv, access_key="account-admin", secret_key=SECRET) as admin:
-        admin.create_topic(topic, queues=2)
-        client.producer(f"p-{topic}", server.namesrv, **USER)
-        bodies = [f"{mode}-{number}" for mode in modes for number in range(3)]
-        for mode in modes:
-            client.send(f"p-{topic}", topic, [f"{mode}-{number}" for number in range(3)], mode)
-        client.consumer(f"c-{topic}", server.namesrv, f"g-{topic}", {topic: "*"}, **USER)
-        assert sorted(event["body"] for event in client.wait(f"c-{topic}", len(bodies))) == sorted(bodies)
-        client.producer(f"w-{topic}", server.namesrv, **WRONG)
-        with pytest.raises(DriverError):
-            client.send(f"w-{topic}", topic, ["never"])
-        assert admin.describe_topic(topic).messages == len(bodies)
-    client.shutdown_all()
 
 
 def test_java_signs(java: ForeignClient, guarded: MetaqServer) -> None:
@@ -236,7 +207,7 @@ def test_node_signs(guarded: MetaqServer, tmp_path: Path) -> None:
     options = {"accessKey": USER["access_key"], "secretKey": USER["secret_key"]}
     reach = {"namesrv": guarded.namesrv, "options": options}
     try:
-        with Admin(guarded.namesrv, access_key="account-admin", secret_key=SECRET) as admin:
+        with Admin(guarded.namesrv, **ADMINISTRATOR) as admin:
             admin.create_topic("of-node", queues=1)
         program.call("producer", name="p", group="p", **reach)
         program.call("send", name="p", topic="of-node", body="hello")
@@ -258,7 +229,7 @@ def test_our_client_signs_as_a_rocketmq_verifies(tmp_path: Path) -> None:
     (conf / "plain_acl.yml").write_text(OF_CLIENTS)
     server.start()
     try:
-        with Admin(server.namesrv, access_key="account-admin", secret_key=SECRET) as admin:
+        with Admin(server.namesrv, **ADMINISTRATOR) as admin:
             eventually(lambda: admin.list_brokers(), what="the broker's registration")
             admin.create_topic("orders", queues=2)
             _exchange_ours(server, admin)

@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -24,7 +25,15 @@ type request struct {
 	Trace                                          bool
 	AccessKey                                      string `json:"access_key"`
 	SecretKey                                      string `json:"secret_key"`
+	Tls                                            bool
 }
+
+// Set where the client can do TLS: unreleased/tls.go.
+var (
+	producerTls func() producer.Option
+	consumerTls func() consumer.Option
+	errNoTls    = errors.New("this client has no TLS")
+)
 
 var (
 	producers = map[string]rocketmq.Producer{}
@@ -47,6 +56,12 @@ func run(r request) (any, error) {
 			producer.WithInstanceName(r.Name), producer.WithCredentials(account(r))}
 		if r.Trace {
 			options = append(options, producer.WithTrace(tracing(r)))
+		}
+		if r.Tls {
+			if producerTls == nil {
+				return nil, errNoTls
+			}
+			options = append(options, producerTls())
 		}
 		made, err := rocketmq.NewProducer(options...)
 		if err == nil {
@@ -95,6 +110,12 @@ func consume(r request) error {
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset), consumer.WithCredentials(account(r))}
 	if r.Trace {
 		options = append(options, consumer.WithTrace(tracing(r)))
+	}
+	if r.Tls {
+		if consumerTls == nil {
+			return errNoTls
+		}
+		options = append(options, consumerTls())
 	}
 	made, err := rocketmq.NewPushConsumer(options...)
 	if err != nil {
