@@ -9,12 +9,15 @@ import ast
 import graphlib
 import pathlib
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 from tools.imports import MODULES, SOURCE, imported, imported_of_ours, inside, tree_of
 
 from tests.support import PATIENCE, environment
+
+pytestmark = pytest.mark.xdist_group("layers")  # the trees of all modules are made once, by one worker
 
 GROUND = {
     "address",
@@ -269,18 +272,23 @@ def covers(permission: str, target: str) -> bool:
     return f"{target}.".startswith(f"{permission}.") or f"{permission}.".startswith(f"{target}.")
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_module_imports_only_what_its_layer_may(module: str) -> None:
+def test_every_layer_has_a_rule() -> None:
+    """A new layer needs a rule in the table above and a row in docs/architecture.md."""
+    assert {layer(module) for module in MODULES} <= RULES.keys()
+
+
+def test_modules_import_only_what_their_layers_may() -> None:
     """The rule of its layer allows each import; imports inside one layer are its own business."""
-    own = layer(module)
-    assert own in RULES, f"{module}: a new layer needs a rule in this table and a row in docs/architecture.md"
-    rule = RULES[own]
-    wrong = {
-        name
-        for name in imported_of_ours(module)
-        if layer(f"metaq.{name}") != own and not any(covers(may, name) for may in rule.may_import | GROUND)
-    }
-    assert not wrong, f"{module} may not import {sorted(wrong)}: {rule.why}"
+    wrong = []
+    for module in MODULES:
+        own = layer(module)
+        may_import = RULES[own].may_import | GROUND
+        wrong += [
+            f"{module} may not import {name}: {RULES[own].why}"
+            for name in sorted(imported_of_ours(module))
+            if layer(f"metaq.{name}") != own and not any(covers(may, name) for may in may_import)
+        ]
+    assert not wrong
 
 
 @pytest.mark.parametrize("own", RULES)
@@ -370,41 +378,38 @@ def test_no_folder_is_crowded() -> None:
     assert {name: count for name, count in counts.items() if count > 24} == {}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_outside_world_is_touched_only_where_it_belongs(module: str) -> None:
+def test_outside_world_is_touched_only_where_it_belongs() -> None:
     """Sockets, mappings, clocks, chance, event loops and foreign engines each have their place."""
     wrong = []
-    for name in imported(module):
-        homes = ONLY_IN.get(name.split(".")[0])
-        if homes is None:
-            continue
-        here = inside(module)
-        if not any(f"{here}.".startswith(f"{home}.") for home in homes):
-            wrong.append(name)
-    assert not wrong, (
-        f"{module} imports {sorted(set(wrong))}; they belong in {[ONLY_IN[w.split('.')[0]] for w in wrong]}"
-    )
+    for module in MODULES:
+        for name in imported(module):
+            homes = ONLY_IN.get(name.split(".")[0])
+            if homes is not None and not any(f"{inside(module)}.".startswith(f"{home}.") for home in homes):
+                wrong.append(f"{module} imports {name}, which belongs in {sorted(homes)}")
+    assert not wrong
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_no_file_is_opened_and_no_clock_read_outside_their_homes(module: str) -> None:
+def test_no_file_is_opened_and_no_clock_read_outside_their_homes() -> None:
     """Only the store opens data files; only `clock.py` asks what time it is."""
-    own = layer(module)
     wrong = []
-    for node in ast.walk(tree_of(module)):
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func
-        name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-        owner = called.value.id if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) else ""
-        opens = (isinstance(called, ast.Name) and name == "open") or (owner in {"os", "io"} and name == "open")
-        if own in NO_FILES and (opens or name in OPENING):
-            wrong.append(f"line {node.lineno}: opens a file")
-        if own != "clock" and owner in {"datetime", "date", "os", "dt"} and name in WALL_CLOCK:
-            wrong.append(f"line {node.lineno}: reads the clock or draws a random number")
-        if isinstance(called, ast.Name) and name in {"eval", "exec", "__import__"}:
-            wrong.append(f"line {node.lineno}: {name} runs what it is given")
-    assert not wrong, f"{module}: {wrong}"
+    for module in MODULES:
+        own = layer(module)
+        for called in calls(tree_of(module)):
+            func = called.func
+            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+            owner = func.value.id if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) else ""
+            plain = isinstance(func, ast.Name)
+            if own in NO_FILES and (name in OPENING or (name == "open" and (plain or owner in {"os", "io"}))):
+                wrong.append(f"{module}, line {called.lineno}: opens a file")
+            if own != "clock" and owner in {"datetime", "date", "os", "dt"} and name in WALL_CLOCK:
+                wrong.append(f"{module}, line {called.lineno}: reads the clock or draws a random number")
+            if plain and name in {"eval", "exec", "__import__"}:
+                wrong.append(f"{module}, line {called.lineno}: {name} runs what it is given")
+    assert not wrong
+
+
+def calls(tree: ast.Module) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
 def test_client_and_spark_workers_do_not_load_the_broker() -> None:

@@ -90,10 +90,22 @@ SABOTAGE = {
     "a late answer does not say so": (AckPolicy, "shortfall", lambda *_: None),
 }
 
+SHOWN_BY = {
+    "a crash begins no epoch": 11,
+    "a silent link is not left": 11,
+    "a slave says nothing while nothing comes": 26,
+    "a slave without room says nothing": 18,
+    "clients read what slaves lack": 26,
+    "a late answer does not say so": 15,
+}
+"""The first seed that shows what few seeds show, to begin there; `-rP` tells which one a search has found."""
+
 
 @pytest.mark.parametrize("what", SABOTAGE)
 def test_a_broken_promise_is_found(folder, monkeypatch, what):
     """By some of two hundred seeds: the simulation can fail."""
     monkeypatch.setattr(*SABOTAGE[what])
-    (told,) = failures(simulate, range(1, 200), folder, 1)
+    first = SHOWN_BY.get(what, 1)
+    (told,) = failures(simulate, range(first, first + 200), folder, 1)
+    print(told)
     assert "to repeat it: python -m tests.crash.pairs" in told

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -38,15 +39,32 @@ def pipeline(log: Path, name: str, *words: str) -> Iterator[subprocess.Popen[str
             running.communicate(timeout=PATIENCE)
 
 
+_LOST_HANDSHAKE = re.compile(
+    r"""Traceback \(most recent call last\):
+  File "[^"]*/pyspark/daemon\.py", line \d+, in manager
+    code = worker\(sock, authenticated\)
+(?: *[~^]+\n)?  File "[^"]*/pyspark/daemon\.py", line \d+, in worker
+    outfile\.flush\(\)
+(?:BrokenPipeError|ConnectionResetError): .*\n"""
+)
+"""What Spark's own daemon says of a planner that it has forked for a JVM that is gone before the planner has greeted it: a stop at
+that moment. Nothing of ours is imported there by then, and which daemon planners have cannot be set, so `metaq.spark.daemon.quiet`
+is too late for it."""
+
+
+def _lines(text: str) -> list[str]:
+    return _LOST_HANDSHAKE.sub("", text).splitlines()
+
+
 def chatter(text: str) -> list[str]:
-    """Lines of a standard error that nobody needs who did nothing wrong: all but those that the JVM itself prints."""
+    """Lines of a standard error that nobody needs who did nothing wrong: all but those that the JVM itself and Spark's daemon print."""
     own = ("WARNING: Using incubator modules: jdk.incubator.vector", "NOTE: Picked up JDK_JAVA_OPTIONS:")
-    return [line for line in text.splitlines() if not line.startswith(own)]
+    return [line for line in _lines(text) if not line.startswith(own)]
 
 
 def traces(text: str) -> list[str]:
     """Lines of stack traces, of Python and of the JVM: what goes wrong beside a pipeline is told in a line."""
-    return [line for line in text.splitlines() if line.startswith(("Traceback", "  File ", "\tat "))]
+    return [line for line in _lines(text) if line.startswith(("Traceback", "  File ", "\tat "))]
 
 
 def run_here(spark: Any, name: str, *words: str) -> subprocess.CompletedProcess[str]:
