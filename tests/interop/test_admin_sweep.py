@@ -58,10 +58,20 @@ getConsumerConfig -g nobody
 consumerProgress
 consumerProgress -g {GROUP}
 consumerProgress -g nobody
+brokerConsumeStats -b {{broker}}
+brokerConsumeStats -b {{broker}} -o true
+brokerConsumeStats -b {{broker}} -l 0
 consumerConnection -g {GROUP}
 consumerConnection -g nobody
 producerConnection -g sweep-producers -t {TOPIC}
 producerConnection -g nobody -t {TOPIC}
+producer -b {{broker}}
+queryCq -b {{broker}} -t {TOPIC} -q 0 -i 0 -c 2
+queryCq -t {TOPIC} -q 3 -i 1 -c 10 -g {GROUP}
+queryCq -t {TOPIC} -q 3 -i 1 -c 10 -g nobody
+queryCq -b {{broker}} -t {TOPIC} -q 0 -i 100
+queryCq -b {{broker}} -t {TOPIC} -q 9 -i 0
+queryCq -b {{broker}} -t nowhere -q 0 -i 0
 statsAll
 statsAll -t {TOPIC}
 # clusters and brokers
@@ -152,6 +162,7 @@ EXPLAINED = (
     Explained("getNamesrvConfig", r"=.*", "= VALUE", "folders and ports"),
     Explained("updateTopic -b .* -t bad", r"DESC: .*(illegal characters|has characters outside).*", "DESC: WHY", "ours names the topic"),
     Explained("sendMessage -t made", r"\d+ +SEND_OK", "QUEUE SEND_OK", "a producer begins at a queue by chance"),
+    Explained("queryCq .* -i 100", r"(?s)\A.*\Z", "NOTHING", "RocketMQ answers without a body, which its tool cannot read"),
     Explained("sendMsgStatus", r"rt=\d+ms", "rt=MS", LOADED),
     Explained("checkMsgSendRT", r"\d+ *$", "RT", LOADED),
     Explained("checkMsgSendRT", r"Avg RT: .*", "Avg RT", LOADED),

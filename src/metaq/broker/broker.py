@@ -18,6 +18,7 @@ from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, ReadCold, Tables, read_at_once
 from metaq.broker.files import BrokerFiles
 from metaq.broker.gatekeeper import Gatekeeper
+from metaq.broker.inspection import Inspection
 from metaq.broker.log.acks import AckPolicy
 from metaq.broker.log.admit import Gates
 from metaq.broker.log.appender import Appender
@@ -222,6 +223,7 @@ class Broker:
             unsaved=self._unsaved,
             held=lambda: self.staging.held,
         )
+        self.inspection = Inspection(environment, tables, self.lookup, self.reports, self.filters)
         self._call_soon, self._files = call_soon, files
         self.settings.watch(self.gates.options_changed)
         self.settings.watch(lambda _names: store.options_changed())

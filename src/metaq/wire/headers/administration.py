@@ -1,5 +1,5 @@
 """Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300,
-30010, 30014)."""
+303, 317, 321, 30010, 30014)."""
 
 from __future__ import annotations
 
@@ -40,6 +40,31 @@ class ConsumeStatsHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str | None = None
+
+
+class TimeSpanHeader(Header, kw_only=True):
+    """QUERY_CONSUME_TIME_SPAN (303)."""
+
+    topic: str
+    group: str = ""
+    """Empty: of no group."""
+
+
+class AllStatsHeader(Header, kw_only=True):
+    """GET_BROKER_CONSUME_STATS (317)."""
+
+    ordered: bool = field(name="isOrder", default=False)
+    """Of ordered topics only."""
+
+
+class ConsumeQueueHeader(Header, kw_only=True):
+    """QUERY_CONSUME_QUEUE (321): `count` units from QueueOffset `index` on, and what a group gets of the queue."""
+
+    topic: str
+    queue_id: Int
+    index: Long
+    count: Int
+    consumer_group: str | None = None
 
 
 class ResetOffsetHeader(Header, kw_only=True):
