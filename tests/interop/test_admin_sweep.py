@@ -79,6 +79,13 @@ clusterList
 clusterList -m
 brokerStatus -b {{broker}}
 brokerStatus -c {CLUSTER}
+cleanExpiredCQ -b {{broker}}
+cleanExpiredCQ -c {CLUSTER}
+cleanUnusedTopic -b {{broker}}
+cleanUnusedTopic -c {CLUSTER}
+deleteExpiredCommitLog -b {{broker}}
+deleteExpiredCommitLog -c {CLUSTER}
+deleteExpiredCommitLog
 getBrokerConfig -b {{broker}}
 getBrokerConfig -c {CLUSTER}
 getNamesrvConfig

@@ -1,5 +1,5 @@
 """Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300,
-303, 317, 321, 30010, 30014)."""
+303, 314, 317, 321, 30010, 30014)."""
 
 from __future__ import annotations
 
@@ -77,6 +77,17 @@ class ResetOffsetHeader(Header, kw_only=True):
     group: str
     timestamp: Long
     force: bool = field(name="isForce", default=False)
+
+
+class CloneOffsetsHeader(Header, kw_only=True):
+    """CLONE_GROUP_OFFSET (314): a group gets the offsets of another."""
+
+    source: str = field(name="srcGroup")
+    target: str = field(name="destGroup")
+    topic: str | None = None
+    """None, or empty: in all topics."""
+    offline: bool = False
+    """Also of topics that the other group, which is online, does not subscribe to any more."""
 
 
 class ClosePartitionsHeader(Header, kw_only=True):
