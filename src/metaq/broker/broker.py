@@ -12,12 +12,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from metaq.broker.channel import Channel
+from metaq.broker.cleaning import Cleaning
 from metaq.broker.delays.retry import RetryService
 from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, ReadCold, Tables, read_at_once
 from metaq.broker.files import BrokerFiles
 from metaq.broker.gatekeeper import Gatekeeper
+from metaq.broker.inspection import Inspection
 from metaq.broker.log.acks import AckPolicy
 from metaq.broker.log.admit import Gates
 from metaq.broker.log.appender import Appender
@@ -222,6 +224,8 @@ class Broker:
             unsaved=self._unsaved,
             held=lambda: self.staging.held,
         )
+        self.cleaning = Cleaning(environment, tables, self.deletions, call_soon)
+        self.inspection = Inspection(environment, tables, self.lookup, self.reports, self.filters)
         self._call_soon, self._files = call_soon, files
         self.settings.watch(self.gates.options_changed)
         self.settings.watch(lambda _names: store.options_changed())
@@ -342,6 +346,13 @@ class Broker:
             self._notify([effect])
             yield
         return offsets
+
+    def clone_offsets(self, source: str, target: str, topic: str | None, *, offline: bool) -> Pending:
+        """Give a group the offsets of another (code 314). Raises Refused, see `OffsetResets.clone`."""
+        self.resets.clone(source, target, topic, offline=offline)
+        outcome = Pending()
+        self.offsets.save(lambda: self._call_soon(outcome.finish))
+        return outcome
 
     def close(self) -> None:
         """Save offsets, and wait for every save under way. The store is closed later, by its owner."""

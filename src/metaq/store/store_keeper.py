@@ -15,7 +15,7 @@ from metaq.store.worker import Worker
 class StoreKeeper:
     """`MessageStore.keeper`. What takes time is the housekeeping thread's: see `Housekeeper`.
 
-    `tick`, `retain`, `owes`, `checkpoint` and `follow_floors` are its bound methods.
+    `tick`, `retain`, `owes`, `checkpoint`, `delete_expired`, `correct_queues` and `follow_floors` are its bound methods.
     """
 
     def __init__(self, parts: Parts, housekeeper: Housekeeper, repairs: Repairs, workers: Iterable[Worker]) -> None:
@@ -23,6 +23,7 @@ class StoreKeeper:
         self._parts, self._floors, self._repairs, self._workers = parts, housekeeper.floors, repairs, list(workers)
         self.tick, self.retain, self.owes = housekeeper.tick, housekeeper.retain, housekeeper.owes
         self.checkpoint = housekeeper.checkpoint
+        self.delete_expired, self.correct_queues = housekeeper.delete_expired, housekeeper.correct_queues
         self.follow_floors, self._housekeeper = housekeeper.follow_floors, housekeeper
 
     @property

@@ -1,4 +1,5 @@
-"""Offset reset of an online group (INVOKE_BROKER_TO_RESET_OFFSET, 222): notifies the members, which commit the new offsets.
+"""Offset reset of an online group (INVOKE_BROKER_TO_RESET_OFFSET, 222): notifies the members, which commit the new offsets; and
+copies of offsets from group to group (314).
 
 As in RocketMQ, the broker's own table is not written: a member would overwrite it with the offset that it knows.
 """
@@ -15,6 +16,8 @@ from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.model import MessageQueue
 from metaq.model.notices import OffsetsReset
+from metaq.model.topics.system import TRANSACTION_GROUP
+from metaq.model.topics.topic import RETRY_PREFIX, check_group
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,27 @@ class OffsetResets:
             Effect(member.channel, OffsetsReset(group, offsets, time_ms, force, member.language))
             for member in online.members.values()
         ]
+
+    def clone(self, source: str, target: str, topic: str | None, *, offline: bool) -> None:
+        """Give a group the offsets that another has in a topic, or in all but its own retry topic.
+
+        What the target had for the same queues is overwritten, as in RocketMQ; members of it that are online overwrite that in turn.
+        Topics in which the source has no offsets are passed over, and such that it does not subscribe to any more, unless
+        `offline` is set.
+
+        Raises Refused: INVALID (no name for a group), NO_PERMISSION (the positions are the broker's own).
+        """
+        check_group(target)
+        if TRANSACTION_GROUP in (source, target):
+            raise Refused(Reason.NO_PERMISSION, f"the positions of group {TRANSACTION_GROUP} are the broker's own")
+        offsets, online = self._tables.offsets, self._tables.members.consumers.get(source)
+        for name in [topic] if topic else offsets.topics_of(source):
+            if self._tables.topics.get(name) is None or name == RETRY_PREFIX + source:
+                continue
+            if not offline and online is not None and online.subscriptions and name not in online.subscriptions:
+                continue
+            for queue_id, offset in list(offsets.queues(source, name).items()):
+                offsets.put(target, name, queue_id, offset)
 
     def _online(self, group: str, topic: str) -> ConsumerGroup:
         online = self._tables.members.consumers.get(group)

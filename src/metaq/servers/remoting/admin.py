@@ -1,4 +1,4 @@
-"""Administration of a broker: topics, groups, figures (17, 21, 26, 28, 43, 45, 200-204, 207, 208, 215, 300, 305).
+"""Administration of a broker: topics, groups, figures (17, 21, 26, 28, 43, 45, 200-204, 207, 208, 215, 300, 305, 314).
 
 Everybody who may connect may ask for these, as with RocketMQ. Changing the configuration over the wire (25) is not
 among them: it is answered like any unknown request. Reading the configuration file again (30007, ours) is for this
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 from metaq.broker.broker import Broker
 from metaq.errors import Reason, Refused
@@ -18,7 +17,7 @@ from metaq.model import TopicConfig
 from metaq.model.access import Action
 from metaq.model.identity import ServerIdentity
 from metaq.model.topics.topic import FILTER_TYPES, check_group, check_topic
-from metaq.saved import PendingOutcome
+from metaq.servers.remoting.administration.later import answer_when_done
 from metaq.servers.remoting.handlers import LATER, After, Answer, Call, Later, NoHeader, Reply, handles
 from metaq.servers.remoting.reports import runtime_table, settings_text
 from metaq.servers.remoting.session import session_of
@@ -26,8 +25,6 @@ from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class AdminHandlers:
@@ -118,6 +115,17 @@ class AdminHandlers:
         # RocketMQ makes a list for C++ callers, which cannot read its JSON with objects as keys.
         return bodies.queue_offset_list(moved) if call.language == "CPP" else bodies.queue_offsets(moved)
 
+    @handles(RequestCode.CLONE_GROUP_OFFSET, headers.CloneOffsetsHeader, Action.ADMINISTER)
+    def _clone_offsets(self, call: Call[headers.CloneOffsetsHeader]) -> Answer:
+        header = call.header
+        log.info(
+            "%s copies the positions of group %.255s in %.127s to group %.255s",
+            call.session.remote, header.source, header.topic or "all its topics", header.target,
+        )  # fmt: skip
+        return After(
+            self._broker.clone_offsets(header.source, header.target, header.topic or None, offline=header.offline)
+        )
+
     # -- configuration
     @handles(RequestCode.RELOAD, NoHeader, Action.ADMINISTER)
     def _reload(self, call: Call[NoHeader]) -> Answer:
@@ -155,13 +163,13 @@ class AdminHandlers:
     def _promote(self, call: Call[headers.PromoteHeader]) -> Later:
         log.warning("%s promotes this broker%s", call.session.remote, " by force" if call.header.force else "")
         change = self._broker.roles.ask_to_lead(call.caller, call.header.role, force=call.header.force)
-        return _answer_when_done(call, change, extensions.replica_state)
+        return answer_when_done(call, change, extensions.replica_state)
 
     @handles(RequestCode.STEP_DOWN, headers.StepDownHeader, Action.ADMINISTER)
     def _step_down(self, call: Call[headers.StepDownHeader]) -> Later:
         log.warning("%s has this broker step down", call.session.remote)
         change = self._broker.roles.ask_to_follow(call.caller, call.header.broker_id, call.header.master)
-        return _answer_when_done(call, change, extensions.replica_state)
+        return answer_when_done(call, change, extensions.replica_state)
 
     # -- pieces of the log, for those who compare it with another replica's
     # Of all topics' messages, as the bytes below: with access control, only for accounts that administer.
@@ -169,12 +177,12 @@ class AdminHandlers:
     def _log_checksums(self, call: Call[headers.LogChecksumsHeader]) -> Later:
         self._broker.slave_admission.prove(call.caller)  # a slave may compare for long before it connects
         reading = self._broker.log_ranges.checksums(call.header.offset, call.header.stop)
-        return _answer_when_done(call, reading, extensions.log_checksums)
+        return answer_when_done(call, reading, extensions.log_checksums)
 
     @handles(RequestCode.LOG_BYTES, headers.LogBytesHeader, Action.ADMINISTER)
     def _log_bytes(self, call: Call[headers.LogBytesHeader]) -> Later:
         reading = self._broker.log_ranges.piece(call.header.offset, call.header.size)
-        return _answer_when_done(call, reading, bytes)
+        return answer_when_done(call, reading, bytes)
 
     @handles(RequestCode.REPAIR_LOG, headers.RepairLogHeader, Action.ADMINISTER)
     def _repair_log(self, call: Call[headers.RepairLogHeader]) -> Later:
@@ -184,7 +192,7 @@ class AdminHandlers:
             call.session.remote, header.size, header.offset, header.source[:200],
         )  # fmt: skip
         mending = self._broker.repair_requests.ask(call.caller, header.offset, header.size, header.source)
-        return _answer_when_done(call, mending, extensions.mended)
+        return answer_when_done(call, mending, extensions.mended)
 
     # -- who this is
     @handles(RequestCode.IDENTIFY, NoHeader, Action.OBSERVE, public=True)
@@ -226,14 +234,3 @@ class AdminHandlers:
     @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader, Action.OBSERVE)
     def _groups_of_topic(self, call: Call[headers.TopicHeader]) -> bytes:
         return bodies.group_list(self._broker.reports.groups_of(call.header.topic))
-
-
-def _answer_when_done(call: Call[Any], pending: PendingOutcome[T], encode: Callable[[T], bytes]) -> Later:
-    """Answer when `pending` has ended, however long that takes: parked requests (`After`) wait a few seconds only."""
-
-    def work() -> Answer:
-        return encode(pending.outcome())
-
-    call.session.put_off(call.command)
-    pending.when_done(lambda _error: call.session.answer_late(call.command, work))
-    return LATER

@@ -34,6 +34,8 @@ CHANGES: Final = (
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.CLEAN_UNUSED_TOPIC,
 )
 NOT_HERE: Final = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 """RocketMQ's words, which its tools print."""

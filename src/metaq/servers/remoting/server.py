@@ -26,6 +26,8 @@ from metaq.servers.remoting.acl.accounts import AccountHandlers, ServerName
 from metaq.servers.remoting.acl.covered import as_covered
 from metaq.servers.remoting.acl.signed import Signers, by_signature
 from metaq.servers.remoting.admin import AdminHandlers
+from metaq.servers.remoting.administration.cleaning import CleaningHandlers
+from metaq.servers.remoting.administration.inspection import InspectionHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.clients import ClientHandlers
@@ -109,6 +111,8 @@ class RemotingServer:
                     StagingHandlers(broker, self.workspace),
                     BranchHandlers(broker, self.workspace),
                     AdminHandlers(broker, when_announced),
+                    InspectionHandlers(broker),
+                    CleaningHandlers(broker),
                     QuotaHandlers(broker.quotas, broker.gatekeeper),
                     accounts or AccountHandlers(None, ServerName("", "", "")),
                     self._following,

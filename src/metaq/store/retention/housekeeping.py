@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +32,8 @@ _SYNCED_SINGLY_MAX: Final = 64
 _CARRY_ROUNDS: Final = 6
 """Looks at retention in which owners are asked to write the same record anew, before that counts as hopeless."""
 _TOLD_SECONDS: Final = 600.0
+_ROUNDS_BY_HAND: Final = 20
+"""Looks at retention when it is asked for, of ten log files each: RocketMQ's number."""
 _INDEX_SECONDS: Final = 10.0
 """Pause between syncs of the index. Slots are written all over, so a sync costs up to 20 MB; what came since is indexed again
 after a crash."""
@@ -64,6 +66,7 @@ class Housekeeper:
         self._tails_at = -1
         """LogOffset of the newest record that the tails on the disk know."""
         self._removals: deque[Path] = deque()
+        self._jobs: deque[Callable[[], None]] = deque()
         self._index_at = -_INDEX_SECONDS
         self._pause = 0.0
         self._owners: tuple[Owed, ...] = ()
@@ -87,6 +90,55 @@ class Housekeeper:
             self._tick_ms = self._retain_at = now_ms
             self.worker.wake()
 
+    def delete_expired(self, done: Callable[[int | None], None]) -> None:
+        """Have the thread delete expired log files, at whatever hour. Returns at once.
+
+        `done` is called in the thread with the number of files, or None if that has failed.
+        """
+        self._have_done(self._delete_expired, done)
+
+    def correct_queues(self, done: Callable[[int | None], None]) -> None:
+        """Have the thread delete the units, and files of them, that point below the log's begin. As `delete_expired`; `done` gets
+        the number of files."""
+        self._have_done(self._correct_queues, done)
+
+    def _have_done(self, work: Callable[[], int], done: Callable[[int | None], None]) -> None:
+        def job() -> None:
+            try:
+                found = work()
+            except BaseException:
+                done(None)
+                raise
+            done(found)
+
+        self._jobs.append(job)
+        self.worker.wake()
+
+    def _delete_expired(self) -> int:
+        # Files age by the time that `tick` is given, which no change of the clock moves.
+        now_ms, deleted = self._tick_ms if self._tick_ms >= 0 else self._parts.clock.now_ms(), 0
+        for _ in range(_ROUNDS_BY_HAND):
+            files = self.retain(now_ms, at_once=True)
+            if not files:
+                break
+            deleted += files
+        return deleted
+
+    def _correct_queues(self) -> int:
+        with self.work:
+            return self._correct_minima(self._parts.log.min)
+
+    def _correct_minima(self, log_min: int) -> int:
+        """Raise the min offsets of all queues to what is in the log from `log_min` on. Returns the number of files that went."""
+        deleted, queues = 0, self._parts.queues
+        for queue in queues.all():
+            try:
+                deleted += queue.correct_min(max(log_min, self.floors.table.get(queue.topic, 0)))
+            except FileNotFoundError:
+                if queues.holds(queue):
+                    raise  # else its topic was deleted meanwhile
+        return deleted
+
     def _seconds(self) -> float:
         return max(self._pause, self._parts.options.flush_interval_consume_queue / 1000)
 
@@ -94,6 +146,8 @@ class Housekeeper:
         clock = self._parts.clock
         began = clock.monotonic()
         try:
+            while self._jobs:
+                self._jobs.popleft()()
             if (now_ms := self._retain_at) is not None:
                 self.retain(now_ms)
                 if self._retain_at == now_ms:  # kept after a failure, and when the next look is due already
@@ -340,12 +394,7 @@ class Housekeeper:
         # The log first: units and entries that point below its begin are passed over until they are corrected.
         parts.log.run.drop_before(log_min)
         log.info("%d log files deleted, %s: the log begins at %d now", expired.files, expired.why, log_min)
-        for queue in parts.queues.all():
-            try:
-                queue.correct_min(max(log_min, self.floors.table.get(queue.topic, 0)))
-            except FileNotFoundError:
-                if parts.queues.holds(queue):
-                    raise  # else its topic was deleted meanwhile
+        self._correct_minima(log_min)
         self._removals.extend(self._writer.drop_index_below(log_min))
         # Services forget what was in the files, and answer so. A file that a power cut brings back must not contradict that.
         parts.log.settle()

@@ -10,6 +10,7 @@ Protocol code writes `bodies.X`, whichever module X is in.
 
 from metaq.wire.bodies.accounts import *  # noqa: F403
 from metaq.wire.bodies.clients import *  # noqa: F403
+from metaq.wire.bodies.inspection import *  # noqa: F403
 from metaq.wire.bodies.name_servers import *  # noqa: F403
 from metaq.wire.bodies.parts import *  # noqa: F403
 from metaq.wire.bodies.queues import *  # noqa: F403

@@ -1,5 +1,5 @@
 """Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300,
-30010, 30014)."""
+303, 314, 317, 321, 30010, 30014)."""
 
 from __future__ import annotations
 
@@ -42,6 +42,31 @@ class ConsumeStatsHeader(Header, kw_only=True):
     topic: str | None = None
 
 
+class TimeSpanHeader(Header, kw_only=True):
+    """QUERY_CONSUME_TIME_SPAN (303)."""
+
+    topic: str
+    group: str = ""
+    """Empty: of no group."""
+
+
+class AllStatsHeader(Header, kw_only=True):
+    """GET_BROKER_CONSUME_STATS (317)."""
+
+    ordered: bool = field(name="isOrder", default=False)
+    """Of ordered topics only."""
+
+
+class ConsumeQueueHeader(Header, kw_only=True):
+    """QUERY_CONSUME_QUEUE (321): `count` units from QueueOffset `index` on, and what a group gets of the queue."""
+
+    topic: str
+    queue_id: Int
+    index: Long
+    count: Int
+    consumer_group: str | None = None
+
+
 class ResetOffsetHeader(Header, kw_only=True):
     """RESET_CONSUMER_CLIENT_OFFSET (220), INVOKE_BROKER_TO_RESET_OFFSET (222).
 
@@ -52,6 +77,17 @@ class ResetOffsetHeader(Header, kw_only=True):
     group: str
     timestamp: Long
     force: bool = field(name="isForce", default=False)
+
+
+class CloneOffsetsHeader(Header, kw_only=True):
+    """CLONE_GROUP_OFFSET (314): a group gets the offsets of another."""
+
+    source: str = field(name="srcGroup")
+    target: str = field(name="destGroup")
+    topic: str | None = None
+    """None, or empty: in all topics."""
+    offline: bool = False
+    """Also of topics that the other group, which is online, does not subscribe to any more."""
 
 
 class ClosePartitionsHeader(Header, kw_only=True):

@@ -25,6 +25,8 @@ UNCOVERED: Final = (
     RequestCode.GET_CONSUMER_CONNECTION_LIST,
     RequestCode.GET_CONSUME_STATS,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    RequestCode.QUERY_CONSUME_TIME_SPAN,
+    RequestCode.QUERY_CONSUME_QUEUE,
 )
 """Judged here by what their headers name. 33, 37, 41, 42 and the message that 36 gives back are judged by the services, with
 `Gatekeeper.check_uncovered`. What changes settings is for administrators in any case, and so are our own requests."""

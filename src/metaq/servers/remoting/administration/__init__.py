@@ -1,0 +1,1 @@
+"""What administrators ask of a broker beyond its tables: handlers that translate."""

@@ -1,0 +1,309 @@
+"""Every command of RocketMQ's mqadmin 4.9.8 finds in our cluster what it finds in one of RocketMQ 4.9.7.
+
+Both have the same topics, groups, messages and consumers. Each command runs against one and then the other, in one JVM, and what it
+prints is compared: `masked`, and with the differences of `EXPLAINED` taken out. The commands on accounts are in test_acl.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.interop.admin_tool import admin_tool
+from tests.interop.driver import ForeignClient
+from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer, Server
+from tests.support import eventually
+
+pytestmark = pytest.mark.interop
+
+QUEUES, EACH = 4, 3
+TOPIC, GROUP = "sweep", "sweepers"
+BROKER = "broker-a"
+TAG = "TagA"
+
+COMMANDS = f"""
+# topics
+updateTopic -b {{broker}} -t made -r 3 -w 2
+updateTopic -c {CLUSTER} -t made -r 4 -w 2
+updateTopic -b {{broker}} -t TBW102 -r 4 -w 2
+updateTopic -b {{broker}} -t bad^name -r 4 -w 2
+updateTopic -b {{broker}} -t units -u true -s true
+updateTopic -c {CLUSTER} -t ordered -o true
+updateTopicPerm -b {{broker}} -t made -p 4
+updateTopicPerm -c {CLUSTER} -t made -p 6
+updateTopicPerm -c {CLUSTER} -t nowhere -p 6
+topicList
+topicList -c
+topicRoute -t {TOPIC}
+topicRoute -t units
+topicRoute -t nowhere
+topicStatus -t {TOPIC}
+topicStatus -t nowhere
+topicClusterList -t {TOPIC}
+updateOrderConf -t made -m put -v {BROKER}:2
+updateOrderConf -t made -m get
+updateOrderConf -t made -m delete
+updateOrderConf -t made -m get
+allocateMQ -t {TOPIC} -i 10.0.0.1,10.0.0.2
+# groups
+updateSubGroup -b {{broker}} -g others -d true -m true -q 2 -r 5 -w 3 -a false
+updateSubGroup -c {CLUSTER} -g others
+getConsumerConfig -g others
+getConsumerConfig -g nobody
+consumerProgress
+consumerProgress -g {GROUP}
+consumerProgress -g nobody
+brokerConsumeStats -b {{broker}}
+brokerConsumeStats -b {{broker}} -o true
+brokerConsumeStats -b {{broker}} -l 0
+consumerConnection -g {GROUP}
+consumerConnection -g nobody
+producerConnection -g sweep-producers -t {TOPIC}
+producerConnection -g nobody -t {TOPIC}
+producer -b {{broker}}
+queryCq -b {{broker}} -t {TOPIC} -q 0 -i 0 -c 2
+queryCq -t {TOPIC} -q 3 -i 1 -c 10 -g {GROUP}
+queryCq -t {TOPIC} -q 3 -i 1 -c 10 -g nobody
+queryCq -b {{broker}} -t {TOPIC} -q 0 -i 100
+queryCq -b {{broker}} -t {TOPIC} -q 9 -i 0
+queryCq -b {{broker}} -t nowhere -q 0 -i 0
+statsAll
+statsAll -t {TOPIC}
+# clusters and brokers
+clusterList
+clusterList -m
+brokerStatus -b {{broker}}
+brokerStatus -c {CLUSTER}
+cleanExpiredCQ -b {{broker}}
+cleanExpiredCQ -c {CLUSTER}
+cleanUnusedTopic -b {{broker}}
+cleanUnusedTopic -c {CLUSTER}
+deleteExpiredCommitLog -b {{broker}}
+deleteExpiredCommitLog -c {CLUSTER}
+deleteExpiredCommitLog
+getBrokerConfig -b {{broker}}
+getBrokerConfig -c {CLUSTER}
+getNamesrvConfig
+wipeWritePerm -b {BROKER}
+topicRoute -t {TOPIC}
+addWritePerm -b {BROKER}
+topicRoute -t {TOPIC}
+wipeWritePerm -b nobody
+updateKvConfig -s spaces -k key -v value
+deleteKvConfig -s spaces -k key
+deleteKvConfig -s spaces -k key
+exportMetadata -c {CLUSTER} -f {{export}}
+exportMetadata -c {CLUSTER} -t -f {{export}}
+exportMetadata -c {CLUSTER} -g -f {{export}}
+exportConfigs -c {CLUSTER} -f {{export}}
+exportMetrics -c {CLUSTER} -f {{export}}
+# positions
+cloneGroupOffset -s {GROUP} -d others -t {TOPIC}
+resetOffsetByTime -g others -t {TOPIC} -s 0 -f true
+skipAccumulatedMessage -g others -t {TOPIC} -f true
+resetOffsetByTime -g nobody -t nowhere -s 0
+# messages
+queryMsgByKey -t {TOPIC} -k key-1
+queryMsgByKey -t {TOPIC} -k nothing
+queryMsgByKey -t nowhere -k key-1
+queryMsgByOffset -t {TOPIC} -b {BROKER} -i 0 -o 1
+queryMsgByOffset -t {TOPIC} -b {BROKER} -i 0 -o 100
+queryMsgById -i {{offset_id}}
+queryMsgById -i {{missing_id}}
+queryMsgByUniqueKey -t {TOPIC} -i {{unique_id}}
+queryMsgByUniqueKey -t {TOPIC} -i 7F0000010000ABCD00000000000100FF
+queryMsgTraceById -i {{unique_id}}
+printMsg -t {TOPIC} -d true
+printMsgByQueue -t {TOPIC} -a {BROKER} -i 0 -p true -d true -f true
+consumeMessage -t {TOPIC} -b {BROKER} -i 1 -o 0 -c 2
+consumeMessage -t {TOPIC} -b {BROKER} -i 1 -s 0 -e 9999999999999
+sendMessage -t {TOPIC} -p hello -b {BROKER} -i 1 -k key-of-it -c TagB
+sendMessage -t made -p hello
+sendMsgStatus -b {BROKER} -s 10 -c 2
+checkMsgSendRT -t {TOPIC} -a 2 -s 10
+# of an online group
+resetOffsetByTime -g {GROUP} -t {TOPIC} -s 0 -f true
+skipAccumulatedMessage -g {GROUP} -t {TOPIC} -f true
+# deletions
+deleteSubGroup -b {{broker}} -g others -r true
+deleteSubGroup -c {CLUSTER} -g others
+deleteTopic -c {CLUSTER} -t made
+deleteTopic -c {CLUSTER} -t made
+deleteTopic -c {CLUSTER} -t TBW102
+"""
+
+
+class Explained(NamedTuple):
+    """A difference that is meant: what matches `pattern` in either output of the commands counts as `replacement`."""
+
+    command: str
+    """The beginning of the commands."""
+    pattern: str
+    replacement: str
+    why: str
+
+
+LATER = "statistics of the kind of RocketMQ's BrokerStatsManager are not there yet"
+LOADED = "figures of how busy a broker is"
+TRANSACTIONS = "RocketMQ makes it about a minute after its start, we at the start"
+
+EXPLAINED = (
+    Explained("clusterList", r"V4_9_[78]", "VERSION", "it answers as 4.9.7, we as 4.9.8"),
+    Explained("clusterList", r" +[\d.]+\(0,0ms\)", " TPS", LOADED),
+    Explained("clusterList", r" +[\d.]+ 0\.\d+$", " HOURS SPACE", "age of the oldest message; RocketMQ has none in a young store"),
+    Explained("topicList", r"\n[^\n]*RMQ_SYS_TRANS_HALF_TOPIC[^\n]*", "", TRANSACTIONS),
+    Explained("statsAll", r"\n[^\n]*RMQ_SYS_TRANS_HALF_TOPIC[^\n]*", "", TRANSACTIONS),
+    Explained("statsAll", r" [\d.]+ +[\d.]+ +\d+ +\d+$", " STATISTICS", LATER),
+    Explained("statsAll", r" [\d.]+ +\d+ +NO_CONSUMER", " STATISTICS NO_CONSUMER", LATER),
+    Explained("(wipe|add)WritePerm", r"OK, 1\d", "OK, ALL", TRANSACTIONS),
+    Explained("consumerProgress", r"Consume TPS: .*", "Consume TPS", LATER),
+    Explained("brokerStatus", r"\n[^\n]*(METAQ|metaq\w+|heldPulls|unsavedFiles) *:[^\n]*", "", "ours (docs/formats/extensions.md)"),
+    Explained("brokerStatus", r":.*", ": VALUE", LOADED),
+    Explained("brokerStatus", r"commitLogDiskRatio_\S+", "commitLogDiskRatio_FOLDER", "where the store is"),
+    Explained("getBrokerConfig", r"=.*", "= VALUE", "the values are compared in test_mqadmin.py, key by key"),
+    Explained("getNamesrvConfig", r"=.*", "= VALUE", "folders and ports"),
+    Explained("updateTopic -b .* -t bad", r"DESC: .*(illegal characters|has characters outside).*", "DESC: WHY", "ours names the topic"),
+    Explained("sendMessage -t made", r"\d+ +SEND_OK", "QUEUE SEND_OK", "a producer begins at a queue by chance"),
+    Explained("queryCq .* -i 100", r"(?s)\A.*\Z", "NOTHING", "RocketMQ answers without a body, which its tool cannot read"),
+    Explained("sendMsgStatus", r"rt=\d+ms", "rt=MS", LOADED),
+    Explained("checkMsgSendRT", r"\d+ *$", "RT", LOADED),
+    Explained("checkMsgSendRT", r"Avg RT: .*", "Avg RT", LOADED),
+    Explained("exportMetrics", r'"(\w*Tps|\w*DiskRatio|messageAverageSize|rocketmqVersion)":[^,}\]]*', r'"\1":0', LOADED),
+)  # fmt: skip
+
+ANY_ORDER = (
+    "topicList",
+    "statsAll",
+    "getBrokerConfig",
+    "getNamesrvConfig",
+    "consumerProgress",
+    "printMsg ",
+    "cleanUnused",
+)
+"""Beginnings of commands that print their lines in the order of a Java hash table."""
+MORE_KEYS = ("getBrokerConfig", "getNamesrvConfig")
+"""Commands that may show more lines of ours: options that only we have."""
+
+
+def masked(text: str, server: Server) -> str:
+    """Without what differs from run to run: addresses, times, ids, and where in its own code the tool failed."""
+    text = re.sub(r"(?m)^\t(at .*|\.\.\. \d+ more)\n", "", text)
+    text = text.replace(str(server.data), "STORE")
+    text = re.sub(r"\b127\.0\.0\.1:\d+", "ADDRESS", text)
+    text = re.sub(r"\d{1,3}(\.\d{1,3}){3}@\S+ *", "CLIENT ", text)
+    text = re.sub(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d([,:]\d{3})?", "TIME", text)
+    text = re.sub(r"\b1[0-9]{12}\b", "MS", text)
+    text = re.sub(r"\b[0-9A-F]{32,56}\b", "ID", text)
+    return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE).strip()
+
+
+def explained(command: str, text: str) -> str:
+    for one in EXPLAINED:
+        if re.match(one.command, command):
+            text = re.sub(one.pattern, one.replacement, text, flags=re.MULTILINE)
+    if command.startswith(ANY_ORDER):
+        text = "\n".join(sorted(text.splitlines()))
+    return text
+
+
+class Cluster(NamedTuple):
+    """One of the two, with what the commands need to know."""
+
+    server: Server
+    names: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForeignClient]:
+    running = admin_tool(tmp_path_factory.mktemp("admin-tool"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def clusters(java: ForeignClient, tool: ForeignClient, tmp_path: Path) -> Iterator[list[Cluster]]:
+    """RocketMQ's, then ours, with the same in them; a consumer and a producer stay online."""
+    (tmp_path / "ours").mkdir()
+    ours = MetaqServer(tmp_path / "ours", options=[f"brokerName={BROKER}"])
+    theirs = RocketmqServer(tmp_path / "theirs")
+    servers: list[Server] = [theirs, ours]
+    started: list[Server] = []
+    try:
+        for server in servers:
+            server.start()
+            started.append(server)
+        yield [filled(server, java, tool, tmp_path) for server in servers]
+    finally:
+        java.shutdown_all()
+        for server in started:
+            server.stop()
+
+
+def filled(server: Server, java: ForeignClient, tool: ForeignClient, folder: Path) -> Cluster:
+    name = type(server).__name__
+    run(tool, server, f"updateTopic -b {server.broker} -t {TOPIC} -r {QUEUES} -w {QUEUES}")
+    run(tool, server, f"updateSubGroup -b {server.broker} -g {GROUP} -r 3")
+    producer, consumer = f"producer-{name}", f"consumer-{name}"
+    java.producer(producer, server.namesrv, group="sweep-producers")
+    sent = [
+        receipt
+        for queue in range(QUEUES)
+        for receipt in java.send(
+            producer, TOPIC, [f"message-{queue}-{number}" for number in range(EACH)], "ordered",
+            ordering_key=queue, tag=TAG, keys="key-1",
+        )
+    ]  # fmt: skip
+    java.consumer(consumer, server.namesrv, GROUP, {TOPIC: "*"})
+    java.wait(consumer, QUEUES * EACH)
+    # Its offsets are committed every five seconds; only behind that both clusters know the same.
+    eventually(lambda: is_committed(run(tool, server, f"consumerProgress -g {GROUP}")), what="the commits")
+    export = folder / f"export-{name}"
+    export.mkdir()
+    offset_id = sent[0]["offset_id"]
+    names = {
+        "broker": server.broker,
+        "export": str(export),
+        "offset_id": offset_id,
+        "missing_id": f"{offset_id[:-4]}FFFF",
+        "unique_id": sent[0]["id"],
+    }
+    return Cluster(server, names)
+
+
+def is_committed(progress: str) -> bool:
+    """Whether the group has committed all that it has, also of its own retry topic."""
+    return "Diff Total: 0" in progress and f"%RETRY%{GROUP}" in progress
+
+
+def run(tool: ForeignClient, server: Server, command: str) -> str:
+    name, *arguments = command.split()
+    text: str = tool.call("admin", arguments=[name, "-n", server.namesrv, *arguments])
+    return text
+
+
+def outcome(tool: ForeignClient, cluster: Cluster, command: str) -> str:
+    """What a command printed, and the files that it has written."""
+    text = run(tool, cluster.server, command.format_map(cluster.names))
+    for file in sorted(Path(cluster.names["export"]).iterdir()):
+        tree = json.loads(file.read_text())
+        text += f"\n{file.name} {json.dumps(tree, sort_keys=True)}"
+        file.unlink()
+    text = text.replace(cluster.names["export"], "FOLDER")
+    return explained(command, masked(text, cluster.server))
+
+
+def test_each_command_finds_what_it_finds_in_rocketmq(clusters: list[Cluster], tool: ForeignClient) -> None:
+    different = []
+    for command in filter(lambda line: line and line[0] != "#", COMMANDS.splitlines()):
+        theirs, ours = (outcome(tool, cluster, command) for cluster in clusters)
+        if command.startswith(MORE_KEYS):
+            known = set(theirs.splitlines())
+            ours = "\n".join(line for line in ours.splitlines() if line in known)
+        if theirs != ours:
+            different.append(f"--- {command}\nRocketMQ:\n{theirs}\nours:\n{ours}")
+    assert not different, "\n".join(different)
