@@ -35,3 +35,17 @@ def test_check_for_rocketmq_fails_while_something_is_owed(tmp_path):
     owed = run_metaq("store", "check", str(tmp_path), "--for", "rocketmq")
     assert owed.returncode == 1
     assert "not ready for RocketMQ: 1 delayed message was written anew" in owed.stdout
+
+
+def test_scrub_makes_checksums_once_and_tells_what_differs(tmp_path):
+    """Properties too, which check cannot judge."""
+    root = filled(tmp_path / "store")
+    first = run_metaq("store", "scrub", str(root))
+    assert first.returncode == 0, first.stderr
+    assert "checksums made of" in first.stdout
+    assert "checksums made of" not in run_metaq("store", "scrub", str(root)).stdout
+    overwrite(log_file(root), 55, b"\x01")  # the port of the born host
+    assert run_metaq("store", "check", str(root)).returncode == 0
+    found = run_metaq("store", "scrub", str(root))
+    assert found.returncode == 1
+    assert f"{log_file(root)} at byte 0: it does not fit its checksum" in found.stdout

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _OURS: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort", "lock", "config", "positions",
     # A name server's files may lie here, too; the timer files are RocketMQ 5's.
-    "namesrv", "logs", "cut", "timerwheel", "timerlog", "timercheck",
+    "namesrv", "logs", "cut", "sums", "timerwheel", "timerlog", "timercheck",
 })  # fmt: skip
 """What RocketMQ and we put into a store folder."""
 _HARMLESS: Final = frozenset({"lost+found"})

@@ -8,12 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from metaq.errors import StoreForeign
+from metaq.errors import StoreError, StoreForeign
 from metaq.options import StoreOptions
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.config_file import ConfigFile
 from metaq.store.folder import StoreFolder, is_open
 from metaq.store.log.log_bytes import LogBytes, LogFile
+from metaq.store.log.sums import SumsFolder
 from metaq.store.offline.log_pieces import Borders, find_end, find_log_files, hidden_below
 from metaq.store.upkeep.check_index import IndexCheck, IndexSizes
 from metaq.store.upkeep.check_owed import OwedCheck
@@ -70,6 +71,7 @@ def check(
     _walk(folder, findings, files, believed, found, progress, index_sizes, delay_levels, ours=tails is not None)
     check_tables(folder, findings)
     check_journals(folder, findings)
+    _check_sums(folder, findings)
     return findings
 
 
@@ -93,6 +95,17 @@ def _walk(
     found.finish(folder, findings)
     check_hints(folder, findings, tails, records, ends)
     owed.finish(ends)
+
+
+def _check_sums(folder: StoreFolder, findings: Findings) -> None:
+    """Hold files of checksums against their own; the log against them is a scrub's."""
+    kind, sums = findings.kind("checksums", "files"), SumsFolder(folder.root, folder.disk)
+    for start in sums.starts():
+        kind.checked += 1
+        try:
+            sums.load(start)
+        except (StoreError, OSError) as error:
+            kind.add(sums.path(start), 0, 0, str(error))
 
 
 def _hidden(folder: StoreFolder, end: int) -> tuple[dict[str, int], dict[str, int]]:
