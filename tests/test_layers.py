@@ -162,6 +162,7 @@ RULES: dict[str, Rule] = {
             "pipelines",
             "spark",
             "store.offline",
+            "store.upkeep",
             "wire.hot",
         },
         "one command for everything that an operator does",

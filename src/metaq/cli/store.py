@@ -19,6 +19,7 @@ from metaq.cli.output import (
     print_json_lines,
     print_table,
 )
+from metaq.cli.upkeep import commands as upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -32,6 +33,7 @@ app = typer.Typer(
 
 
 app.command("import-meta")(import_files)
+upkeep.add_to(app)
 
 
 @app.callback()

@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import logging
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 _OURS: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort", "lock", "config", "positions",
     # A name server's files may lie here, too; the timer files are RocketMQ 5's.
-    "namesrv", "logs", "cut", "timerwheel", "timerlog", "timercheck",
+    "namesrv", "logs", "cut", "sums", "timerwheel", "timerlog", "timercheck",
 })  # fmt: skip
 """What RocketMQ and we put into a store folder."""
 _HARMLESS: Final = frozenset({"lost+found"})
@@ -29,8 +30,28 @@ _HARMLESS: Final = frozenset({"lost+found"})
 # No topic's name holds it (`check_partition_topic`), so no topic can have such a folder.
 _ASIDE: Final = ".deleted-"
 
+_FLOCK: Final = struct.Struct("hhqqi4x")
+"""C's `struct flock` on 64-bit Linux: type, whence, start, length, process."""
+
 _open_here: set[Path] = set()
 """Folders open in this process. A POSIX record lock belongs to the process, so it does not keep a second store of it out."""
+
+
+def is_open(root: Path) -> bool:
+    """Whether a broker has the folder open: asks for its lock without taking it."""
+    if root.resolve() in _open_here:  # opening and closing the lock's file here would give the lock up
+        return True
+    try:
+        descriptor = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        asked = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+        return int(_FLOCK.unpack(asked)[0]) != fcntl.F_UNLCK
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 class StoreFolder:

@@ -15,6 +15,7 @@ from metaq.store.log.commit_log import CommitLog
 from metaq.store.log.flush import Flusher
 from metaq.store.log.parts import Parts, State
 from metaq.store.log.populate import Populator
+from metaq.store.log.sums import SumsFolder
 from metaq.store.log.writer import Writer
 from metaq.store.message_reader import MessageReader
 from metaq.store.message_writer import MessageWriter
@@ -140,6 +141,9 @@ class MessageStore:
         untouched = recovery.untouched(plan)
         if not untouched:
             self.folder.keep_hints()
+            # Another broker may have changed any file, and this start changes the last ones.
+            known_end = plan.log_end if facts.tails is not None else 0
+            SumsFolder(self.folder.root, self.disk).drop(known_end - options.mapped_file_size_commit_log + 1, 1 << 63)
         if meanwhile := recovery.checkpoint_meanwhile(plan):
             meanwhile.save(self.folder.checkpoint, self.disk)
         recovery.act(plan, self._queues.made, self.delays_ms, self.clock.now_ms(), self.folder.root)

@@ -103,6 +103,7 @@ class MessageWriter:
                 self._housekeeper.promise_only(left)
                 # A floor behind the new end would hide what comes there.
                 self._housekeeper.floors.cut(log_offset)
+                self._housekeeper.sums.cut(log_offset)
                 left = self._writer.truncate(log_offset)
                 self._flusher.cut(log_offset)
                 self._repairs.forget({(queue.topic, queue.queue_id): end for queue, end in left.filled()})
@@ -133,12 +134,15 @@ class MessageWriter:
                     f"{commit_log.min} to {state.flushed}"
                 )
             heads = heads_of(good, log_offset, file)
+            # First: a flip that they do not know is found by a record's own checksum, one that they know wrongly by none.
+            self._housekeeper.sums.changing(file)
             kept = keep_piece(file, log_offset, end, self._parts.folder.root, self._parts.disk)
             try:
                 overwrite(file, log_offset, good, self._parts.disk)
             except OSError as error:
                 state.fail(f"{file.path} could not be repaired at log offset {log_offset}: {error.strerror or error}")
                 raise StoreFailed(state.failed or "") from error
+            self._housekeeper.sums.changing(file)
             for head in heads:
                 self._restore(head)
         log.warning(

@@ -22,6 +22,7 @@ from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.store.queues.index_file import Index
 from metaq.store.retention.expiry import Debt, Expired, FileAge, Owed, decide, oldest_debt
 from metaq.store.retention.floors import Floors
+from metaq.store.retention.sums_maker import SumsMaker
 from metaq.store.worker import Worker, giving_way, is_no_room
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Housekeeper:
         # Reentrant: retention makes a checkpoint while it holds it.
         self.work = threading.RLock()
         """Held while anything is synced, written down or deleted."""
+        self.sums = SumsMaker(parts)
         self._tick_ms = -1
         self._retain_at: int | None = None
         self._saved: tuple[int, int, int] | None = None
@@ -154,6 +156,8 @@ class Housekeeper:
                     self._retain_at = None
             self._keep_up()
             self.checkpoint()
+            with self.work:
+                self.sums.step()
         finally:
             self._pause = (clock.monotonic() - began) / _SHARE_OF_TIME
 
@@ -393,6 +397,7 @@ class Housekeeper:
         self._write_down_before(log_min)
         # The log first: units and entries that point below its begin are passed over until they are corrected.
         parts.log.run.drop_before(log_min)
+        self.sums.expired(log_min)
         log.info("%d log files deleted, %s: the log begins at %d now", expired.files, expired.why, log_min)
         self._correct_minima(log_min)
         self._removals.extend(self._writer.drop_index_below(log_min))

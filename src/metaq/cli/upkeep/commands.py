@@ -1,0 +1,135 @@
+"""`metaq store check|scrub|repair|copy`: a store's folder, looked after by an operator."""
+
+from __future__ import annotations
+
+import enum
+import pathlib
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from metaq.cli.output import EXIT_FAILED, AsJson, count, print_json, print_table, size
+
+if TYPE_CHECKING:
+    from metaq.store.upkeep.findings import Findings, Progress
+
+Folder = Annotated[
+    pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="the store's root folder")
+]
+
+
+class Opener(enum.StrEnum):
+    """Whose broker is to open a folder."""
+
+    METAQ = "metaq"
+    ROCKETMQ = "rocketmq"
+
+
+def check(
+    folder: Folder,
+    opener: Annotated[
+        Opener, typer.Option("--for", help="whose broker is to open it: rocketmq would leave some of what is owed")
+    ] = Opener.METAQ,
+    as_json: AsJson = False,
+) -> None:
+    """Check every record, consume-queue unit, index entry and small file of a folder. Changes nothing.
+
+    A broker may be running on it: then what it has made durable is looked at. Exit code 1: something is damaged, or with
+    --for rocketmq something is owed that a RocketMQ would not act on. What no checksum covers (properties, hosts, born times) is
+    `metaq store scrub`'s.
+
+    Example: metaq store check /data/broker-a/store --for rocketmq
+    """
+    from metaq.store.upkeep.check import check as look
+
+    findings = look(folder, progress=_progress("checked"))
+    owed = findings.owed if opener is Opener.ROCKETMQ else []
+    if as_json:
+        print_json(_json(findings, owed))
+    else:
+        _print(findings, owed)
+    if findings.damaged or owed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def scrub(folder: Folder, as_json: AsJson = False) -> None:
+    """Compare closed log files with checksums that are kept beside them, and make those that are missing.
+
+    This finds flipped bits anywhere, also in properties and fields that no record's checksum covers. A broker may be running on the
+    folder; it makes the checksums of the files that it closes. Exit code 1: something is damaged.
+
+    Example: metaq store scrub /data/broker-a/store
+    """
+    from metaq.store.upkeep.scrub import scrub as look
+
+    findings = look(folder, progress=_progress("read"))
+    if as_json:
+        print_json(_json(findings, []))
+    else:
+        _print(findings, [])
+    if findings.damaged:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _json(findings: Findings, owed: list[str]) -> dict[str, Any]:
+    return {
+        "folder": findings.folder,
+        "running": findings.running,
+        "ended_in_order": findings.in_order,
+        "log_begin": findings.log_begin,
+        "log_end": findings.log_end,
+        "damaged": findings.damaged,
+        "kinds": [
+            {
+                "kind": kind.name,
+                "unit": kind.unit,
+                "checked": kind.checked,
+                "damaged": kind.damaged,
+                "damage": [
+                    {"path": one.path, "byte": one.place, "size": one.size, "why": one.why} for one in kind.damage
+                ],
+            }
+            for kind in findings.kinds.values()
+        ],
+        "notes": findings.notes,
+        "owed": owed,
+    }
+
+
+def _print(findings: Findings, owed: list[str]) -> None:
+    rows = []
+    for kind in findings.kinds.values():
+        first = kind.damage[0] if kind.damage else None
+        shown = f"{first.path} at byte {first.place}: {first.why}" if first else ""
+        rows.append((kind.name, count(kind.checked, kind.unit.removesuffix("s")), kind.damaged, shown))
+    print_table(("KIND", "CHECKED", "DAMAGED", "FIRST DAMAGE"), rows)
+    for note in findings.notes:
+        print(note)
+    for what in owed:
+        print(f"not ready for RocketMQ: {what}")
+    places = count(findings.damaged, "damaged place") if findings.damaged else "no damage"
+    print(f"{places} from log offset {findings.log_begin} to {findings.log_end}")
+
+
+def _progress(done_word: str) -> Progress:
+    """Show progress on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        return lambda _done, _of: None
+    shown = -1
+
+    def show(done: int, of: int) -> None:
+        nonlocal shown
+        percent = 100 * done // of if of else 100
+        if percent != shown:
+            shown = percent
+            end = "\n" if done >= of else ""
+            print(f"\r{size(done)} of {size(of)} {done_word}, {percent} %", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands `metaq store`'s."""
+    for command in (check, scrub):
+        app.command(command.__name__)(command)

@@ -1,0 +1,51 @@
+"""`metaq store check|scrub|repair|copy`: what they print, and how they exit."""
+
+from __future__ import annotations
+
+import json
+
+from metaq.model.topics.system import SCHEDULE_TOPIC
+from tests.store.support import log_file, message, open_store, overwrite
+from tests.store.upkeep.support import filled
+from tests.support import run_metaq
+
+
+def test_check_tells_each_kind_and_the_first_damage(tmp_path):
+    """A line per kind with what was counted; exit code 1 with file and byte once something is damaged, 2 for no store."""
+    root = filled(tmp_path / "store")
+    clean = run_metaq("store", "check", str(root))
+    assert clean.returncode == 0, clean.stderr
+    assert "500 records" in clean.stdout
+    assert "no damage from log offset 0 to" in clean.stdout
+    overwrite(log_file(root), 89, b"\xff\xff")
+    broken = run_metaq("store", "check", str(root))
+    assert broken.returncode == 1
+    assert f"{log_file(root)} at byte 0: a record's body does not fit its checksum" in broken.stdout
+    told = json.loads(run_metaq("store", "check", str(root), "--json").stdout)
+    assert told["kinds"][0]["damage"][0]["path"] == str(log_file(root))
+    assert run_metaq("store", "check", str(tmp_path / "nowhere")).returncode == 2
+    assert "holds no commit log" in run_metaq("store", "check", str(tmp_path)).stderr
+
+
+def test_check_for_rocketmq_fails_while_something_is_owed(tmp_path):
+    """Delayed messages that were written anew, for one; without --for they are nobody's concern."""
+    with open_store(tmp_path) as store:
+        store.writer.put([message(SCHEDULE_TOPIC, 10_001, b"later")])
+    assert run_metaq("store", "check", str(tmp_path)).returncode == 0
+    owed = run_metaq("store", "check", str(tmp_path), "--for", "rocketmq")
+    assert owed.returncode == 1
+    assert "not ready for RocketMQ: 1 delayed message was written anew" in owed.stdout
+
+
+def test_scrub_makes_checksums_once_and_tells_what_differs(tmp_path):
+    """Properties too, which check cannot judge."""
+    root = filled(tmp_path / "store")
+    first = run_metaq("store", "scrub", str(root))
+    assert first.returncode == 0, first.stderr
+    assert "checksums made of" in first.stdout
+    assert "checksums made of" not in run_metaq("store", "scrub", str(root)).stdout
+    overwrite(log_file(root), 55, b"\x01")  # the port of the born host
+    assert run_metaq("store", "check", str(root)).returncode == 0
+    found = run_metaq("store", "scrub", str(root))
+    assert found.returncode == 1
+    assert f"{log_file(root)} at byte 0: it does not fit its checksum" in found.stdout
