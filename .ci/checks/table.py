@@ -190,7 +190,7 @@ STEPS = (
     _pipeline("changes", 40, uses=("metaq.pipelines.archive",)),
     _pipeline("compact", 30, uses=("metaq.pipelines.archive",)),
     _pipeline("metrics", 55),
-    _pipeline("mirror", 65),
+    _pipeline("mirror", 75),
     _pipeline("redrive", 55),
     # Only the native code decides: the sanitizers look at nothing else, and the same Python over the same native code is held by
     # the tests without them. What calls it hardest is among the inputs, as a new case there may find what was there before.

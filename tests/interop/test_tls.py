@@ -158,13 +158,14 @@ def test_who_is_refused(world: World, tmp_path: Path, name: str) -> None:
         eventually(lambda: admin.list_brokers(), what="the broker's registration")
         admin.create_topic("guarded", queues=1)
         for way in ({}, trusting, {**trusting, "cert": str(stranger.cert), "key": str(stranger.key)}):
-            with metaq.Producer(server.namesrv, timeout=2.0, **way) as producer, pytest.raises(MetaqError):
+            with metaq.Producer(server.namesrv, timeout=1.0, **way) as producer, pytest.raises(MetaqError):
                 producer.send("guarded", b"never")
         with metaq.Producer(server.namesrv, timeout=PATIENCE, **world.tls) as producer:
             producer.send("guarded", b"by who may")
         assert admin.describe_topic("guarded").messages == 1
 
 
+@pytest.mark.all  # it tries for some seconds
 def test_a_java_client_without_a_certificate_is_refused(world: World, tmp_path: Path) -> None:
     java = java_client(tmp_path, "-Dtls.enable=true")
     try:

@@ -1,4 +1,7 @@
-"""Foreign clients that sign at a port with TLS: who has TLS does both at once, who has none is served where plain text is."""
+"""Foreign clients that sign at a port with TLS: who has TLS does both at once, who has none is served where plain text is.
+
+At a broker of ours, and in `make test-all` at RocketMQ's with the same files.
+"""
 
 from __future__ import annotations
 
@@ -14,40 +17,58 @@ from tests.differential import foreign
 from tests.differential.program import ForeignError, ForeignProgram
 from tests.interop import golang
 from tests.interop.driver import DriverError, ForeignClient, cpp_client, java_client
-from tests.interop.servers import MetaqServer
+from tests.interop.servers import MetaqServer, RocketmqServer, Server
 from tests.interop.signing import ACCOUNTS, ADMINISTRATOR, USER, exchanged
+from tests.support import eventually
 
 pytestmark = pytest.mark.interop
 
 
 class Guarded(NamedTuple):
-    """A broker of ours with accounts and TLS, and how our clients connect to it."""
+    """A broker with accounts and TLS, and how our clients connect to it."""
 
-    server: MetaqServer
+    server: Server
     tls: dict[str, Any]
 
 
-def _running(folder: Path, mode: str) -> Iterator[Guarded]:
-    (folder / "plain_acl.yml").write_text(ACCOUNTS)
+def _running(folder: Path, peer: str, mode: str) -> Iterator[Guarded]:
     authority = Authority(folder)
-    shown = authority.issue("server")
-    options = ["aclEnable=true", f"aclPath={folder / 'plain_acl.yml'}", f"tls.server.mode={mode}"]
-    options += [f"tls.server.certPath={shown.cert}", f"tls.server.keyPath={shown.key}"]
-    options += [f"tls.client.trustCertPath={authority.cert}"]
-    server = MetaqServer(folder, options=options)
+    shown, file = authority.issue("server"), folder / "tls.properties"
+    file.write_text(
+        f"tls.test.mode.enable=false\ntls.server.certPath={shown.cert}\ntls.server.keyPath={shown.key}\n"
+        f"tls.server.need.client.auth=none\ntls.client.authServer=true\ntls.client.trustCertPath={authority.cert}\n"
+    )
+    accounts = folder / "conf" / "plain_acl.yml"
+    server: Server
+    if peer == "metaq":
+        accounts.parent.mkdir()
+        options = ["aclEnable=true", f"aclPath={accounts}", f"tls.config.file={file}", f"tls.server.mode={mode}"]
+        server = MetaqServer(folder, options=options)
+    else:
+        jvm = [f"-Dtls.config.file={file}", f"-Dtls.server.mode={mode}"]
+        server = RocketmqServer(folder, options=["aclEnable=true"], jvm=jvm)
+    accounts.write_text(ACCOUNTS)
+    tls = {"tls": True, "ca": str(authority.cert)}
     server.start()
-    yield Guarded(server, {"tls": True, "ca": str(authority.cert)})
-    server.stop()
+    try:
+        with Admin(server.namesrv, **ADMINISTRATOR, **tls) as admin:
+            eventually(lambda: admin.list_brokers(), what="the broker's registration")
+        yield Guarded(server, tls)
+    finally:
+        server.stop()
 
 
-@pytest.fixture(scope="module")
-def enforcing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    yield from _running(tmp_path_factory.mktemp("enforcing"), "enforcing")
+BOTH = ["metaq", pytest.param("rocketmq", marks=pytest.mark.all)]
 
 
-@pytest.fixture(scope="module")
-def permissive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    yield from _running(tmp_path_factory.mktemp("permissive"), "permissive")
+@pytest.fixture(scope="module", params=BOTH)
+def enforcing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    yield from _running(tmp_path_factory.mktemp("enforcing"), request.param, "enforcing")
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def permissive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    yield from _running(tmp_path_factory.mktemp("permissive"), request.param, "permissive")
 
 
 @pytest.fixture
@@ -84,7 +105,7 @@ def test_go_signs_and_encrypts(enforcing: Guarded, go: ForeignClient) -> None:
     exchanged(go, enforcing.server, "of-go", ("sync",), ours=enforcing.tls, theirs={"tls": True})
 
 
-def _account(server: MetaqServer, **more: Any) -> dict[str, Any]:
+def _account(server: Server, **more: Any) -> dict[str, Any]:
     """How the Node client is told where to go, and as whom."""
     options = {"accessKey": USER["access_key"], "secretKey": USER["secret_key"], **more}
     return {"namesrv": server.namesrv, "options": options}
