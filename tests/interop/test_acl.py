@@ -12,6 +12,7 @@ from metaq.admin import Admin
 from metaq.admin.traces import TraceNotFound
 from metaq.client.shared.direct_links import WISHES
 from metaq.errors import AccessDenied
+from tests.accounts import ACCOUNTS, ADMIN, USER
 from tests.differential import foreign
 from tests.differential import program as foreign_program
 from tests.interop import golang
@@ -21,7 +22,7 @@ from tests.support import PATIENCE, eventually
 
 pytestmark = pytest.mark.interop
 
-ACCOUNTS = """\
+OF_TOOLS = """\
 # by hand
 accounts:
 - accessKey: administrator
@@ -53,7 +54,7 @@ class Tools:
 
 def test_mqadmin_signs_and_is_judged(tmp_path: Path) -> None:
     """Who may is served; a wrong secret, a missing right and an unsigned request get RocketMQ's exception."""
-    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+    (tmp_path / "plain_acl.yml").write_text(OF_TOOLS)
     server = MetaqServer(tmp_path, options=["aclEnable=true", f"aclPath={tmp_path / 'plain_acl.yml'}"])
     asked = Tools(tmp_path / "tools", server)
     server.start()
@@ -86,7 +87,7 @@ def test_mqadmin_changes_and_shows_accounts(tmp_path: Path, ours: bool) -> None:
     else:
         server = RocketmqServer(tmp_path, options=["aclEnable=true"])
         main = tmp_path / "conf" / "plain_acl.yml"
-    main.write_text(ACCOUNTS)
+    main.write_text(OF_TOOLS)
     tools = Tools(tmp_path / "tools", server)
 
     def asked(command: str, *arguments: str) -> str:
@@ -166,26 +167,14 @@ def _refused(text: str) -> str:
 
 # ---------------------------------------------------------------- clients, of us and of others
 
-SECRET = "45678901-secret"
-USER = {"access_key": "account-user", "secret_key": SECRET}
 WRONG = {**USER, "secret_key": "another-secret"}
-OF_CLIENTS = f"""\
-accounts:
-- accessKey: account-admin
-  secretKey: {SECRET}
-  admin: true
-- accessKey: account-user
-  secretKey: {SECRET}
-  defaultTopicPerm: PUB|SUB
-  defaultGroupPerm: SUB
-"""
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetaqServer]:
     """A broker of ours with RocketMQ's file of accounts."""
     folder = tmp_path_factory.mktemp("guarded")
-    (folder / "plain_acl.yml").write_text(OF_CLIENTS)
+    (folder / "plain_acl.yml").write_text(ACCOUNTS)
     server = MetaqServer(folder, options=["aclEnable=true", f"aclPath={folder / 'plain_acl.yml'}"])
     server.start()
     yield server
@@ -194,7 +183,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetaqServer]:
 
 def exchanged(client: ForeignClient, server: MetaqServer, topic: str, modes: Sequence[str]) -> None:
     """Signed, it sends in each way and receives all that it sent; with another secret nothing is stored."""
-    with Admin(server.namesrv, access_key="account-admin", secret_key=SECRET) as admin:
+    with Admin(server.namesrv, **ADMIN) as admin:
         admin.create_topic(topic, queues=2)
         client.producer(f"p-{topic}", server.namesrv, **USER)
         bodies = [f"{mode}-{number}" for mode in modes for number in range(3)]
@@ -236,7 +225,7 @@ def test_node_signs(guarded: MetaqServer, tmp_path: Path) -> None:
     options = {"accessKey": USER["access_key"], "secretKey": USER["secret_key"]}
     reach = {"namesrv": guarded.namesrv, "options": options}
     try:
-        with Admin(guarded.namesrv, access_key="account-admin", secret_key=SECRET) as admin:
+        with Admin(guarded.namesrv, **ADMIN) as admin:
             admin.create_topic("of-node", queues=1)
         program.call("producer", name="p", group="p", **reach)
         program.call("send", name="p", topic="of-node", body="hello")
@@ -255,10 +244,10 @@ def test_our_client_signs_as_a_rocketmq_verifies(tmp_path: Path) -> None:
     """By the direct link, in batches, pulls, a group with its retry topic, look-ups by key, administration; and its refusals."""
     conf = tmp_path / "rocketmq" / "conf"
     server = RocketmqServer(tmp_path / "rocketmq", options=["aclEnable=true"])
-    (conf / "plain_acl.yml").write_text(OF_CLIENTS)
+    (conf / "plain_acl.yml").write_text(ACCOUNTS)
     server.start()
     try:
-        with Admin(server.namesrv, access_key="account-admin", secret_key=SECRET) as admin:
+        with Admin(server.namesrv, **ADMIN) as admin:
             eventually(lambda: admin.list_brokers(), what="the broker's registration")
             admin.create_topic("orders", queues=2)
             _exchange_ours(server, admin)
