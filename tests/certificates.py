@@ -80,15 +80,17 @@ class Authority:
         private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, locked))
         return Issued(cert, private, made.serial_number)
 
-    def revoke(self, *issued: Issued) -> pathlib.Path:
-        """Return the file of a list of revoked certificates."""
+    def revoke(self, *issued: Issued, days: tuple[int, int] = (-1, 30)) -> pathlib.Path:
+        """Return the file of a list of revoked certificates, which holds in these days from now."""
         now = dt.datetime.now(dt.UTC)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self._name)
-        builder = builder.last_update(now - DAY).next_update(now + 30 * DAY)
+        builder = builder.last_update(now + days[0] * DAY).next_update(now + days[1] * DAY)
         for one in issued:
-            revoked = x509.RevokedCertificateBuilder().serial_number(one.serial).revocation_date(now - DAY).build()
+            revoked = (
+                x509.RevokedCertificateBuilder().serial_number(one.serial).revocation_date(now + days[0] * DAY).build()
+            )
             builder = builder.add_revoked_certificate(revoked)
-        path = self.folder / "list-of-revoked.pem"
+        path = self.cert.with_name(f"{self.cert.stem}-revoked.pem")
         path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         return path
 

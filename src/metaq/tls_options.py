@@ -94,6 +94,11 @@ class TlsOptions(OptionTable):
         "Certificates of those who issue certificates to servers, PEM; by default the system's.",
         aliases=("tls.client.trustCertPath",),
     )
+    tls_client_crl_path: str | None = option(
+        None,
+        "Lists of revoked certificates of those servers, PEM: one of each issuer. Not in RocketMQ.",
+        aliases=("tls.client.crlPath",),
+    )
     tls_client_cert_path: str | None = option(
         None, "The certificate that this server shows there, PEM.", aliases=("tls.client.certPath",)
     )

@@ -17,17 +17,10 @@ from metaq.wire.codes import ResponseCode, request_name
 from metaq.wire.command import Command, request
 from metaq.wire.headers import Header
 from metaq.wire.signing import sign
+from tests.accounts import ACCOUNTS, SECRET, tools_yml
+from tests.accounts import ADMIN as ADMIN_KEYS
 from tests.support import PATIENCE, eventually, exchange
 
-SECRET = "12345678-secret"
-FILE = f"""\
-accounts:
-- accessKey: account-admin
-  secretKey: {SECRET}
-  admin: true
-- accessKey: account-user
-  secretKey: {SECRET}
-"""
 USER, ADMIN, NOBODY = "account-user", "account-admin", ""
 ANY, ADMINS, EVERYBODY = {USER, ADMIN}, {ADMIN}, {USER, ADMIN, NOBODY}
 ASKED: Mapping[Code, tuple[Header | None, set[str]]] = {
@@ -50,7 +43,7 @@ ASKED: Mapping[Code, tuple[Header | None, set[str]]] = {
 }  # fmt: skip
 
 
-def accounts(tmp_path: pathlib.Path, text: str = FILE) -> str:
+def accounts(tmp_path: pathlib.Path, text: str = ACCOUNTS) -> str:
     main = tmp_path / "plain_acl.yml"
     main.write_text(text)
     return str(main)
@@ -97,7 +90,7 @@ def test_each_request_is_for_those_who_may(tmp_path) -> None:
 def test_a_broker_signs_its_registration_and_a_topic_is_deleted_at_both(tmp_path) -> None:
     """By an administrator; the account of another may not. Nobody is in a white list."""
     tools = tmp_path / "tools.yml"
-    tools.write_text(f"accessKey: account-admin\nsecretKey: {SECRET}\n")
+    tools.write_text(tools_yml(ADMIN_KEYS))
     small = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 1000, "max_index_num": 4000}
 
     async def act() -> None:

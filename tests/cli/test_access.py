@@ -8,20 +8,8 @@ import pytest
 
 from metaq.admin import Admin
 from metaq.testing import EmbeddedBroker
+from tests.accounts import ACCOUNTS, ADMIN, SECRET, tools_yml
 from tests.support import run_metaq
-
-SECRET = "12345678-secret"
-ADMIN = {"access_key": "account-admin", "secret_key": SECRET}
-ACCOUNTS = f"""\
-accounts:
-- accessKey: account-admin
-  secretKey: {SECRET}
-  admin: true
-- accessKey: account-user
-  secretKey: {SECRET}
-  defaultTopicPerm: PUB|SUB
-  defaultGroupPerm: SUB
-"""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +25,7 @@ def account(tmp_path):
 
     def write(name: str, secret: str = SECRET) -> str:
         path = tmp_path / f"{name}.yml"
-        path.write_text(f"accessKey: {name}\nsecretKey: {secret}\n")
+        path.write_text(tools_yml({"access_key": name, "secret_key": secret}))
         return str(path)
 
     return write

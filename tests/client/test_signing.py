@@ -16,25 +16,8 @@ from metaq import aio
 from metaq.client.shared.direct_links import WISHES
 from metaq.errors import AccessDenied
 from metaq.testing import EmbeddedBroker
+from tests.accounts import ACCOUNTS, ADMIN, SECRET, USER, WRITER, tools_yml
 from tests.support import PATIENCE, eventually
-
-SECRET = "12345678-secret"
-ACCOUNTS = f"""\
-accounts:
-- accessKey: account-admin
-  secretKey: {SECRET}
-  admin: true
-- accessKey: account-user
-  secretKey: {SECRET}
-  defaultTopicPerm: PUB|SUB
-  defaultGroupPerm: SUB
-- accessKey: account-writer
-  secretKey: {SECRET}
-  defaultTopicPerm: PUB
-"""
-USER = {"access_key": "account-user", "secret_key": SECRET}
-WRITER = {"access_key": "account-writer", "secret_key": SECRET}
-ADMIN = {"access_key": "account-admin", "secret_key": SECRET}
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +197,7 @@ def test_the_logging_handler_keeps_what_is_refused(broker, topic, caplog):
 def test_the_environment_and_a_file(broker, topic, tmp_path, monkeypatch):
     """For clients that name no account."""
     path = tmp_path / "tools.yml"
-    path.write_text(f"accessKey: account-user\nsecretKey: {SECRET}\n")
+    path.write_text(tools_yml(USER))
     monkeypatch.setenv("METAQ_ACL_FILE", str(path))
     with metaq.Producer(broker.namesrv, timeout=PATIENCE) as producer:
         producer.send(topic, b"x")

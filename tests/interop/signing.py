@@ -1,4 +1,4 @@
-"""A broker's accounts, and what a foreign client with one of them is asked to do."""
+"""What a foreign client with an account is asked to do."""
 
 from __future__ import annotations
 
@@ -8,23 +8,11 @@ from typing import Any, Final
 import pytest
 
 from metaq.admin import Admin
+from tests.accounts import ADMIN, USER
 from tests.interop.driver import DriverError, ForeignClient
 from tests.interop.servers import Server
 
-SECRET: Final = "45678901-secret"
-ADMINISTRATOR: Final = {"access_key": "account-admin", "secret_key": SECRET}
-USER: Final = {"access_key": "account-user", "secret_key": SECRET}
 WRONG: Final = {**USER, "secret_key": "another-secret"}
-ACCOUNTS: Final = f"""\
-accounts:
-- accessKey: account-admin
-  secretKey: {SECRET}
-  admin: true
-- accessKey: account-user
-  secretKey: {SECRET}
-  defaultTopicPerm: PUB|SUB
-  defaultGroupPerm: SUB
-"""
 
 
 def exchanged(
@@ -41,7 +29,7 @@ def exchanged(
     Args: ours, theirs: how our administration and that client connect, beside their accounts.
     """
     reach = dict(theirs or {})
-    with Admin(server.namesrv, **ADMINISTRATOR, **(ours or {})) as admin:
+    with Admin(server.namesrv, **ADMIN, **(ours or {})) as admin:
         admin.create_topic(topic, queues=2)
         client.producer(f"p-{topic}", server.namesrv, **USER, **reach)
         bodies = [f"{mode}-{number}" for mode in modes for number in range(3)]

@@ -12,13 +12,14 @@ from metaq.admin import Admin
 from metaq.admin.traces import TraceNotFound
 from metaq.client.shared.direct_links import WISHES
 from metaq.errors import AccessDenied
+from tests.accounts import ACCOUNTS as OF_CLIENTS
+from tests.accounts import ADMIN, USER
 from tests.differential import foreign
 from tests.differential import program as foreign_program
 from tests.interop import golang
 from tests.interop.driver import ForeignClient, cpp_client
 from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer, Server, mqadmin
-from tests.interop.signing import ACCOUNTS as OF_CLIENTS
-from tests.interop.signing import ADMINISTRATOR, USER, WRONG, exchanged
+from tests.interop.signing import WRONG, exchanged
 from tests.support import PATIENCE, eventually
 
 pytestmark = pytest.mark.interop
@@ -207,7 +208,7 @@ def test_node_signs(guarded: MetaqServer, tmp_path: Path) -> None:
     options = {"accessKey": USER["access_key"], "secretKey": USER["secret_key"]}
     reach = {"namesrv": guarded.namesrv, "options": options}
     try:
-        with Admin(guarded.namesrv, **ADMINISTRATOR) as admin:
+        with Admin(guarded.namesrv, **ADMIN) as admin:
             admin.create_topic("of-node", queues=1)
         program.call("producer", name="p", group="p", **reach)
         program.call("send", name="p", topic="of-node", body="hello")
@@ -229,7 +230,7 @@ def test_our_client_signs_as_a_rocketmq_verifies(tmp_path: Path) -> None:
     (conf / "plain_acl.yml").write_text(OF_CLIENTS)
     server.start()
     try:
-        with Admin(server.namesrv, **ADMINISTRATOR) as admin:
+        with Admin(server.namesrv, **ADMIN) as admin:
             eventually(lambda: admin.list_brokers(), what="the broker's registration")
             admin.create_topic("orders", queues=2)
             _exchange_ours(server, admin)

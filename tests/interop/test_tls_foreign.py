@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from metaq.admin import Admin
+from tests.accounts import ACCOUNTS, ADMIN, USER
 from tests.certificates import Authority
 from tests.differential import foreign
 from tests.differential.program import ForeignError, ForeignProgram
 from tests.interop import golang
 from tests.interop.driver import DriverError, ForeignClient, cpp_client, java_client
 from tests.interop.servers import MetaqServer, RocketmqServer, Server
-from tests.interop.signing import ACCOUNTS, ADMINISTRATOR, USER, exchanged
+from tests.interop.signing import exchanged
 from tests.support import eventually
 
 pytestmark = pytest.mark.interop
@@ -51,7 +52,7 @@ def _running(folder: Path, peer: str, mode: str) -> Iterator[Guarded]:
     tls = {"tls": True, "ca": str(authority.cert)}
     server.start()
     try:
-        with Admin(server.namesrv, **ADMINISTRATOR, **tls) as admin:
+        with Admin(server.namesrv, **ADMIN, **tls) as admin:
             eventually(lambda: admin.list_brokers(), what="the broker's registration")
         yield Guarded(server, tls)
     finally:
@@ -116,7 +117,7 @@ def test_clients_with_tls_and_without_share_a_permissive_port(
 ) -> None:
     """Go encrypts, C++ and Node cannot; each receives what all three have sent."""
     server = permissive.server
-    with Admin(server.namesrv, **ADMINISTRATOR, **permissive.tls) as admin:
+    with Admin(server.namesrv, **ADMIN, **permissive.tls) as admin:
         admin.create_topic("mixed", queues=2)
     go.producer("go", server.namesrv, **USER, tls=True)
     cpp.producer("cpp", server.namesrv, **USER)
@@ -141,7 +142,7 @@ def test_clients_with_tls_and_without_share_a_permissive_port(
 def test_node_has_no_tls_and_gets_nothing_from_an_enforcing_port(enforcing: Guarded, node: ForeignProgram) -> None:
     """Its connection to the name server ends; nothing of its is stored."""
     server = enforcing.server
-    with Admin(server.namesrv, **ADMINISTRATOR, **enforcing.tls) as admin:
+    with Admin(server.namesrv, **ADMIN, **enforcing.tls) as admin:
         admin.create_topic("not-for-node", queues=1)
         node.call("producer", name="node", group="node", **_account(server, retryTimesWhenSendFailed=0))
         with pytest.raises(ForeignError, match=r"ECONNRESET|closed"):
@@ -152,7 +153,7 @@ def test_node_has_no_tls_and_gets_nothing_from_an_enforcing_port(enforcing: Guar
 @pytest.mark.all  # it looks for a route for a minute
 def test_cpp_has_no_tls_and_gets_nothing_from_an_enforcing_port(enforcing: Guarded, cpp: ForeignClient) -> None:
     server = enforcing.server
-    with Admin(server.namesrv, **ADMINISTRATOR, **enforcing.tls) as admin:
+    with Admin(server.namesrv, **ADMIN, **enforcing.tls) as admin:
         admin.create_topic("not-for-cpp", queues=1)
         cpp.producer("cpp", server.namesrv, **USER)
         with pytest.raises(DriverError, match="No route info of this topic"):

@@ -35,7 +35,7 @@ class Admin:
         namesrv: `host:port`, `;`-separated; None reads NAMESRV_ADDR.
         access_key, secret_key, security_token, acl_file: what requests are signed with, see
             `metaq.client.identity.options.ClientArguments`.
-        tls, ca, cert, key, key_password, tls_verify: see there, too.
+        tls, ca, cert, key, key_password, tls_verify, crl: see there, too.
 
     Every method raises ConnectionFailed or RequestTimeout if nobody can be reached, and BrokerError with the peer's
     code and text if it refused. What changes several servers asks them beforehand, and raises NothingDone if one would
@@ -56,10 +56,12 @@ class Admin:
         key: str | os.PathLike[str] | None = None,
         key_password: str | None = None,
         tls_verify: str | None = None,
+        crl: str | os.PathLike[str] | None = None,
     ) -> None:
         self._options = client_options(
             access_key=access_key, secret_key=secret_key, security_token=security_token, acl_file=acl_file,
             tls=tls, ca=ca, cert=cert, key=key, key_password=key_password, tls_verify=tls_verify,
+            crl=crl,
         )  # fmt: skip
         core = cores.acquire(namesrv, self._options)
         self._core: ClientCore | None = core

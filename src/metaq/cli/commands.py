@@ -100,12 +100,15 @@ def common(
     tls_verify: Annotated[
         str | None, typer.Option(metavar="full|ca|none", help="what is checked (METAQ_TLS_VERIFY; default full)")
     ] = None,
+    crl: Annotated[
+        str | None, typer.Option(metavar="FILE", help="lists of revoked certificates of servers (METAQ_TLS_CRL)")
+    ] = None,
 ) -> None:
     """MetaQ: durable messages on RocketMQ's wire, with Spark as the data pipeline."""
     del version
     # By the environment, which also the processes have that a command starts, such as Spark's.
     switch = None if tls is None else "1" if tls else "0"
-    given = {"": switch, "_CA": ca, "_CERT": cert, "_KEY": key, "_VERIFY": tls_verify}
+    given = {"": switch, "_CA": ca, "_CERT": cert, "_KEY": key, "_VERIFY": tls_verify, "_CRL": crl}
     os.environ.update({f"METAQ_TLS{name}": value for name, value in given.items() if value is not None})
 
 

@@ -202,6 +202,10 @@ async def dial_direct(
         raise ConnectionFailed(f"no connection to {address} within {timeout:g} s") from None
     except OSError as error:
         raw.close()
+        if tls is not None and getattr(error, "library", None) is not None:  # OpenSSL's
+            from metaq.net.tls.client import refused
+
+            raise ConnectionFailed(refused(address, error)) from error
         raise ConnectionFailed(f"cannot connect to {address}: {error.strerror or error}") from error
     except BaseException:
         raw.close()

@@ -12,6 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from metaq.net.tls.contexts import check_revocation
+
 _GREETING_BYTES: Final = 4096
 
 
@@ -57,12 +59,15 @@ class TlsLook(Struct, frozen=True):
     """When a believed certificate ends, seconds since 1970."""
 
 
-def look_at_tls(host: str, port: int, timeout: float, ca: str | None = None) -> TlsLook:
-    """Shake hands by TLS, as a client that verifies. Raises OSError: not even a connection, or `ca` cannot be read.
+def look_at_tls(host: str, port: int, timeout: float, ca: str | None = None, crl: str = "") -> TlsLook:
+    """Shake hands by TLS, as a client that verifies. Raises OSError: not even a connection, or `ca` cannot be read;
+    ConfigError: `crl` cannot be used.
 
-    Args: ca: file of certificates to believe beside the system's.
+    Args: ca: file of certificates to believe beside the system's. crl: file of lists of revoked ones; empty: none.
     """
     context = ssl.create_default_context(cafile=ca)
+    if crl:
+        check_revocation(context, crl, "crl")
     try:
         with (
             socket.create_connection((host, port), timeout) as raw,

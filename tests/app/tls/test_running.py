@@ -12,7 +12,7 @@ import ssl
 import pytest
 
 from metaq.app.tls import made
-from metaq.app.tls.running import RunningTls, read, with_file
+from metaq.app.tls.running import RunningTls, files_of, read, with_file
 from metaq.errors import ConfigError
 from metaq.net.tls.server import Mode
 from metaq.tls_options import TlsOptions
@@ -203,6 +203,25 @@ def test_each_context_is_exchanged_for_that_of_the_new_files(more, authority, tm
         handshake(tls.server.context, client.context)
         with pytest.raises(ssl.SSLError):
             handshake(first, client.context)
+
+
+def test_all_files_that_options_name_are_watched(tmp_path) -> None:
+    """Of the options, and of the file that they name."""
+    paths = {name for name in TlsOptions().values() if name.endswith("_path")}
+    config = tmp_path / "tls.properties"
+    assert files_of(TlsOptions(**{name: f"/{name}" for name in paths})) == {f"/{name}" for name in paths}
+    keys = [alias for item in TlsOptions.listed() if item.name in paths for alias in item.metadata["aliases"]]
+    config.write_text("".join(f"{key}=/{key}\n" for key in keys))
+    assert files_of(TlsOptions(tls_config_file=str(config))) == {str(config), *(f"/{key}" for key in keys)}
+    config.write_text("tls.nonsense=1\n")
+    assert files_of(TlsOptions(tls_config_file=str(config))) == {str(config)}
+
+
+@pytest.mark.parametrize("more", [{"tls_client_auth_server": False}, {"tls_test_mode_enable": True}])
+def test_a_list_of_revoked_servers_of_whom_none_is_verified(authority, more) -> None:
+    """It would keep nobody out."""
+    with pytest.raises(ConfigError, match=r"tls\.client\.crlPath, and no certificate of a server is verified"):
+        running(TlsOptions(tls_enable=True, tls_client_crl_path=str(authority.revoke()), **more))
 
 
 def test_a_file_that_changes_while_it_is_read_is_read_again(authority, options, monkeypatch) -> None:

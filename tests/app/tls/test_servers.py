@@ -27,7 +27,7 @@ from metaq.spark.source.settings import SourceOptions
 from metaq.testing import EmbeddedBroker
 from metaq.tls_options import TlsOptions
 from tests.broker.support import small_store
-from tests.certificates import Authority
+from tests.certificates import Authority, Issued
 from tests.support import PATIENCE, environment, eventually, run_metaq
 
 
@@ -37,8 +37,12 @@ def authority(tmp_path_factory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def options(authority) -> TlsOptions:
-    issued = authority.issue("server")
+def issued(authority) -> Issued:
+    return authority.issue("server")
+
+
+@pytest.fixture(scope="module")
+def options(authority, issued) -> TlsOptions:
     return TlsOptions(
         tls_server_mode="enforcing",
         tls_server_cert_path=str(issued.cert),
@@ -126,6 +130,9 @@ def test_the_command_line_has_flags_of_tls(broker, authority) -> None:
         ({"ca": "/nowhere.pem"}, metaq.ConfigError, "ca without tls=True"),
         ({"tls": True, "ca": "/nowhere.pem"}, metaq.ConfigError, "ca /nowhere.pem cannot be read"),
         ({"tls": True, "key": "/nowhere.key"}, metaq.ConfigError, "key without cert"),
+        ({"crl": "/nowhere.pem"}, metaq.ConfigError, "crl without tls=True"),
+        ({"tls": True, "crl": "/nowhere.pem"}, metaq.ConfigError, "crl /nowhere.pem cannot be read"),
+        ({"tls": True, "crl": "/nowhere.pem", "tls_verify": "none"}, metaq.ConfigError, "crl with tls_verify=none"),
         ({"tls": True, "tls_verify": "some"}, metaq.ConfigError, "allowed are full, ca, none"),
         ({"tls": True, "key_password": b"hidden-word"}, TypeError, "key_password is a bytes"),
     ],
@@ -134,6 +141,76 @@ def test_wrong_arguments_are_refused_at_the_call(arguments, error, says) -> None
     with pytest.raises(error, match=says) as refused:
         metaq.Producer("127.0.0.1:1", **arguments)
     assert "hidden-word" not in str(refused.value)
+
+
+def test_no_client_with_a_list_goes_to_a_revoked_server(broker, authority, issued, tmp_path, monkeypatch) -> None:
+    """By argument, flag, environment and Spark's option; while the list does not name the server, all of them do."""
+    ca, crl = str(authority.cert), tmp_path / "list.pem"
+    flags = ("--tls", "--ca", ca, "--crl", str(crl))
+    given = {"nameServers": broker.namesrv, "subscribe": "tls", "tls": "true", "tlsCa": ca, "tlsCrl": str(crl)}
+
+    def by_argument() -> None:
+        with Admin(broker.namesrv, tls=True, ca=ca, crl=crl) as admin:
+            admin.list_topics()
+        with metaq.Producer(broker.namesrv, tls=True, ca=ca, crl=crl) as producer:
+            producer.send("tls", b"1")
+
+    def by_flag() -> None:
+        done = run_metaq(*flags, "topic", "list", "-n", broker.namesrv)
+        if done.returncode:
+            raise ConnectionFailed(done.stderr)
+
+    def by_environment() -> None:
+        with monkeypatch.context() as patched:
+            for name, value in (("", "1"), ("_CA", ca), ("_CRL", str(crl))):
+                patched.setenv(f"METAQ_TLS{name}", value)
+            by_flag()
+            with Admin(broker.namesrv) as admin:
+                admin.list_topics()
+
+    def by_spark() -> None:
+        access = pickle.loads(pickle.dumps(SourceOptions.of(given).access))
+        with contextlib.closing(ClusterClient(broker.namesrv, 0.0, access=access)) as client:
+            client.topics("tls")
+
+    ways = by_argument, by_flag, by_environment, by_spark
+    crl.write_bytes(authority.revoke().read_bytes())
+    for way in ways:
+        way()
+    crl.write_bytes(authority.revoke(issued).read_bytes())
+    for way in ways:
+        with pytest.raises(ConnectionFailed, match="certificate revoked"):
+            way()
+
+
+def test_a_broker_does_not_register_at_a_revoked_name_server(options, authority, tmp_path, caplog) -> None:
+    """Once the list says so: it is read again when it changes."""
+    withdrawn = authority.issue("withdrawn")
+    crl = tmp_path / "list.pem"
+    crl.write_bytes(authority.revoke().read_bytes())
+    shows = options.replace(tls_server_cert_path=str(withdrawn.cert), tls_server_key_path=str(withdrawn.key))
+
+    async def act() -> None:
+        namesrv = await start_namesrv(NamesrvOptions(listen_port=0, kv_config_path=str(tmp_path / "kv")), tls=shows)
+        given = BrokerOptions(broker_name="a", listen_port=0, namesrv_addr=namesrv.address)
+        tls = options.replace(tls_client_crl_path=str(crl))
+        broker = await start_broker(given, small_store(tmp_path / "s"), tls=tls)
+        assert "a" in namesrv._service.clusters().brokers
+        assert "cannot register" not in caplog.text
+        first = broker._tasks.tls.client.context
+        crl.write_bytes(authority.revoke(withdrawn).read_bytes())
+        while broker._tasks.tls.client.context is first:
+            await asyncio.sleep(0.01)
+        await broker.close()
+        starting = asyncio.create_task(start_broker(given, small_store(tmp_path / "s"), tls=tls))
+        while "cannot register at name server" not in caplog.text:
+            await asyncio.sleep(0.01)
+        starting.cancel()
+        await asyncio.wait({starting})
+        assert "certificate revoked" in caplog.text
+        await namesrv.close()
+
+    asyncio.run(asyncio.wait_for(act(), PATIENCE))
 
 
 def test_connections_with_tls_are_not_shared_with_those_without(broker, authority) -> None:

@@ -13,12 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from metaq.clock import SYSTEM
+from metaq.errors import ConfigError
 from metaq.net.blocking import dial_blocking
 from metaq.net.dialer import dial
+from metaq.net.direct import dial_direct
 from metaq.net.peer import Peer
+from metaq.net.tls.client import ClientTls
 from metaq.net.tls.contexts import ClientFiles, ServerFiles, client_context, server_context
 from metaq.net.tls.layer import RECORDS_BYTES, TlsLayer
 from metaq.net.tls.settings import TlsSettings
+from tests.certificates import Authority
 from tests.net.test_layer import Pieces
 from tests.net.test_now import Quiet
 from tests.net.tls.support import LOOPS, Echo, connected, files, run, serving, trusting, until
@@ -294,6 +299,82 @@ def test_what_a_client_refuses(authority, issued, tmp_path, files_, host, says) 
             await until(lambda: running.listener.connections == 0)
 
     asyncio.run(act())
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("good", ""),
+        ("revoked", r"certificate revoked \(its issuer has withdrawn it"),
+        ("no list of its issuer", r"unable to get certificate CRL \(crl= needs a list of the issuer"),
+        ("old list", r"CRL has expired \(the list in crl= is too old"),
+    ],
+)
+def test_a_client_with_a_list_refuses_revoked_servers(authority, issued, tmp_path, case, says) -> None:
+    """In each kind of connection, with the name checked or not; and without the list none is refused."""
+    others = Authority(tmp_path, "others")
+    revoked = authority.issue("withdrawn")
+    crl = {
+        "good": lambda: authority.revoke(revoked),
+        "revoked": lambda: authority.revoke(revoked),
+        "no list of its issuer": others.revoke,
+        "old list": lambda: authority.revoke(days=(-9, -2)),
+    }[case]()
+
+    async def act() -> None:
+        from metaq.errors import ConnectionFailed
+
+        async with serving(revoked if case == "revoked" else issued) as running:
+            address = running.listener.address
+
+            def block(tls: ClientTls) -> None:
+                dial_blocking(address, PATIENCE, lambda raw: tls.wrap(raw, "127.0.0.1", address)).close()
+
+            async def link(tls: ClientTls) -> None:
+                host, port = address.split(":")
+                stream = await dial_direct((host, int(port)), address, PATIENCE, SYSTEM, tls)
+                assert stream is not None
+                stream.close()
+
+            for verify in ("full", "ca"):
+                tls = TlsSettings(ca=str(authority.cert), tls_verify=verify, crl=str(crl)).open()
+                ways = (
+                    lambda tls=tls: dial(address, Quiet, PATIENCE, tls=tls),
+                    lambda tls=tls: asyncio.to_thread(block, tls),
+                    lambda tls=tls: link(tls),
+                )
+                for way in ways:
+                    if not says:
+                        await way()
+                        continue
+                    with pytest.raises(ConnectionFailed, match=says):
+                        await way()
+            (await dial(address, Quiet, PATIENCE, tls=TlsSettings(ca=str(authority.cert)).open())).close("seen")
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot be read"),
+        (b"", "is empty"),
+        (b"nothing of the kind", "no -----BEGIN X509 CRL-----"),
+        (b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "cannot be used"),
+        ("certificates", "has certificates beside the lists"),
+    ],
+)
+def test_a_file_that_is_no_list_of_revoked_certificates(authority, issued, tmp_path, content, says) -> None:
+    """It would check nothing, or have its certificates trusted. Of clients and of servers."""
+    path = tmp_path / "list.pem"
+    if content == "certificates":
+        content = authority.revoke().read_bytes() + authority.cert.read_bytes()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"^crl {path} .*{says}"):
+        TlsSettings(ca=str(authority.cert), crl=str(path)).open()
+    with pytest.raises(ConfigError, match=rf"^tls.server.crlPath {path} .*{says}"):
+        server_context(ServerFiles(str(issued.cert), str(issued.key), None, "require", str(authority.cert), str(path)))
 
 
 def test_a_client_that_hangs_in_the_handshake_gives_up(authority) -> None:

@@ -16,16 +16,7 @@ from metaq.spark.source.fetch import read_slice
 from metaq.spark.source.plan import Planner
 from metaq.spark.source.settings import SourceOptions
 from metaq.testing import EmbeddedBroker
-
-SECRET = "12345678-secret"
-ACCOUNTS = f"""\
-accounts:
-- accessKey: account-user
-  secretKey: {SECRET}
-  defaultTopicPerm: PUB|SUB
-  defaultGroupPerm: SUB
-"""
-USER = {"access_key": "account-user", "secret_key": SECRET}
+from tests.accounts import ACCOUNTS, SECRET, USER, tools_yml
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +30,7 @@ def broker():
 @pytest.fixture
 def acl_file(tmp_path) -> str:
     path = tmp_path / "tools.yml"
-    path.write_text(f"accessKey: account-user\nsecretKey: {SECRET}\n")
+    path.write_text(tools_yml(USER))
     return str(path)
 
 
@@ -111,7 +102,7 @@ def test_a_mirror_has_an_account_at_each_side(tmp_path):
     files = []
     for name in ("source", "target"):
         files.append(tmp_path / f"{name}.yml")
-        files[-1].write_text(f"accessKey: account-{name}\nsecretKey: {SECRET}\n")
+        files[-1].write_text(tools_yml({"access_key": f"account-{name}", "secret_key": SECRET}))
     chosen = MirrorOptions(
         folder=str(tmp_path), to="y:1", topics="t", acl_file=str(files[0]), to_acl_file=str(files[1])
     )

@@ -11,7 +11,9 @@ from metaq.address import split_address
 from metaq.admin.doctor.finding import NOTICE, OK, WRONG, Finding
 from metaq.client.conversation.administration import Identify
 from metaq.clock import Clock
+from metaq.errors import ConfigError
 from metaq.net import probe
+from metaq.net.tls.contexts import LIST_EXPIRED, NO_LIST, REVOKED
 from metaq.net.tls.settings import TlsSettings
 from metaq.wire.command import encode
 
@@ -102,10 +104,12 @@ def _protocol(host: str, port: int, what: str, usual_port: int, look: Look) -> t
 
 def _certificate(host: str, port: int, look: Look) -> list[Finding]:
     try:
-        seen = probe.look_at_tls(host, port, look.timeout, look.ca)
+        seen = probe.look_at_tls(host, port, look.timeout, look.ca, look.tls.crl if look.tls is not None else "")
     except OSError as error:
         where = f"the file of certificates {look.ca} cannot be read" if look.ca else f"{host}:{port} cannot be reached"
         return [Finding("certificate", WRONG, f"{where}: {error.strerror or error}")]
+    except ConfigError as error:
+        return [Finding("certificate", WRONG, str(error))]
     if seen.fault:
         if look.tls is None:
             return []  # no TLS there, and none wanted
@@ -124,6 +128,10 @@ def _remedy(code: int, host: str) -> str:
         return "renew the certificate of the server, or correct the clock of this machine"
     if code == _NOT_YET:
         return "correct the clock of this machine"
+    if code == REVOKED:
+        return "the server needs another certificate: the list of its issuer says that this one is not to be trusted"
+    if code in {NO_LIST, LIST_EXPIRED}:
+        return "give the client a list of the issuer of the server's certificate that is new enough (METAQ_TLS_CRL)"
     if code in _WRONG_HOST:
         return f"connect by a name that the certificate has, or have one made with {host} in it"
     return "give the client the certificate of the authority that has signed it (--ca FILE)"

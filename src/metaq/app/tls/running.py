@@ -101,6 +101,7 @@ def files_of(options: TlsOptions) -> frozenset[str]:
         options.tls_server_trust_cert_path,
         options.tls_server_crl_path,
         options.tls_client_trust_cert_path,
+        options.tls_client_crl_path,
         options.tls_client_cert_path,
         options.tls_client_key_path,
     }
@@ -144,13 +145,19 @@ def _client_files(options: TlsOptions) -> ClientFiles:
     verify = "full" if options.tls_client_check_host_name else "ca"
     if not options.tls_client_auth_server or (options.tls_test_mode_enable and not ca):
         verify = "none"
-    cert, key = options.tls_client_cert_path, options.tls_client_key_path
+    cert, key, crl = options.tls_client_cert_path, options.tls_client_key_path, options.tls_client_crl_path
+    if crl and verify == "none":
+        raise ConfigError(
+            "tls.client.crlPath, and no certificate of a server is verified: set tls.client.authServer=true, in test mode also "
+            "tls.client.trustCertPath"
+        )
     return ClientFiles(
         _path(ca) if ca else "",
         _path(cert) if cert else "",
         _path(key) if key else "",
         _password(options.tls_client_key_password),
         verify,
+        _path(crl) if crl else "",
     )
 
 

@@ -27,7 +27,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
 }
 """Argument → environment variable."""
 
-_TLS: Final = ("tls", "ca", "cert", "key", "tls_verify")
+_TLS: Final = ("tls", "ca", "cert", "key", "tls_verify", "crl")
 
 
 class Access(Struct, frozen=True):
@@ -50,6 +50,7 @@ class Access(Struct, frozen=True):
     cert: str | None = None
     key: str | None = None
     tls_verify: str | None = None
+    crl: str | None = None
     """As those of `metaq.net.tls.settings.TlsSettings`. The password of a key comes from the environment only."""
 
     def __repr__(self) -> str:

@@ -48,8 +48,9 @@ class ClientArguments(TypedDict, total=False):
 
     tls (False): connect with TLS, to name servers and brokers. ca: file of the certificates that are trusted, by default the
     system's. cert, key, key_password: what this client shows, if servers ask. tls_verify ("full"): "full" checks who issued a
-    server's certificate, and that it is for the address that is connected to; "ca" only the former; "none" nothing. What is not
-    given is read from METAQ_TLS (1), METAQ_TLS_CA, METAQ_TLS_CERT, METAQ_TLS_KEY, METAQ_TLS_KEY_PASSWORD and METAQ_TLS_VERIFY.
+    server's certificate, and that it is for the address that is connected to; "ca" only the former; "none" nothing. crl: file of
+    lists of revoked certificates, one of each issuer, by which servers are refused. What is not given is read from METAQ_TLS (1),
+    METAQ_TLS_CA, METAQ_TLS_CERT, METAQ_TLS_KEY, METAQ_TLS_KEY_PASSWORD, METAQ_TLS_VERIFY and METAQ_TLS_CRL.
     """
 
     instance_name: str
@@ -72,6 +73,7 @@ class ClientArguments(TypedDict, total=False):
     key: str | os.PathLike[str] | None
     key_password: str | None
     tls_verify: str | None
+    crl: str | os.PathLike[str] | None
 
 
 class ClientOptions(Struct, frozen=True, kw_only=True):

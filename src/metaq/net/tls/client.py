@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from typing import Final
 
 from metaq.errors import ConnectionFailed
+from metaq.net.tls.contexts import LIST_EXPIRED, NO_LIST, REVOKED
 from metaq.net.tls.layer import Above, TlsLayer, in_words
 
 
@@ -93,6 +95,17 @@ class ClientLayer(TlsLayer):
 def refused(address: str, error: Exception) -> str:
     """Return the text of a handshake that failed, with what to do."""
     text = f"no TLS with {address}: {in_words(error)}"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"{text} (ca= names the file of those whom this client trusts; tls_verify= how much it checks)"
-    return text
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return text
+    remedy = _REMEDIES.get(
+        error.verify_code, "ca= names the file of those whom this client trusts; tls_verify= how much it checks"
+    )
+    return f"{text} ({remedy})"
+
+
+_REMEDIES: Final = {
+    REVOKED: "its issuer has withdrawn it, as the list in crl= says: the server needs another one",
+    NO_LIST: "crl= needs a list of the issuer of the server's certificate, too",
+    LIST_EXPIRED: "the list in crl= is too old: get its successor, and make the client anew",
+}
+"""OpenSSL's number of what is wrong with a certificate → what to do."""

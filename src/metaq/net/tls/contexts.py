@@ -15,6 +15,10 @@ from metaq.net.tls.layer import in_words
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
 EXPIRED: Final = 10
 """OpenSSL's number for a certificate that has expired."""
+REVOKED: Final = 23
+NO_LIST: Final = 3
+LIST_EXPIRED: Final = 12
+"""Its numbers for a certificate that is revoked, for one of whose issuer there is no list, and for a list whose time is over."""
 Context: TypeAlias = ssl.SSLContext
 Password: TypeAlias = Callable[[], str]
 """Tells the password of a key; a function, so that no text of a value shows it."""
@@ -43,6 +47,8 @@ class ClientFiles(Struct, frozen=True):
     verify: str = "full"
     """full: who issued the certificate, and for which host; ca: who issued it; none: nothing, so that anybody who gets
     between can read all."""
+    crl: str = ""
+    """Lists of revoked certificates of servers."""
 
 
 def server_context(files: ServerFiles) -> ssl.SSLContext:
@@ -55,8 +61,7 @@ def server_context(files: ServerFiles) -> ssl.SSLContext:
         else:
             context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
         if files.crl:
-            _trust(context, files.crl, "tls.server.crlPath")
-            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+            check_revocation(context, files.crl, "tls.server.crlPath")
     return context
 
 
@@ -81,9 +86,30 @@ def client_context(files: ClientFiles) -> ssl.SSLContext:
         _trust(context, files.ca, "ca")
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    if files.crl and files.verify != "none":
+        check_revocation(context, files.crl, "crl")
     if files.cert:
         _show(context, files.cert, files.key or files.cert, files.password)
     return context
+
+
+def check_revocation(context: ssl.SSLContext, path: str, what: str) -> None:
+    """Have the context accept no certificate that is revoked, or of whose issuer there is no list. Raises ConfigError.
+
+    Args:
+        path: file of the lists, one of each issuer, PEM.
+        what: names the file in errors.
+    """
+    text = _read(path, what)
+    if "-----BEGIN X509 CRL-----" not in text:
+        raise ConfigError(
+            f"{what} {path} has no -----BEGIN X509 CRL-----: it must be a PEM file with lists of revoked certificates"
+        )
+    if "CERTIFICATE-----" in text:
+        # OpenSSL would trust them.
+        raise ConfigError(f"{what} {path} has certificates beside the lists of revoked ones: take them out")
+    _trust(context, path, what)
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def prove(files: ServerFiles) -> str:

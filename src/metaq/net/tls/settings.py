@@ -20,10 +20,12 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "ca": "METAQ_TLS_CA",
     "cert": "METAQ_TLS_CERT",
     "key": "METAQ_TLS_KEY",
+    "crl": "METAQ_TLS_CRL",
     "key_password": "METAQ_TLS_KEY_PASSWORD",
     "tls_verify": "METAQ_TLS_VERIFY",
 }
 """Argument → environment variable."""
+_FILES: Final = frozenset({"ca", "cert", "key", "crl"})
 _SWITCH: Final = {
     "1": True,
     "true": True,
@@ -50,9 +52,12 @@ class TlsSettings(Struct, frozen=True):
     tls_verify: str = "full"
     """full: who issued the server's certificate, and for which host; ca: who issued it; none: nothing, so that whoever gets
     between can read and change all."""
+    crl: str = ""
+    """File of the lists of revoked certificates, one of each issuer of servers' certificates, PEM; empty: nothing is looked up.
+    Certificates of other issuers are refused then."""
 
     def __repr__(self) -> str:
-        return f"TlsSettings(ca={self.ca!r}, cert={self.cert!r}, tls_verify={self.tls_verify!r})"
+        return f"TlsSettings(ca={self.ca!r}, cert={self.cert!r}, tls_verify={self.tls_verify!r}, crl={self.crl!r})"
 
     def open(self) -> ClientTls:
         """Read the files. Raises ConfigError: file and reason."""
@@ -60,7 +65,8 @@ class TlsSettings(Struct, frozen=True):
         from metaq.net.tls.contexts import ClientFiles, client_context
 
         password = (lambda: self.key_password) if self.key_password else None
-        return ClientTls(client_context(ClientFiles(self.ca, self.cert, self.key, password, self.tls_verify)))
+        files = ClientFiles(self.ca, self.cert, self.key, password, self.tls_verify, self.crl)
+        return ClientTls(client_context(files))
 
 
 def tls_settings(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> TlsSettings | None:
@@ -93,12 +99,14 @@ def tls_settings(given: Mapping[str, Any], environment: Mapping[str, str] = os.e
         raise ConfigError(f"tls_verify={settings.tls_verify!r}: allowed are {', '.join(VERIFY)}")
     if settings.key and not settings.cert:
         raise ConfigError("key without cert: a key is shown with its certificate")
+    if settings.crl and settings.tls_verify == "none":
+        raise ConfigError("crl with tls_verify=none: a revoked certificate would be taken, as any other")
     return settings
 
 
 def _text(name: str, value: object) -> str:
-    if isinstance(value, os.PathLike) and name in {"ca", "cert", "key"}:
+    if isinstance(value, os.PathLike) and name in _FILES:
         value = os.fspath(value)
     if not isinstance(value, str):
         raise TypeError(f"{name} is a {type(value).__name__}: pass text")  # not the value: it may be a password
-    return str(pathlib.Path(value).expanduser()) if value and name in {"ca", "cert", "key"} else value
+    return str(pathlib.Path(value).expanduser()) if value and name in _FILES else value

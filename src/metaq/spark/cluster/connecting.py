@@ -42,6 +42,9 @@ class ConnectingOptions(OptionTable):
         "What is checked of a server: `full` (its certificate's issuer and address), `ca` (only the former), `none`.",
         choices=VERIFY,
     )
+    tls_crl: str | None = option(
+        None, "File of lists of revoked certificates, one of each issuer: servers that show one of them are refused."
+    )
 
     @property
     def access(self) -> Access:
@@ -55,6 +58,7 @@ class ConnectingOptions(OptionTable):
             cert=self.tls_cert,
             key=self.tls_key,
             tls_verify=self.tls_verify,
+            crl=self.tls_crl,
         )
 
     def check_connecting(self) -> None:
