@@ -59,6 +59,7 @@ RULES: dict[str, Rule] = {
     "tls_options": Rule(set(), "a table of values, of brokers and name servers alike"),
     "saved_file": Rule(set(), "what a file and its format are, for those who have them and those who read them"),
     "saved": Rule({"saved_file"}, "a table that is saved before it is seen knows neither its entries nor its file"),
+    "changed_options": Rule({"saved", "saved_file"}, "options of a broker and of a name server alike"),
     "durable": Rule(set(), "files for whoever keeps some outside the store"),
     "model": Rule(set(), "values have no protocol and no file"),
     "archive": Rule({"durable", "model"}, "records and files that Spark writes and any process reads"),
@@ -79,9 +80,12 @@ RULES: dict[str, Rule] = {
         "data files hold records; what a client says never reaches them undecoded",
     ),
     "broker": Rule(
-        {"model", "saved", "saved_file", "store"} | SERVICE_BYTES, "decisions in words of their own: any server may ask"
+        {"changed_options", "model", "saved", "saved_file", "store"} | SERVICE_BYTES,
+        "decisions in words of their own: any server may ask",
     ),
-    "namesrv": Rule({"model", "saved", "saved_file"}, "decisions in words of their own: any server may ask"),
+    "namesrv": Rule(
+        {"changed_options", "model", "saved", "saved_file"}, "decisions in words of their own: any server may ask"
+    ),
     "client.conversation": Rule(
         {"model", "wire"}, "what is said to servers, for event loops and blocking callers alike"
     ),
@@ -232,6 +236,7 @@ ONLY_IN: dict[str, set[str]] = {
 """Module of others → the only places of ours that may import it."""
 
 NO_FILES = {
+    "changed_options",
     "compiled",
     "errors",
     "clock",

@@ -231,6 +231,8 @@ class Settings:
 
     def __init__(self, *tables: OptionTable) -> None:
         self.tables = tables
+        self.pinned = frozenset[str]()
+        """Options whose values stand until somebody changes them over the wire: a configuration that is read again does not."""
         self._watchers: list[Callable[[frozenset[str]], None]] = []
 
     def watch(self, changed: Callable[[frozenset[str]], None]) -> None:

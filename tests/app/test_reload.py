@@ -13,8 +13,12 @@ import metaq
 from metaq.app.configuration import load
 from metaq.app.reload import Reload
 from metaq.app.runtime import follow_log_level
+from metaq.changed_options import ChangedOptions
 from metaq.options import BrokerOptions, NamesrvOptions, Settings, StoreOptions
+from metaq.saved_file import TextFile
 from metaq.testing import free_port
+from metaq.wire.files import OPTIONS
+from tests.broker.support import MemoryFile
 from tests.support import PATIENCE, eventually, metaq_command, process, read_line
 
 SMALL = ("-o", "mappedFileSizeCommitLog=1048576", "-o", "maxHashSlotNum=1000", "-o", "maxIndexNum=4000")
@@ -176,3 +180,16 @@ def test_server_with_a_file_reads_it_once_it_is_ready(tmp_path):
             read_line(namesrv, "ready namesrv")
             read_line(broker, "ready broker")
             eventually(lambda: any("broker.traceOn=false" in line for line in lines))
+
+
+def test_what_was_changed_over_the_wire_stands(tmp_path, caplog):
+    """A file that is read again leaves it, says so each time, and changes the rest."""
+    loaded = Loaded(tmp_path / "metaq.toml", "[broker]\ntraceOn = true\n[store]\nfileReservedTime = 5\n")
+    ChangedOptions(loaded.settings["store"], TextFile(MemoryFile(), OPTIONS)).change(
+        {"fileReservedTime": "48"}
+    ).outcome()
+    for _ in range(2):
+        caplog.clear()
+        loaded.rewrite("[broker]\ntraceOn = false\n[store]\nfileReservedTime = 6\n")
+        assert (loaded.broker.trace_on, loaded.store.file_reserved_time) == (False, 48)
+        assert "not in force: store.fileReservedTime, which was changed over the wire" in caplog.text

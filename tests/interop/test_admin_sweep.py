@@ -89,6 +89,17 @@ deleteExpiredCommitLog
 getBrokerConfig -b {{broker}}
 getBrokerConfig -c {CLUSTER}
 getNamesrvConfig
+updateBrokerConfig -b {{broker}} -k fileReservedTime -v 48
+updateBrokerConfig -c {CLUSTER} -k brokerPermission -v 4
+topicRoute -t {TOPIC}
+updateBrokerConfig -b {{broker}} -k brokerPermission -v 6
+topicRoute -t {TOPIC}
+updateBrokerConfig -b {{broker}} -k noSuchKey -v 48
+updateBrokerConfig -b {{broker}} -k fileReservedTime -v many
+updateNamesrvConfig -k orderMessageEnable -v true
+updateNamesrvConfig -k orderMessageEnable -v false
+updateNamesrvConfig -k noSuchKey -v 1
+updateNamesrvConfig -k kvConfigPath -v /tmp/x
 wipeWritePerm -b {BROKER}
 topicRoute -t {TOPIC}
 addWritePerm -b {BROKER}
@@ -170,6 +181,8 @@ EXPLAINED = (
     Explained("updateTopic -b .* -t bad", r"DESC: .*(illegal characters|has characters outside).*", "DESC: WHY", "ours names the topic"),
     Explained("sendMessage -t made", r"\d+ +SEND_OK", "QUEUE SEND_OK", "a producer begins at a queue by chance"),
     Explained("queryCq .* -i 100", r"(?s)\A.*\Z", "NOTHING", "RocketMQ answers without a body, which its tool cannot read"),
+    Explained("updateBrokerConfig .*(noSuchKey|many)|updateNamesrvConfig .*noSuchKey", r"(?s)\A.*\Z", "NOTHING", "RocketMQ takes any"),
+    Explained("updateNamesrvConfig .*kvConfigPath", r"DESC: .*", "DESC: WHY", "ours says what to do instead"),
     Explained("sendMsgStatus", r"rt=\d+ms", "rt=MS", LOADED),
     Explained("checkMsgSendRT", r"\d+ *$", "RT", LOADED),
     Explained("checkMsgSendRT", r"Avg RT: .*", "Avg RT", LOADED),

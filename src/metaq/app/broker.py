@@ -164,6 +164,7 @@ class RunningBroker:
         if self.metaq1 is not None:
             self.settings[METAQ1] = self.metaq1.settings
         broker.settings.watch(lambda _names: serving.limit(listen_limits(broker.options)))
+        serving.limit(listen_limits(broker.options))  # some may have been changed over the wire, before this start
         self._faults = RateLimitedLog(log, broker.clock)
         self._reaching: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None

@@ -25,6 +25,7 @@ from metaq.wire.files import (
     GENERATIONS,
     GROUPS,
     LEADERSHIP,
+    OPTIONS,
     QUOTAS,
     TOPICS,
 )
@@ -52,6 +53,7 @@ def broker_files(
         TextFile(open_file(CONSUMER_FILTERS.name), CONSUMER_FILTERS),
         TextFile(open_file(LEADERSHIP.name), LEADERSHIP),
         TableFile(open_file(QUOTAS.name), QUOTAS),
+        TextFile(open_file(OPTIONS.name), OPTIONS),
     )
 
 

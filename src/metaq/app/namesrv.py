@@ -19,14 +19,14 @@ from metaq.clock import SYSTEM, Clock
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions, Settings
-from metaq.saved_file import TableFile
+from metaq.saved_file import TableFile, TextFile
 from metaq.servers.address_page import AddressPage
 from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.servers.server import PeerServer
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.tls_options import NO_TLS, TlsOptions
-from metaq.wire.files import KV_CONFIG
+from metaq.wire.files import KV_CONFIG, OPTIONS
 
 if TYPE_CHECKING:
     from metaq.app.acl.files import AclWatch
@@ -68,6 +68,7 @@ class RunningNamesrv:
         self.settings = {"namesrv": service.settings, TLS: Settings(tls_options)}
         self.metaq1 = self.reloading = self.again = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
+        serving.limit(listen_limits(service.options))  # some may have been changed over the wire, before this start
         loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = loop.create_future()
         self._timer = loop.call_later(EXPIRY_SECONDS, self._tick)
@@ -139,7 +140,8 @@ async def start_namesrv(
         Quotas(clock, defaults_of(options), options.quota_wait_max / 1000),
     )
     kv = KvTable(TableFile(BackgroundFile(file), KV_CONFIG), clock, call_soon)
-    service = NameService(options, clock, kv)
+    changed = TextFile(BackgroundFile(ConfigFile(file.path.with_name(OPTIONS.name), disk)), OPTIONS)
+    service = NameService(options, clock, kv, changed, call_soon)
     server: PeerServer[NameService] = PeerServer(
         "remoting",
         (options.bind_address, options.listen_port),

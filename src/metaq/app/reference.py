@@ -36,7 +36,9 @@ bytes and times in milliseconds.
 *Hot* options that are different now take effect at once; its log tells each with the old and the new value. What is
 not hot stays as it was until a restart, and the log says so. A file that is wrong anywhere changes nothing. Flags and
 `-o` beat the file, as at the start. A server without a file has nothing to read and stops cleanly at SIGHUP, as when its
-terminal is closed.
+terminal is closed. `mqadmin updateBrokerConfig` and `updateNamesrvConfig` change hot options without a file, from this machine or by
+accounts with `admin`; these beat the file from then on, and are kept beside the server's data
+([extensions](formats/extensions.md#files)).
 
 **Which address.** Without a file, and from a `metaq.toml`, only this machine can connect (127.0.0.1). Another address
 needs `--insecure`, or at a broker accounts (`aclEnable`, [security.md](security.md)). A file of RocketMQ or of MetaQ 1.x binds all

@@ -92,6 +92,9 @@ class Reload:
             before, after = getattr(self._loaded, section), getattr(found, section)
             old = before.values()
             changes = {name: value for name, value in after.values().items() if value != old[name]}
+            pinned = changes.keys() & setting.pinned
+            refused += [f"{section}.{camel(name)}, which was changed over the wire" for name in sorted(pinned)]
+            changes = {name: value for name, value in changes.items() if name not in pinned}
             applied = setting.change(changes, self._file)
             changed += [f"{section}.{change}" for change in applied.changed.values()]
             refused += [f"{section}.{change}" for change in applied.refused.values()]

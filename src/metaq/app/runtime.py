@@ -172,6 +172,7 @@ def follow_log_level(service: Reloadable) -> None:
             logging.getLogger().setLevel(options.log_level.upper())
 
     settings.watch(changed)
+    changed(settings.pinned)  # it may have been changed over the wire, before this start
 
 
 def set_up_logging(level: str) -> None:

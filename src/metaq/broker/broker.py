@@ -8,7 +8,7 @@ time as a `Clock`, so a test owns both.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from metaq.broker.channel import Channel
@@ -61,14 +61,15 @@ from metaq.broker.tables.members import Members
 from metaq.broker.tables.offsets import Offsets
 from metaq.broker.tables.topics import Topics
 from metaq.broker.transactions.service import TransactionService
+from metaq.changed_options import ChangedOptions
 from metaq.errors import Refused
 from metaq.in_pieces import InPieces
 from metaq.model import DataVersion, MessageQueue, TopicConfig
-from metaq.model.access import administered_locally, everybody
+from metaq.model.access import Caller, administered_locally, everybody
 from metaq.model.acl.changes import patterns_of
 from metaq.model.topics.system import SCHEDULE_TOPIC
-from metaq.options import Settings
-from metaq.saved import Pending, at_once
+from metaq.options import Applied, Settings
+from metaq.saved import Pending, PendingOutcome, at_once
 from metaq.wire.hot import DelayGate
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class Broker:
         self.reloading = Reloading(gatekeeper)
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
+        # First: what is made below reads the options as they are then.
+        self.changed_options = ChangedOptions(self.settings, files.options, call_soon)
         self.stats = Stats(clock)
         self.quotas = Quotas(clock, defaults_of(options), options.quota_wait_max / 1000, files.quotas, call_soon)
         self.topics = Topics(
@@ -368,8 +371,15 @@ class Broker:
             self._files.deleted.format.name: self.deletions.marks.failing,
             self._files.generations.format.name: self.deletions.failing,
             self._files.quotas.format.name: self.quotas.failing,
+            self._files.options.format.name: self.changed_options.failing,
         }
         return {name: why for name, why in failing.items() if why}
+
+    def change_options(self, caller: Caller, pairs: Mapping[str, str]) -> PendingOutcome[Applied]:
+        """Change options while the broker runs (code 25). Raises Refused: the caller may not, or see `ChangedOptions.change`."""
+        # `check_administration`, not `check`: without ACL rules, only callers on this machine may.
+        self.gatekeeper.check_administration(caller, "the configuration")
+        return self.changed_options.change(pairs)
 
     def registration(self, names: Collection[str] | None = None) -> tuple[dict[str, TopicConfig], DataVersion]:
         """Return the body of a registration with name servers: all topics, or the existing ones of `names`, and their version."""

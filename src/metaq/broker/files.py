@@ -7,6 +7,7 @@ from msgspec import Struct
 from metaq.broker.pulls.filters import FilterTable
 from metaq.broker.quota.service import QuotaFile
 from metaq.broker.tables.offsets import OffsetTable
+from metaq.changed_options import ChangedFile
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
 from metaq.model.leadership import Leadership
 from metaq.saved_file import TableFile, TextFile
@@ -26,3 +27,4 @@ class BrokerFiles(Struct, frozen=True):
     filters: TextFile[FilterTable]
     leadership: TextFile[Leadership]
     quotas: QuotaFile
+    options: ChangedFile

@@ -3,8 +3,11 @@ bytes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import structs
 
+from metaq.changed_options import ChangedFile, ChangedOptions
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import ClusterInfo, DataVersion, Route
@@ -15,7 +18,7 @@ from metaq.model.topics.topic import UNIT, UNIT_SUBSCRIBED, check_partition_topi
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.routes import BrokerConnection, RouteTable
 from metaq.options import NamesrvOptions, Settings
-from metaq.saved import Pending
+from metaq.saved import Pending, at_once
 
 
 class NameService:
@@ -25,13 +28,25 @@ class NameService:
         options: of the name server.
         clock: of the leases.
         kv: the KV table.
+        changed: file of the options that are changed over the wire; None: none can be.
+        call_soon: brings a call from another thread to the event loop.
+    Raises:
+        ConfigError: the file cannot be read.
     """
 
-    def __init__(self, options: NamesrvOptions, clock: Clock, kv: KvTable) -> None:
+    def __init__(
+        self,
+        options: NamesrvOptions,
+        clock: Clock,
+        kv: KvTable,
+        changed: ChangedFile | None = None,
+        call_soon: Callable[[Callable[[], None]], None] = at_once,
+    ) -> None:
         self.options, self.clock = options, clock
         self.instance = clock.token()
         """Tells this process from every other."""
         self.settings = Settings(options)
+        self.changed_options = ChangedOptions(self.settings, changed, call_soon)
         self._kv, self._routes = kv, RouteTable(clock, options.broker_lease_ms)
 
     # ---------------------------------------------------------------- time

@@ -166,6 +166,22 @@ class QuotaTable:
         return fastjson.file_map([f'"quotas":{fastjson.file_map(maps, 1)}'], 0)
 
 
+class ChangedOptionsFile:
+    """Format of `metaqOptions.json`: options that were changed over the wire (docs/formats/extensions.md)."""
+
+    name: Final = "metaqOptions.json"
+    remedy: Final = f"{BACKUP}, or delete it: then the options are as the configuration has them"
+
+    def parse(self, text: str) -> dict[str, str]:
+        options = beans.parse(text, "file")["options"]
+        if options.tree is None:
+            raise options.wrong("a table of options")
+        return {key.key(): value.text() for key, value in options.entries()}
+
+    def text(self, content: Mapping[str, str]) -> str:
+        return fastjson.dumps_file({"options": dict(content)})
+
+
 class ConsumerOffsets:
     """Format of `consumerOffset.json`: (topic, group) → queue id → the next QueueOffset to consume."""
 
@@ -265,6 +281,7 @@ CONSUMER_OFFSETS: Final = ConsumerOffsets()
 DELAY_OFFSETS: Final = DelayOffsets()
 LEADERSHIP: Final = LeadershipFile()
 QUOTAS: Final = QuotaTable()
+OPTIONS: Final = ChangedOptionsFile()
 
 
 BLOOM_BITS: Final = 112

@@ -133,6 +133,7 @@ CHEAP = {
     Code.LOG_CHECKSUMS: "at most 16 MiB, read by a thread; 16 requests of all clients wait at most",
     Code.LOG_BYTES: "at most 1 MiB, as 30015",
     Code.REPAIR_LOG: "one at a time",
+    Code.UPDATE_BROKER_CONFIG: "one at a time, by a thread; 64 wait at most",
     Code.UPDATE_AND_CREATE_ACL_CONFIG: "one at a time, by a thread; 1000 of all administrators wait at most",
     Code.DELETE_ACL_CONFIG: "as 50",
     Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: "as 50",

@@ -1,8 +1,7 @@
 """Administration of a broker: topics, groups, figures (17, 21, 26, 28, 43, 45, 200-204, 207, 208, 215, 300, 305, 314).
 
-Everybody who may connect may ask for these, as with RocketMQ. Changing the configuration over the wire (25) is not
-among them: it is answered like any unknown request. Reading the configuration file again (30007, ours) is for this
-machine only, as long as there is no access control.
+Everybody who may connect may ask for these, as with RocketMQ. Reading the configuration file again (30007, ours) is for this
+machine only, as long as there is no access control; so are changes of options (25, `administration.configuring`).
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ class PermissionHandlers:
 
 
 class KvHandlers:
-    """The KV configuration, and the server's own settings (100-102, 219, 319)."""
+    """The KV configuration, and the server's own settings (100-102, 219, 318, 319)."""
 
     def __init__(self, service: NameService) -> None:
         self._service = service
@@ -285,3 +285,9 @@ class KvHandlers:
     @handles(RequestCode.GET_NAMESRV_CONFIG, NoHeader, Action.ADMINISTER)  # it names folders: not for everybody
     def _config(self, _call: Call[NoHeader]) -> bytes:
         return namesrv_settings_text(self._service.options).encode()
+
+    @handles(RequestCode.UPDATE_NAMESRV_CONFIG, NoHeader, Action.ADMINISTER)
+    def _change(self, call: Call[NoHeader]) -> Answer:
+        pairs = bodies.option_changes_of(call.body)
+        log.info("%s changes options: %.200s", call.session.remote, ", ".join(pairs))
+        return After(self._service.changed_options.change(pairs))

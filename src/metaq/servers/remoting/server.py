@@ -27,6 +27,7 @@ from metaq.servers.remoting.acl.covered import as_covered
 from metaq.servers.remoting.acl.signed import Signers, by_signature
 from metaq.servers.remoting.admin import AdminHandlers
 from metaq.servers.remoting.administration.cleaning import CleaningHandlers
+from metaq.servers.remoting.administration.configuring import ConfiguringHandlers
 from metaq.servers.remoting.administration.inspection import InspectionHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.auditing import RequestAudit
@@ -113,6 +114,7 @@ class RemotingServer:
                     AdminHandlers(broker, when_announced),
                     InspectionHandlers(broker),
                     CleaningHandlers(broker),
+                    ConfiguringHandlers(broker),
                     QuotaHandlers(broker.quotas, broker.gatekeeper),
                     accounts or AccountHandlers(None, ServerName("", "", "")),
                     self._following,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from metaq.errors import BadRequest
 from metaq.model import DataVersion
 from metaq.model.topics.topic import QUEUES_MAX
 from metaq.wire import beans, fastjson
@@ -48,6 +49,35 @@ def settings_of(body: Body) -> dict[str, str]:
     # At the first `=`: values hold more of them.
     pairs = (line.partition("=") for line in bytes(body).decode("utf-8", "replace").splitlines())
     return {key.strip(): value.strip() for key, found, value in pairs if found}
+
+
+CHANGES_BYTES_MAX: Final = 64 * 1024
+"""Largest body with changes of options."""
+
+
+def option_changes(pairs: Mapping[str, str]) -> bytes:
+    """Encode UPDATE_BROKER_CONFIG (25) and UPDATE_NAMESRV_CONFIG (318): lines `key=value`, as Java properties."""
+    return "".join(f"{key}={value}\n" for key, value in pairs.items()).encode()
+
+
+def option_changes_of(body: Body) -> dict[str, str]:
+    """Decode them; lines that are empty or begin with `#` are passed over. Raises BadRequest."""
+    if len(body) > CHANGES_BYTES_MAX:
+        raise BadRequest(f"the options take {len(body)} bytes, allowed are {CHANGES_BYTES_MAX}")
+    try:
+        lines = bytes(body).decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the options are not UTF-8: {error.reason} at byte {error.start}") from None
+    pairs: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text[0] == "#":
+            continue
+        key, found, value = text.partition("=")
+        if not found or not key.strip():
+            raise BadRequest(f"line {number} of the options is {text[:60]!r}, need key=value")
+        pairs[key.strip()] = value.strip()
+    return pairs
 
 
 def kv_table_of(body: Body) -> dict[str, str]:
