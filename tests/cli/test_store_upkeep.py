@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from tests.store.support import log_file, message, open_store, overwrite
 from tests.store.upkeep.support import filled
-from tests.support import run_metaq
+from tests.support import environment, run_metaq
 
 
 def test_check_tells_each_kind_and_the_first_damage(tmp_path):
@@ -49,3 +51,31 @@ def test_scrub_makes_checksums_once_and_tells_what_differs(tmp_path):
     found = run_metaq("store", "scrub", str(root))
     assert found.returncode == 1
     assert f"{log_file(root)} at byte 0: it does not fit its checksum" in found.stdout
+
+
+def test_copy_tells_what_it_has_made_and_refuses_a_target_that_is_there(tmp_path):
+    """With the log offsets of the copy, and what it left out."""
+    root = filled(tmp_path / "store")
+    (root / "archive").mkdir()
+    done = run_metaq("store", "copy", str(root), str(tmp_path / "copy"))
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path / 'copy'}: the log from 0 to " in done.stdout
+    assert "left out: archive" in done.stdout
+    again = run_metaq("store", "copy", str(root), str(tmp_path / "copy"))
+    assert again.returncode == 1
+    assert "is there already" in again.stderr
+
+
+def test_a_copy_that_is_interrupted_exits_as_one(tmp_path):
+    """Ctrl-C in the middle: 130, nothing under the target's name, and the same command goes on."""
+    root = filled(tmp_path / "store")
+    slow = (
+        "import os, signal, sys; import metaq.store.upkeep.copy as made; from metaq.cli.commands import run; "
+        "made._Copy._copy_rest = lambda _: os.kill(os.getpid(), signal.SIGINT); sys.exit(run(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", slow, "store", "copy", str(root), str(tmp_path / "copy")]
+    done = subprocess.run(command, env=environment(), check=False)
+    assert done.returncode == 130
+    assert not (tmp_path / "copy").exists()
+    assert (tmp_path / "copy.copying").exists()
+    assert run_metaq("store", "copy", str(root), str(tmp_path / "copy")).returncode == 0

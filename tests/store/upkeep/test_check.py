@@ -23,7 +23,6 @@ from tests.store.support import (
     HOST,
     START_MS,
     checkpoint,
-    copy_running,
     log_file,
     message,
     open_store,
@@ -227,11 +226,10 @@ def test_a_store_killed_under_load_is_clean_before_and_after_its_recovery(tmp_pa
         for line in writer.stdout:
             if line.strip().isdigit() and int(line) >= 1500:
                 break
-        copied = tmp_path / "copied"
-        copy_running(root, copied)
         os.kill(writer.pid, signal.SIGKILL)
     found = check(root)
     assert all_damage(found) == []
+    assert found.kinds["commit log"].checked >= 4 * 1500
     assert any("did not end in order" in note for note in found.notes)
     with open_store(root, mapped_file_size_commit_log=1 << 20):
         pass

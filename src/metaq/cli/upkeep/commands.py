@@ -72,6 +72,33 @@ def scrub(folder: Folder, as_json: AsJson = False) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
+def copy(
+    folder: Folder,
+    target: Annotated[
+        pathlib.Path, typer.Argument(metavar="TARGET", help="the copy's folder, which must not be there, or be empty")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Copy a store's folder, also of a running broker, with all that was acknowledged before.
+
+    A broker that opens the copy finds delays, transactions, tables and byte positions of 1.x as at one moment. Until all is durable the
+    copy is called TARGET.copying; run the command again to go on with one that was interrupted.
+
+    Example: metaq store copy /data/broker-a/store /backup/broker-a-0301
+    """
+    from metaq.store.upkeep.copy import copy as make
+
+    made = make(folder, target, progress=_progress("copied"))
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(made))
+        return
+    print(f"{made.target}: the log from {made.log_begin} to {made.log_end}, {size(made.bytes)} copied")
+    if made.left_out:
+        print(f"left out: {', '.join(made.left_out)}")
+
+
 def _json(findings: Findings, owed: list[str]) -> dict[str, Any]:
     return {
         "folder": findings.folder,
@@ -79,6 +106,7 @@ def _json(findings: Findings, owed: list[str]) -> dict[str, Any]:
         "ended_in_order": findings.in_order,
         "log_begin": findings.log_begin,
         "log_end": findings.log_end,
+        "durable_end": findings.durable_end,
         "damaged": findings.damaged,
         "kinds": [
             {
@@ -131,5 +159,5 @@ def _progress(done_word: str) -> Progress:
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands `metaq store`'s."""
-    for command in (check, scrub):
+    for command in (check, scrub, copy):
         app.command(command.__name__)(command)

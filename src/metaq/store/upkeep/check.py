@@ -67,7 +67,9 @@ def check(
     found = TailsCheck(tails)
     end, believed = _end_of(files, folder, tails, findings)
     findings.in_order = findings.in_order and (tails is None or believed is not None)
-    findings.log_begin, findings.log_end = files[0].start if files else 0, end
+    findings.log_begin, findings.log_end, findings.durable_end = files[0].start if files else 0, end, end
+    if not running and not findings.in_order and believed is not None:
+        findings.log_end = max(end, find_end(files, Borders(folder.consume_queues)).place)
     _walk(folder, findings, files, believed, found, progress, index_sizes, delay_levels, ours=tails is not None)
     check_tables(folder, findings)
     check_journals(folder, findings)
@@ -80,14 +82,17 @@ def _walk(
     progress: Progress, index_sizes: IndexSizes | None, delay_levels: str, *, ours: bool,
 ) -> None:  # fmt: skip
     records = LogRecords(files, findings.log_end, findings.kind("commit log", "records"), progress)
-    hidden = Hidden(*_hidden(folder, findings.log_end))
+    hidden = Hidden(*_hidden(folder, findings.durable_end))
     queues = QueueCheck(folder.consume_queues, findings, records, hidden, delay_levels, ours=ours)
     mark = None if findings.in_order else (tails.index if tails else None) or IndexMark((), (0, 0, 0, 0, 0, 0), 0)
     index = IndexCheck(folder.index, findings, records, mark, index_sizes)
     positions, owed = PositionsCheck(folder.positions, findings), OwedCheck(folder, findings)
     for seen in records:
-        for each in (queues, index, positions, owed, found):
+        for each in (positions, owed, found):
             each.take(seen)
+        if seen.head.log_offset < findings.durable_end:
+            queues.take(seen)
+            index.take(seen)
     queues.finish()
     index.finish()
     positions.finish()
@@ -139,7 +144,7 @@ def _end_of(
         tails.last_record < 0
         or (last and (last.size, last.store_ms) == (tails.log_end - tails.last_record, tails.last_store_ms))
     ):
-        _tell_rest(files, tails.log_end, findings)
+        _tell_rest(tails.log_end, findings)
         return tails.log_end, tails
     end = find_end(files, Borders(folder.consume_queues)).place
     # Both are written at the same moments: else another broker has been here since, and the tails are of its past.
@@ -153,14 +158,14 @@ def _end_of(
     return (max(end, tails.log_end) if inside else end), tails
 
 
-def _tell_rest(files: list[LogFile], end: int, findings: Findings) -> None:
+def _tell_rest(end: int, findings: Findings) -> None:
     if findings.running:
         findings.notes.append(
             f"a broker has the folder open: looked at up to log offset {end}, which it has made durable"
         )
     elif not findings.in_order:
         findings.notes.append(
-            f"the last run did not end in order: the next start looks at what lies behind log offset {end} in {files[-1].path}"
+            f"the last run did not end in order: the next start fits the other files to what lies behind log offset {end}"
         )
 
 

@@ -138,7 +138,7 @@ class IndexCheck:
         entries = [self._next] if self._next else []
         for entry in [*entries, *self._entries] if not self._begun else self._rest(entries):
             if entry.log_offset > self._last >= 0 and (
-                self._findings.in_order or entry.log_offset < self._findings.log_end
+                self._findings.in_order or entry.log_offset < self._findings.durable_end
             ):
                 self._stray(entry)
 

@@ -289,7 +289,7 @@ class QueueCheck:
             unit, place = files.unit(offset), files.place(offset)
             if unit is None or place is None or not unit.size:
                 break
-            if not self._findings.in_order and unit.log_offset >= self._findings.log_end and not unit.is_fill:
+            if not self._findings.in_order and unit.log_offset >= self._findings.durable_end and not unit.is_fill:
                 break  # a broker that is running, or was killed, has put it
             end = offset + 1
             self._kind.checked += 1
@@ -316,9 +316,9 @@ class QueueCheck:
             if offset == queue.next and (self._records.is_lost(unit.log_offset) or unit == before):
                 queue.next, before = offset + 1, unit  # a lost message keeps its queue offset
                 self._kind.checked += 1
-            elif unit.log_offset < self._findings.log_end and self._claim(unit, files, offset):
+            elif unit.log_offset < self._findings.durable_end and self._claim(unit, files, offset):
                 queue.next, before = offset + 1, unit
-            elif self._findings.in_order or (unit.log_offset < self._findings.log_end and unit.size > 0):
+            elif self._findings.in_order or (unit.log_offset < self._findings.durable_end and unit.size > 0):
                 self._tell_stray(place, offset, unit)
                 return
 

@@ -103,17 +103,17 @@ def check_journals(folder: StoreFolder, findings: Findings) -> None:
         if kind.damaged > before or findings.running:
             continue
         try:
-            _read(_Unsynced(folder.config / form.name), form)
+            read_table(Unsynced(folder.config / form.name), form)
         except MetaqError as error:
             kind.add(folder.config / form.name, 0, 0, str(error))
 
 
-def _read(file: JournalledFile, form: NamedConfigs[Config]) -> None:
-    """Read table and journals. Raises ConfigError: they do not fit."""
+def read_table(file: JournalledFile, form: NamedConfigs[Config]) -> None:
+    """Parse table and journals. Raises ConfigError: they do not fit."""
     TableFile(file, form, form).read(DataVersion())
 
 
-class _Unsynced(JournalledFile):
+class Unsynced(JournalledFile):
     """A table that is only read."""
 
     def _secure(self, path: Path) -> None:

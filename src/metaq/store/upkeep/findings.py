@@ -41,7 +41,10 @@ class Findings(Struct):
     """The last run ended in order. False also while a broker runs."""
     log_begin: int = 0
     log_end: int = 0
-    """LogOffset up to which everything was looked at."""
+    """LogOffset up to which the log was looked at."""
+    durable_end: int = 0
+    """LogOffset up to which all is known to be durable: the other files were held against the log up to here. Behind it lies what a
+    broker is writing; or what was killed, and its next start puts right."""
     kinds: dict[str, Kind] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """What is no damage, and is worth knowing."""

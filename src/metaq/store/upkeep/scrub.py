@@ -42,6 +42,7 @@ def scrub(root: Path | str, *, progress: Progress = silent, disk: Disk | None = 
     findings.log_begin, findings.log_end = (
         (files[0].start, closed[-1].end if closed else files[0].start) if files else (0, 0)
     )
+    findings.durable_end = findings.log_end
     Scrub(SumsFolder(folder.root, disk or Disk()), findings, progress).run(closed)
     return findings
 
