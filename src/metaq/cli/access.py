@@ -14,16 +14,16 @@ _SERVER_PARAMETERS: Final = frozenset({"namesrv", "address"})
 """A command that has one of these parameters asks servers."""
 
 
-def add_acl_file(command: Any) -> Any:
-    """Add the options to a command, or to all of a group that ask servers. Returns it."""
+def add_shared_options(command: Any) -> None:
+    """Add the options to a command, or to all of a group that ask servers."""
     _add(command, typer.main.get_command(_with_options()).params)
-    return command
 
 
 def _add(command: Any, options: list[Any]) -> None:
-    for one in getattr(command, "commands", {}).values():
-        _add(one, options)
-    if _SERVER_PARAMETERS.intersection(parameter.name for parameter in command.params):
+    if hasattr(command, "commands"):
+        for one in command.commands.values():
+            _add(one, options)
+    elif _SERVER_PARAMETERS.intersection(parameter.name for parameter in command.params):
         command.params.extend(options)
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import msgspec
 import typer
 
-from metaq.model import StoredMessage
-from metaq.model.message import host_of
+if TYPE_CHECKING:
+    from metaq.model import StoredMessage
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -56,16 +54,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a ta
 
 def print_json(value: Any) -> None:
     """Print one JSON document, indented."""
+    import json
+
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 _LINES: Final = 128
 """Lines per write if a program reads them: a write to a pipe costs as much as making a line."""
-_encoder = msgspec.json.Encoder()
 
 
 def _line(value: Any) -> str:
-    return msgspec.json.format(_encoder.encode(value), indent=0).decode()
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
 
 
 def print_json_line(value: Any) -> None:
@@ -142,7 +143,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-_host = functools.lru_cache(maxsize=1024)(host_of)
+@functools.lru_cache(maxsize=1024)
+def _host(raw: bytes) -> tuple[str, int]:
+    from metaq.model.message import host_of
+
+    return host_of(raw)
 
 
 def message_json(message: StoredMessage) -> dict[str, Any]:
