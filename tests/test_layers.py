@@ -152,6 +152,7 @@ RULES: dict[str, Rule] = {
             "app",
             "client.conversation",
             "client.identity",
+            "durable",
             "model",
             "net.tls.settings",
             "pipelines",

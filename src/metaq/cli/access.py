@@ -24,7 +24,8 @@ def _add(command: Any, options: list[Any]) -> None:
         for one in command.commands.values():
             _add(one, options)
     elif _SERVER_PARAMETERS.intersection(parameter.name for parameter in command.params):
-        command.params.extend(options)
+        asks_name_servers = any(parameter.name == "namesrv" for parameter in command.params)
+        command.params.extend(one for one in options if asks_name_servers or one.name != "context")
 
 
 def _take(value: str | None) -> None:
@@ -34,6 +35,14 @@ def _take(value: str | None) -> None:
     for name in ("METAQ_ACCESS_KEY", "METAQ_SECRET_KEY", "METAQ_SECURITY_TOKEN"):
         os.environ.pop(name, None)
     os.environ[ACL_FILE_VARIABLE] = value
+
+
+def _choose(value: str | None) -> None:
+    """Have this process, and those that it starts, ask the cluster of a context."""
+    if value is not None:
+        from metaq.cli.contexts.files import CHOSEN_VARIABLE
+
+        os.environ[CHOSEN_VARIABLE] = value
 
 
 def _refuse(value: str | None) -> None:
@@ -69,7 +78,18 @@ def _with_options() -> typer.Typer:
         security_token: Annotated[
             str | None, typer.Option("--security-token", hidden=True, callback=_refuse, expose_value=False)
         ] = None,
+        context: Annotated[
+            str | None,
+            typer.Option(
+                "--context",
+                metavar="NAME",
+                is_eager=True,
+                callback=_choose,
+                expose_value=False,
+                help="ask the cluster of this context (`metaq context add`); else METAQ_CONTEXT, else the one in use",
+            ),
+        ] = None,
     ) -> None:
-        del acl_file, access_key, secret_key, security_token
+        del context, acl_file, access_key, secret_key, security_token
 
     return app

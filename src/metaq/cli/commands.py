@@ -18,7 +18,8 @@ from metaq.cli.servers.flags import SERVERS
 from metaq.errors import MetaqError
 
 _EPILOG = (
-    "Name servers: -n, else NAMESRV_ADDR, else what the page at METAQ_ADDRESS_SERVER says, else 127.0.0.1:9876. Account: --acl-file, else METAQ_ACL_FILE. "
+    "Name servers: -n, else those of --context or METAQ_CONTEXT, else NAMESRV_ADDR, else those of the context in use, else what the page at "
+    "METAQ_ADDRESS_SERVER says, else 127.0.0.1:9876. Account: --acl-file, else METAQ_ACL_FILE, else the context's. "
     "Exit codes: 0 done, 1 failed, 2 wrong usage, "
     "3 not found (topic, group, route, trace, transaction), 130 Ctrl-C."
 )
@@ -39,6 +40,7 @@ class _Commands(LazyGroup):
         "cluster": Lazy(
             "metaq.cli.cluster.cluster", "show_cluster", "Show the brokers of all clusters and how they are."
         ),
+        "context": Lazy("metaq.cli.contexts.commands", "app", "Clusters by name: add, list, show, use, delete."),
         "quota": Lazy("metaq.cli.cluster.quota", "app", "Limits of clients, accounts and addresses."),
         "acl": Lazy("metaq.cli.cluster.acl", "app", "Accounts of brokers, and what they may (docs/security.md)."),
         "transaction": Lazy(

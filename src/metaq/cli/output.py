@@ -28,11 +28,23 @@ ADDRESS_SERVER: Final = "METAQ_ADDRESS_SERVER"
 
 
 def _name_servers(context: typer.Context, parameter: typer.CallbackParam, given: str) -> str:
-    """Return the name servers to use: those given, else those that the address server tells, else the default."""
-    url = os.environ.get(ADDRESS_SERVER)
-    source = context.get_parameter_source(parameter.name or "")
-    if not url or source is None or source.name != "DEFAULT":
+    """Return the name servers to use: those given, else the context's, else those that the address server tells, else the default."""
+    if context.resilient_parsing:  # a completion: `metaq.cli.completing` asks for itself
         return given
+    source = context.get_parameter_source(parameter.name or "")
+    origin = source.name if source is not None else ""
+    return chosen_name_servers(given, origin)
+
+
+def chosen_name_servers(given: str, origin: str) -> str:
+    """Return the name servers to use. Args: given: what typer has. origin: from where: COMMANDLINE, ENVIRONMENT or DEFAULT."""
+    from metaq.cli.contexts.files import name_servers_of_context
+
+    by_hand, from_environment = origin == "COMMANDLINE", origin == "ENVIRONMENT"
+    chosen = name_servers_of_context(given, by_hand=by_hand, from_environment=from_environment, environ=os.environ)
+    url = os.environ.get(ADDRESS_SERVER)
+    if chosen != given or by_hand or from_environment or not url:
+        return chosen
     from metaq.admin.address_server import name_servers_at
 
     return name_servers_at(url)
