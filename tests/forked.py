@@ -28,7 +28,10 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-IMPORTED = ("metaq.cli.main", "metaq.admin", "metaq.client", "metaq.aio")
+IMPORTED = (
+    "metaq.cli.main", "metaq.cli.messages.send", "metaq.cli.messages.consume", "metaq.cli.topics.topic",
+    "metaq.cli.topics.group", "metaq.admin", "metaq.client", "metaq.aio",
+)  # fmt: skip
 EXIT_TRACEBACK = 1
 FDS = 5  # the request, the command's three, and where its process id and its end are told
 

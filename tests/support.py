@@ -17,7 +17,7 @@ from msgspec import structs
 
 import metaq.testing
 from metaq.address import split_address
-from metaq.cli.serve import SERVERS
+from metaq.cli.servers.flags import SERVERS
 from metaq.wire.command import LENGTH_BYTES, Command, decode, encode
 from tests.forked import forks
 

@@ -161,6 +161,7 @@ RULES: dict[str, Rule] = {
             "app",
             "client.conversation",
             "client.identity",
+            "durable",
             "model",
             "net.tls.settings",
             "pipelines",

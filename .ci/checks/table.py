@@ -14,13 +14,19 @@ COMMON = (
 )  # fmt: skip
 """Inputs of every step: what runs them, and how pytest is set up."""
 
-SERVERS = ("metaq.__main__", "metaq.app", "metaq.cli.main", "metaq.cli.serve", "metaq.testing")
+SERVERS = ("metaq.__main__", "metaq.app", "metaq.cli.main", "metaq.cli.servers", "metaq.testing")
 """Brokers and name servers that a test starts as processes."""
 COMMANDS = (
     "metaq.admin",
     "metaq.aio",
+    "metaq.cli.cluster",
     "metaq.cli.commands",
-    "metaq.cli.import_meta",
+    "metaq.cli.contexts",
+    "metaq.cli.examples",
+    "metaq.cli.messages",
+    "metaq.cli.store",
+    "metaq.cli.topics",
+    "metaq.cli.transactions",
     "metaq.client",
     "metaq.store.offline",
 )
@@ -28,8 +34,8 @@ COMMANDS = (
 SPARK = ("metaq.spark", "pyspark_metaq", "tests.spark.running")
 """Every session of Spark imports packages that are called `pyspark_…` by itself."""
 PIPELINE = (
-    *SERVERS, *COMMANDS, *SPARK, "metaq.archive", "metaq.cli.pipeline", "metaq.cli.pipeline_project", "metaq.cli.pipeline_run",
-    "metaq.cli.pipeline_show", "metaq.pipelines.driver", "metaq.pipelines.catalogue",
+    *SERVERS, *COMMANDS, *SPARK, "metaq.archive", "metaq.cli.pipeline",
+    "metaq.pipelines.driver", "metaq.pipelines.catalogue",
 )  # fmt: skip
 """What every pipeline runs on. The catalogue imports the option tables of all of them, and so those are everybody's."""
 

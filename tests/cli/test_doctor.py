@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaq.cli import doctor
+from metaq.cli.cluster import examine as doctor
 from metaq.wire import hot
 from tests.support import run_metaq
 

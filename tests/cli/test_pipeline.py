@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from metaq.admin import Admin
-from metaq.cli.pipeline_run import command
+from metaq.cli.pipeline.run import command
 from metaq.pipelines.archive.dedupe import DEDUPE
 from metaq.pipelines.archive.options import ArchiveOptions
 from metaq.pipelines.catalogue import PIPELINES, Pipeline

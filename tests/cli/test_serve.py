@@ -113,7 +113,7 @@ def test_printed_configuration_is_loaded_back_unchanged(tmp_path, flag):
         (("broker", "-c", "/nowhere.toml"), "cannot read"),
         (("broker", "-o", "listenPrt=1"), "the nearest is listenPort"),
         (("namesrv", "-o", "fileReservedTime=1"), "no option 'fileReservedTime'"),
-        (("broker", "--port", "x"), "invalid int value"),
+        (("broker", "--port", "x"), "valid integer"),
     ],
 )
 def test_wrong_configuration_stops_the_start(arguments, says):

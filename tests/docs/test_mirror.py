@@ -7,9 +7,8 @@ import shlex
 import tomllib
 
 import pytest
-import typer.main
 
-from metaq.cli.commands import app
+from metaq.cli.commands import all_commands
 from metaq.model import properties as props
 from metaq.pipelines.configuration import configure, describe
 from metaq.pipelines.mirror import marks
@@ -55,7 +54,7 @@ def test_every_dropped_property_is_named_and_no_other():
 @pytest.mark.parametrize("line", sorted(set(re.findall(r"`?(metaq [a-z][^`\n]*)", PAGE))))
 def test_every_command_exists_with_its_flags(line):
     """As typer reads it."""
-    command, words = typer.main.get_command(app), shlex.split(line)[1:]
+    command, words = all_commands(), shlex.split(line)[1:]
     while words and hasattr(command, "commands"):
         command = command.get_command(None, words.pop(0))
         assert command is not None, line

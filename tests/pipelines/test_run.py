@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaq.cli.pipeline_run import earlier_line, status_line
+from metaq.cli.pipeline.run import earlier_line, status_line
 from metaq.errors import ConfigError, StoreLocked
 from metaq.pipelines import driver
 from metaq.pipelines.driver import supervised

@@ -14,17 +14,18 @@ _SERVER_PARAMETERS: Final = frozenset({"namesrv", "address"})
 """A command that has one of these parameters asks servers."""
 
 
-def add_acl_file(command: Any) -> Any:
-    """Add the options to a command, or to all of a group that ask servers. Returns it."""
+def add_shared_options(command: Any) -> None:
+    """Add the options to a command, or to all of a group that ask servers."""
     _add(command, typer.main.get_command(_with_options()).params)
-    return command
 
 
 def _add(command: Any, options: list[Any]) -> None:
-    for one in getattr(command, "commands", {}).values():
-        _add(one, options)
-    if _SERVER_PARAMETERS.intersection(parameter.name for parameter in command.params):
-        command.params.extend(options)
+    if hasattr(command, "commands"):
+        for one in command.commands.values():
+            _add(one, options)
+    elif _SERVER_PARAMETERS.intersection(parameter.name for parameter in command.params):
+        asks_name_servers = any(parameter.name == "namesrv" for parameter in command.params)
+        command.params.extend(one for one in options if asks_name_servers or one.name != "context")
 
 
 def _take(value: str | None) -> None:
@@ -34,6 +35,14 @@ def _take(value: str | None) -> None:
     for name in ("METAQ_ACCESS_KEY", "METAQ_SECRET_KEY", "METAQ_SECURITY_TOKEN"):
         os.environ.pop(name, None)
     os.environ[ACL_FILE_VARIABLE] = value
+
+
+def _choose(value: str | None) -> None:
+    """Have this process, and those that it starts, ask the cluster of a context."""
+    if value is not None:
+        from metaq.cli.contexts.files import CHOSEN_VARIABLE
+
+        os.environ[CHOSEN_VARIABLE] = value
 
 
 def _refuse(value: str | None) -> None:
@@ -69,7 +78,18 @@ def _with_options() -> typer.Typer:
         security_token: Annotated[
             str | None, typer.Option("--security-token", hidden=True, callback=_refuse, expose_value=False)
         ] = None,
+        context: Annotated[
+            str | None,
+            typer.Option(
+                "--context",
+                metavar="NAME",
+                is_eager=True,
+                callback=_choose,
+                expose_value=False,
+                help="ask the cluster of this context (`metaq context add`); else METAQ_CONTEXT, else the one in use",
+            ),
+        ] = None,
     ) -> None:
-        del acl_file, access_key, secret_key, security_token
+        del context, acl_file, access_key, secret_key, security_token
 
     return app

@@ -1,4 +1,4 @@
-"""All commands except the servers, as a typer application, and the output of their failures."""
+"""All commands, as one typer application whose parts are imported when they are called, and the output of their failures."""
 
 from __future__ import annotations
 
@@ -7,82 +7,68 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Final
 
 import typer
-import typer.core
 import typer.main
 
-import metaq
-from metaq.cli import acl, group, message, messages, meta1, quota, store, topic, transaction
-from metaq.cli import broker as replicas
-from metaq.cli.access import add_acl_file
-from metaq.cli.output import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_NOT_FOUND,
-    EXIT_TERMINATED,
-    EXIT_USAGE,
-    NAMESRV_DEFAULT,
-    AsJson,
-    NameServers,
-    iso_time,
-    print_json,
-    print_table,
-)
-from metaq.cli.serve import SERVERS
-from metaq.errors import BadRequest, ConfigError, LocalProtocolError, MetaqError, NoRoute, Refused
+from metaq.cli.groups import App, Lazy, LazyGroup
+from metaq.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_TERMINATED, EXIT_USAGE
+from metaq.cli.servers.flags import SERVERS
+from metaq.errors import MetaqError
 
 _EPILOG = (
-    "Name servers: -n, else NAMESRV_ADDR, else what the page at METAQ_ADDRESS_SERVER says, else 127.0.0.1:9876. Account: --acl-file, else METAQ_ACL_FILE. "
+    "Name servers: -n, else those of --context or METAQ_CONTEXT, else NAMESRV_ADDR, else those of the context in use, else what the page at "
+    "METAQ_ADDRESS_SERVER says, else 127.0.0.1:9876. Account: --acl-file, else METAQ_ACL_FILE, else the context's. "
     "Exit codes: 0 done, 1 failed, 2 wrong usage, "
     "3 not found (topic, group, route, trace, transaction), 130 Ctrl-C."
 )
 
-
-class _Pipelines(typer.core.TyperGroup):
-    """`metaq pipeline`, loaded on demand: the option tables of all pipelines take longer than most commands."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        names: list[str] = self._loaded().list_commands(ctx)
-        return names
-
-    def get_command(self, ctx: Any, name: str) -> Any:
-        return self._loaded().get_command(ctx, name)
-
-    @staticmethod
-    def _loaded() -> Any:
-        from metaq.cli import pipeline
-
-        return typer.main.get_command(pipeline.app)
+UsageError: Final[Any] = typer.BadParameter.__mro__[1]
+"""typer's error of a command line; from where depends on its version."""
 
 
-app = typer.Typer(
-    name="metaq",
-    help="MetaQ: durable messages on RocketMQ's wire, with Spark as the data pipeline.",
-    epilog=_EPILOG,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+class _Commands(LazyGroup):
+    """`metaq`. A command that is not called is not imported."""
+
+    table: ClassVar = {
+        "send": Lazy("metaq.cli.messages.send", "send", "Send a message, or many."),
+        "consume": Lazy("metaq.cli.messages.consume", "consume", "Print the messages of a topic."),
+        "message": Lazy("metaq.cli.messages.message", "app", "Look at single messages."),
+        "topic": Lazy("metaq.cli.topics.topic", "app", "Create, list, show and delete topics."),
+        "group": Lazy("metaq.cli.topics.group", "app", "Look at groups of consumers and producers."),
+        "cluster": Lazy(
+            "metaq.cli.cluster.cluster", "show_cluster", "Show the brokers of all clusters and how they are."
+        ),
+        "context": Lazy("metaq.cli.contexts.commands", "app", "Clusters by name: add, list, show, use, delete."),
+        "quota": Lazy("metaq.cli.cluster.quota", "app", "Limits of clients, accounts and addresses."),
+        "acl": Lazy("metaq.cli.cluster.acl", "app", "Accounts of brokers, and what they may (docs/security.md)."),
+        "transaction": Lazy(
+            "metaq.cli.transactions.transaction", "app", "Look at staged transactions, and end them by hand."
+        ),
+        "meta1": Lazy("metaq.cli.transactions.meta1", "app", "Operate brokers that serve MetaQ 1.x."),
+        "store": Lazy(
+            "metaq.cli.store.folders",
+            "app",
+            "Look into store folders, and import those of MetaQ 1.x, without a broker.",
+        ),
+        "pipeline": Lazy("metaq.cli.pipeline.commands", "app", "Run the ready-made Spark pipelines."),
+        "doctor": Lazy("metaq.cli.cluster.doctor", "show_doctor", "Say what this machine and environment offer."),
+        "namesrv": Lazy("metaq.cli.servers.commands", "namesrv", SERVERS["namesrv"]),
+        "broker": Lazy("metaq.cli.cluster.replicas", "app", SERVERS["broker"]),
+        "up": Lazy("metaq.cli.servers.commands", "up", SERVERS["up"]),
+    }
+
+
+app = App(
+    "MetaQ: durable messages on RocketMQ's wire, with Spark as the data pipeline.", group=_Commands, epilog=_EPILOG
 )
-app.add_typer(acl.app, name="acl")
-app.add_typer(replicas.app, name="broker")
-app.add_typer(topic.app, name="topic")
-app.add_typer(group.app, name="group")
-app.add_typer(message.app, name="message")
-app.add_typer(transaction.app, name="transaction")
-app.add_typer(meta1.app, name="meta1")
-app.add_typer(store.app, name="store")
-app.add_typer(quota.app, name="quota")
-app.add_typer(
-    typer.Typer(cls=_Pipelines, help="Run the ready-made Spark pipelines.", no_args_is_help=True), name="pipeline"
-)
-app.command("send")(messages.send)
-app.command("consume")(messages.consume)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
+        import metaq
+
         print(f"metaq {metaq.__version__}")
         raise typer.Exit
 
@@ -112,109 +98,10 @@ def common(
     os.environ.update({f"METAQ_TLS{name}": value for name, value in given.items() if value is not None})
 
 
-@app.command("cluster")
-def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Show the brokers of all clusters and how they are."""
-    from metaq.admin import Admin
-    from metaq.admin.brokers import behind
-
-    with Admin(namesrv) as admin:
-        brokers = admin.list_brokers()
-    if as_json:
-        print_json(
-            [
-                {
-                    "cluster": broker.cluster,
-                    "broker": broker.broker,
-                    "broker_id": broker.broker_id,
-                    "address": broker.address,
-                    "version": broker.version,
-                    "stored_per_second": broker.put_rate,
-                    "delivered_per_second": broker.get_rate,
-                    "disk_used": broker.disk_used,
-                    "behind_bytes": behind(brokers, broker),
-                    "started": iso_time(broker.started_ms),
-                    "error": broker.error or None,
-                    "runtime": broker.runtime,
-                }
-                for broker in brokers
-            ]
-        )
-        return
-    print_table(
-        ("cluster", "broker", "id", "address", "version", "stored/s", "delivered/s", "disk", "behind", "since"),
-        (
-            (
-                broker.cluster,
-                broker.broker,
-                broker.broker_id,
-                broker.address,
-                broker.error or broker.version,
-                round(broker.put_rate, 1),
-                round(broker.get_rate, 1),
-                "" if broker.disk_used is None else f"{broker.disk_used:.0%}",
-                "" if (lag := behind(brokers, broker)) is None else f"{lag:,} B",
-                iso_time(broker.started_ms),
-            )
-            for broker in brokers
-        ),
-    )
-    for broker in brokers:
-        for key in ("metaqTrouble", "unsavedFiles"):
-            if trouble := broker.runtime.get(key):
-                print(f"{broker.broker}: {trouble}")
-
-
-@app.command("doctor")
-def show_doctor(
-    data: Annotated[str, typer.Option(metavar="DIR", help="the folder whose disk is judged")] = ".",
-    broker: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="look at this broker, from here")] = None,
-    namesrv: Annotated[
-        str | None,
-        typer.Option(
-            "-n", "--namesrv", metavar="NAMESRV", help="look at these name servers; with --broker, whether they know it"
-        ),
-    ] = None,
-    tls: Annotated[bool, typer.Option("--tls", help="as a client that wants TLS")] = False,
-    ca: Annotated[str | None, typer.Option(metavar="FILE", help="certificates of authorities to believe")] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="of each step")] = 5.0,
-    as_json: AsJson = False,
-) -> None:
-    """Say what this machine and environment offer: compiled extension, event loop, Java, Spark, disk, limits.
-
-    With --broker or --namesrv: what is wrong with these, seen from here, and how to mend it (docs/addresses.md). Exits with 1 if
-    something will not work.
-    """
-    from metaq.cli import doctor
-
-    if broker is None and namesrv is None:
-        findings = doctor.examine(data)
-    else:
-        findings = doctor.examine_servers(broker, namesrv, tls=tls, ca=ca, timeout=timeout)
-    if as_json:
-        print_json(doctor.as_json(findings))
-    else:
-        marks = {doctor.OK: "  ok  ", doctor.NOTICE: "notice", doctor.WRONG: "WRONG "}
-        for finding in findings:
-            print(f"{marks[finding.state]}  {finding.what + ':':14} {finding.text}")
-    if any(finding.state == doctor.WRONG for finding in findings):
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _add_server(name: str, text: str) -> None:
-    # Only for `metaq --help`: main() gives these to `serve` before this module is even imported.
-    @app.command(
-        name, help=text, add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )  # fmt: skip
-    def server(context: typer.Context) -> None:
-        from metaq.cli import serve
-
-        raise typer.Exit(serve.main([name, *context.args]))
-
-
-for _name, _text in SERVERS.items():
-    _add_server(_name, _text)
+def all_commands() -> Any:
+    """Return the application with all its commands loaded, for pages and tests that look at them."""
+    group: LazyGroup = typer.main.get_command(app)  # type: ignore[assignment]
+    return group.load_all()
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -224,18 +111,29 @@ def run(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     try:
-        command = add_acl_file(typer.main.get_command(app))
-        code = command(list(arguments), prog_name="metaq", standalone_mode=True)
+        code = typer.main.get_command(app).main(list(arguments), prog_name="metaq", standalone_mode=False)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else EXIT_FAILED
-    except BrokenPipeError:
-        # `metaq consume | head`: the reader has what it wanted.
-        sys.stdout = None
-        return 0
+    except UsageError as error:
+        return _wrong_usage(error)
+    except typer.Abort:
+        print("metaq: not done", file=sys.stderr)
+        return EXIT_FAILED
     except MetaqError as error:
         print(f"metaq: {error}", file=sys.stderr)
         return exit_code(error)
     return code if isinstance(code, int) else 0
+
+
+def _wrong_usage(error: Any) -> int:
+    """Say in a sentence what is wrong with a command line. Returns the exit code."""
+    if not error.format_message() or type(error).__name__ == "NoArgsIsHelpError":
+        error.show()  # a group without a command: its help
+        return EXIT_USAGE
+    path = error.ctx.command_path if error.ctx is not None else "metaq"
+    text = " ".join(error.format_message().split())
+    print(f"{path}: {text.rstrip('.')}; see `{path} --help`", file=sys.stderr)
+    return EXIT_USAGE
 
 
 def exit_code(error: MetaqError) -> int:
@@ -247,6 +145,7 @@ def exit_code(error: MetaqError) -> int:
     from metaq.admin.traces import TraceNotFound
     from metaq.admin.transactions import TransactionNotFound
     from metaq.client.conversation.call import unknown_topic
+    from metaq.errors import BadRequest, ConfigError, LocalProtocolError, NoRoute, Refused
 
     if isinstance(error, ConfigError | BadRequest | Refused | LocalProtocolError):  # a value that the user gave
         return EXIT_USAGE

@@ -1,9 +1,13 @@
-"""The command `metaq`: servers go to `serve`, everything else to the typer application in `commands`."""
+"""The command `metaq`: a typer application (`commands`), in front of which servers with plain flags start without typer."""
 
 from __future__ import annotations
 
 import gc
 import sys
+from typing import Final
+
+_OBJECTS_BETWEEN: Final = 20_000
+"""New objects between two collections of a command's garbage: at Python's 700, imports are collected over 40 times."""
 
 
 def main() -> None:
@@ -11,11 +15,14 @@ def main() -> None:
     arguments = sys.argv[1:]
     gc.disable()  # Objects that imports make stay: collecting over them again and again takes a tenth of a server's start.
     _import_msgspec()
-    from metaq.cli import serve
+    from metaq.cli.servers.flags import SERVERS, read_plain
 
-    if arguments and arguments[0] in serve.SERVERS and not serve.is_for_replicas(arguments):
-        sys.exit(serve.main(arguments))
+    if arguments and arguments[0] in SERVERS and (values := read_plain(arguments[0], arguments[1:])) is not None:
+        from metaq.cli.servers import serve
+
+        sys.exit(serve.main(arguments[0], values))
     gc.enable()
+    gc.set_threshold(_OBJECTS_BETWEEN)
     from metaq.cli.commands import run
 
     sys.exit(run(arguments))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import msgspec
 import typer
 
-from metaq.model import StoredMessage
-from metaq.model.message import host_of
+if TYPE_CHECKING:
+    from metaq.model import StoredMessage
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -30,11 +28,23 @@ ADDRESS_SERVER: Final = "METAQ_ADDRESS_SERVER"
 
 
 def _name_servers(context: typer.Context, parameter: typer.CallbackParam, given: str) -> str:
-    """Return the name servers to use: those given, else those that the address server tells, else the default."""
-    url = os.environ.get(ADDRESS_SERVER)
-    source = context.get_parameter_source(parameter.name or "")
-    if not url or source is None or source.name != "DEFAULT":
+    """Return the name servers to use: those given, else the context's, else those that the address server tells, else the default."""
+    if context.resilient_parsing:  # a completion: `metaq.cli.completing` asks for itself
         return given
+    source = context.get_parameter_source(parameter.name or "")
+    origin = source.name if source is not None else ""
+    return chosen_name_servers(given, origin)
+
+
+def chosen_name_servers(given: str, origin: str) -> str:
+    """Return the name servers to use. Args: given: what typer has. origin: from where: COMMANDLINE, ENVIRONMENT or DEFAULT."""
+    from metaq.cli.contexts.files import name_servers_of_context
+
+    by_hand, from_environment = origin == "COMMANDLINE", origin == "ENVIRONMENT"
+    chosen = name_servers_of_context(given, by_hand=by_hand, from_environment=from_environment, environ=os.environ)
+    url = os.environ.get(ADDRESS_SERVER)
+    if chosen != given or by_hand or from_environment or not url:
+        return chosen
     from metaq.admin.address_server import name_servers_at
 
     return name_servers_at(url)
@@ -56,16 +66,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a ta
 
 def print_json(value: Any) -> None:
     """Print one JSON document, indented."""
+    import json
+
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 _LINES: Final = 128
 """Lines per write if a program reads them: a write to a pipe costs as much as making a line."""
-_encoder = msgspec.json.Encoder()
 
 
 def _line(value: Any) -> str:
-    return msgspec.json.format(_encoder.encode(value), indent=0).decode()
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
 
 
 def print_json_line(value: Any) -> None:
@@ -142,7 +155,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-_host = functools.lru_cache(maxsize=1024)(host_of)
+@functools.lru_cache(maxsize=1024)
+def _host(raw: bytes) -> tuple[str, int]:
+    from metaq.model.message import host_of
+
+    return host_of(raw)
 
 
 def message_json(message: StoredMessage) -> dict[str, Any]:

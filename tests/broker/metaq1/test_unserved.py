@@ -84,7 +84,7 @@ def test_a_follower_that_leads_looks_for_positions_then(tmp_path: pathlib.Path):
 
 LOADED = """
 import sys
-import metaq.app.broker, metaq.cli.serve
+import metaq.app.broker, metaq.cli.servers.serve
 print([name for name in sys.modules if "metaq1" in name])
 """
 

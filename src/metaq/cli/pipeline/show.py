@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metaq.cli.groups import App
 from metaq.cli.output import EXIT_NOT_FOUND, AsJson, iso_time, print_json, size
 from metaq.errors import ConfigError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from metaq.pipelines.metrics.reading import MetricFigures
     from metaq.pipelines.metrics.windows import Window
 
-app = typer.Typer(help="Show what a pipeline has found.", no_args_is_help=True)
+app = App("Show what a pipeline has found.")
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_CHARS = 40

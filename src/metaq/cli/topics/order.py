@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, print_json
 
-app = typer.Typer(help="The fixed queues of a strictly ordered topic: show, set, delete.", no_args_is_help=True)
+app = App("The fixed queues of a strictly ordered topic: show, set, delete.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic")]
 

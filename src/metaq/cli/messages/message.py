@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
 from metaq.model.topics.system import TRACE_TOPIC
 
-app = typer.Typer(no_args_is_help=True, help="Look at single messages.")
+app = App("Look at single messages.")
 
 
 @app.command("trace")

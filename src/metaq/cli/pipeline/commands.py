@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metaq.cli.groups import App
 from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, print_json, print_table
-from metaq.cli.pipeline_run import Runs, add_commands, command, earlier_line, status_line
-from metaq.cli.pipeline_show import app as show_app
+from metaq.cli.pipeline.run import Runs, add_commands, command, earlier_line, status_line
+from metaq.cli.pipeline.show import app as show_app
 from metaq.errors import ConfigError
 from metaq.pipelines.catalogue import PIPELINES, pipeline
 from metaq.pipelines.configuration import configure, describe
@@ -19,8 +20,8 @@ from metaq.pipelines.uris import is_uri, plain_path, run_folder
 if TYPE_CHECKING:
     from metaq.pipelines.run import Status
 
-app = typer.Typer(help="Run the ready-made Spark pipelines.", no_args_is_help=True)
-run_app = typer.Typer(help="Run one of them.", no_args_is_help=True, cls=Runs)
+app = App("Run the ready-made Spark pipelines.")
+run_app = App("Run one of them.", group=Runs)
 app.add_typer(run_app, name="run")
 app.add_typer(show_app, name="show")
 add_commands(run_app)
@@ -81,7 +82,7 @@ def init_project(
     ] = None,
 ) -> None:
     """Write a pipeline of your own that works: a Python file, its test with a broker of its own, and a configuration."""
-    from metaq.cli.pipeline_project import write_project
+    from metaq.cli.pipeline.project import write_project
 
     for path in write_project(name, folder if folder is not None else Path(name)):
         print(path)

@@ -9,12 +9,13 @@ from typing import Annotated
 import msgspec
 import typer
 
+from metaq.cli.groups import App
 from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, print_json, print_table
 from metaq.clock import SYSTEM
 from metaq.errors import ConfigError
 
-app = typer.Typer(help="Accounts of brokers, and what they may (docs/security.md).", no_args_is_help=True)
-user_app = typer.Typer(help="List, create and delete accounts.", no_args_is_help=True)
+app = App("Accounts of brokers, and what they may (docs/security.md).")
+user_app = App("List, create and delete accounts.")
 app.add_typer(user_app, name="user")
 
 Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="its access key")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metaq.cli.import_meta import import_files
+from metaq.cli.groups import App
 from metaq.cli.output import (
     EXIT_FAILED,
     AsJson,
@@ -19,6 +19,7 @@ from metaq.cli.output import (
     print_json_lines,
     print_table,
 )
+from metaq.cli.store.import_meta import import_files
 from metaq.cli.upkeep import commands as upkeep
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
     from metaq.store.offline.segments import Segment, SegmentReader
     from metaq.store.offline.staged import StagedRecord
 
-app = typer.Typer(
-    help="Look into store folders, and import those of MetaQ 1.x, without a broker.", no_args_is_help=True
-)
+app = App("Look into store folders, and import those of MetaQ 1.x, without a broker.")
 
 
 app.command("import-meta")(import_files)

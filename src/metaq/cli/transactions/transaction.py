@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metaq.cli.groups import App
 from metaq.cli.output import (
     EXIT_FAILED,
     NAMESRV_DEFAULT,
@@ -25,7 +26,7 @@ from metaq.model.transactions.staging import Decision, Outcome, RowState
 if TYPE_CHECKING:
     from metaq.admin import Admin, StagedTransaction
 
-app = typer.Typer(help="Look at staged transactions, and end them by hand.", no_args_is_help=True)
+app = App("Look at staged transactions, and end them by hand.")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="of the transaction: UNIQUE@BROKER")]
 _ENDED = {Outcome.COMMIT: "committed", Outcome.ROLLBACK: "rolled back", Outcome.PREPARED: "prepared"}

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from metaq.cli.groups import App
 from metaq.cli.output import (
     NAMESRV_DEFAULT,
     AsJson,
@@ -17,7 +18,7 @@ from metaq.cli.output import (
     span,
 )
 
-app = typer.Typer(help="Look at transactions of MetaQ 1.x clients, and end XA branches by hand.", no_args_is_help=True)
+app = App("Look at transactions of MetaQ 1.x clients, and end XA branches by hand.")
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="of the branch: XID:FORMAT:GTRID:BQUAL:QUALIFIER")]
 Broker = Annotated[

@@ -50,7 +50,7 @@ def examine(data: str = ".", environ: Mapping[str, str] | None = None) -> list[F
 
 
 def _package() -> list[Finding]:
-    ours = pathlib.Path(__file__).parent.parent
+    ours = pathlib.Path(__file__).parent.parent.parent
     found = [Finding("metaq", OK, f"{getattr(metaq, '__version__', 'unknown version')} in {ours}")]
     try:
         theirs = importlib.metadata.version(_FOREIGN)
@@ -74,7 +74,7 @@ def _package() -> list[Finding]:
 
 
 def _is_ours(package: pathlib.Path) -> bool:
-    return (package / "cli" / "doctor.py").is_file()
+    return (package / "cli" / "main.py").is_file() and (package / "namesrv").is_dir()
 
 
 def _python() -> list[Finding]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from metaq.cli.groups import App
 from metaq.cli.output import (
     EXIT_FAILED,
     NAMESRV_DEFAULT,
@@ -19,6 +20,8 @@ from metaq.cli.output import (
     print_json,
     print_table,
 )
+from metaq.cli.servers.commands import server_function
+from metaq.cli.servers.flags import SERVERS
 from metaq.model.leadership import CutTail
 from metaq.model.scrub import Damaged, Difference
 
@@ -30,16 +33,10 @@ if TYPE_CHECKING:
 WAIT_SECONDS = 1.0
 MIB = 1024 * 1024
 
-app = typer.Typer(
-    help="Look at the replicas of a broker, change who leads, and compare their logs.", no_args_is_help=True
-)
+app = App("", invoke_without_command=True, no_args_is_help=False)
+app.callback()(server_function("broker", SERVERS["broker"]))
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="brokerName, or host:port of one broker")]
-
-
-@app.callback()
-def brokers() -> None:
-    """Look at the replicas of a broker, change who leads, and compare their logs."""
 
 
 @app.command("status")

@@ -7,13 +7,14 @@ from typing import Annotated, Final
 
 import typer
 
-from metaq.cli import meta1_tx
+from metaq.cli.groups import App
 from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, print_json
+from metaq.cli.transactions import meta1_tx
 from metaq.errors import BrokerError
 
 REMOTING_DEFAULT: Final = "127.0.0.1:10911"
 
-app = typer.Typer(help="Operate brokers that serve MetaQ 1.x.", no_args_is_help=True)
+app = App("Operate brokers that serve MetaQ 1.x.")
 app.add_typer(meta1_tx.app, name="tx")
 
 Address = Annotated[str, typer.Argument(metavar="[HOST:PORT]", help="of the broker's remoting server (listenPort)")]

@@ -1,4 +1,4 @@
-"""`metaq topic`: create, list, show, delete, and `order` (`metaq.cli.order`)."""
+"""`metaq topic`: create, list, show, delete, and `order` (`metaq.cli.topics.order`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from metaq.cli import order
+from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
+from metaq.cli.topics import order
 from metaq.model import Perm
 
-app = typer.Typer(help="Create, list, show and delete topics.", no_args_is_help=True)
+app = App("Create, list, show and delete topics.")
 
 app.add_typer(order.app, name="order")
 

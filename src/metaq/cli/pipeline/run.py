@@ -14,9 +14,9 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-import typer.core
 import typer.main
 
+from metaq.cli.groups import App, MetaqGroup
 from metaq.cli.output import count, print_json_line
 from metaq.errors import MetaqError
 from metaq.pipelines.catalogue import PIPELINES, Pipeline
@@ -92,7 +92,7 @@ def _killed(kind: Pipeline) -> str | None:
     return None
 
 
-class Runs(typer.core.TyperGroup):
+class Runs(MetaqGroup):
     """`metaq pipeline run`: beside the pipelines that there are, files with a user's own."""
 
     def get_command(self, ctx: Any, name: str) -> Any:
@@ -100,7 +100,7 @@ class Runs(typer.core.TyperGroup):
             return super().get_command(ctx, name)
         from metaq.pipelines.catalogue import load
 
-        made = typer.Typer()
+        made = App("")
         made.command(name)(command(load(name)))
         return typer.main.get_command(made)
 

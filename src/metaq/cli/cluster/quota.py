@@ -8,11 +8,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, print_json, print_table
 
-app = typer.Typer(
-    help="Limits of clients, accounts and addresses: show what they take, set, remove.", no_args_is_help=True
-)
+app = App("Limits of clients, accounts and addresses: show what they take, set, remove.")
 
 
 class Kind(enum.Enum):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metaq.cli.groups import App
 from metaq.cli.output import (
     NAMESRV_DEFAULT,
     AsJson,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from metaq.admin.groups import MovedProgress
     from metaq.errors import MetaqError
 
-app = typer.Typer(help="Look at groups of consumers and producers.", no_args_is_help=True)
+app = App("Look at groups of consumers and producers.")
 
 
 @app.callback()

@@ -1,0 +1,57 @@
+"""`metaq cluster`: the brokers of all clusters."""
+
+from __future__ import annotations
+
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
+
+
+def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
+    """Show the brokers of all clusters and how they are."""
+    from metaq.admin import Admin
+    from metaq.admin.brokers import behind
+
+    with Admin(namesrv) as admin:
+        brokers = admin.list_brokers()
+    if as_json:
+        print_json(
+            [
+                {
+                    "cluster": broker.cluster,
+                    "broker": broker.broker,
+                    "broker_id": broker.broker_id,
+                    "address": broker.address,
+                    "version": broker.version,
+                    "stored_per_second": broker.put_rate,
+                    "delivered_per_second": broker.get_rate,
+                    "disk_used": broker.disk_used,
+                    "behind_bytes": behind(brokers, broker),
+                    "started": iso_time(broker.started_ms),
+                    "error": broker.error or None,
+                    "runtime": broker.runtime,
+                }
+                for broker in brokers
+            ]
+        )
+        return
+    print_table(
+        ("cluster", "broker", "id", "address", "version", "stored/s", "delivered/s", "disk", "behind", "since"),
+        (
+            (
+                broker.cluster,
+                broker.broker,
+                broker.broker_id,
+                broker.address,
+                broker.error or broker.version,
+                round(broker.put_rate, 1),
+                round(broker.get_rate, 1),
+                "" if broker.disk_used is None else f"{broker.disk_used:.0%}",
+                "" if (lag := behind(brokers, broker)) is None else f"{lag:,} B",
+                iso_time(broker.started_ms),
+            )
+            for broker in brokers
+        ),
+    )
+    for broker in brokers:
+        for key in ("metaqTrouble", "unsavedFiles"):
+            if trouble := broker.runtime.get(key):
+                print(f"{broker.broker}: {trouble}")

@@ -1,0 +1,44 @@
+"""`metaq doctor`: what is wrong with a machine, an environment, a broker or name servers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from metaq.cli.output import EXIT_FAILED, AsJson, print_json
+
+
+def show_doctor(
+    data: Annotated[str, typer.Option(metavar="DIR", help="the folder whose disk is judged")] = ".",
+    broker: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="look at this broker, from here")] = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "-n", "--namesrv", metavar="NAMESRV", help="look at these name servers; with --broker, whether they know it"
+        ),
+    ] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="as a client that wants TLS")] = False,
+    ca: Annotated[str | None, typer.Option(metavar="FILE", help="certificates of authorities to believe")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="of each step")] = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Say what this machine and environment offer: compiled extension, event loop, Java, Spark, disk, limits.
+
+    With --broker or --namesrv: what is wrong with these, seen from here, and how to mend it (docs/addresses.md). Exits with 1 if
+    something will not work.
+    """
+    from metaq.cli.cluster import examine
+
+    if broker is None and namesrv is None:
+        findings = examine.examine(data)
+    else:
+        findings = examine.examine_servers(broker, namesrv, tls=tls, ca=ca, timeout=timeout)
+    if as_json:
+        print_json(examine.as_json(findings))
+    else:
+        marks = {examine.OK: "  ok  ", examine.NOTICE: "notice", examine.WRONG: "WRONG "}
+        for finding in findings:
+            print(f"{marks[finding.state]}  {finding.what + ':':14} {finding.text}")
+    if any(finding.state == examine.WRONG for finding in findings):
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,153 @@
+"""`metaq context`: clusters by name, so that commands need no addresses, accounts and certificates."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from metaq.cli.contexts.files import CHOSEN_VARIABLE, Context, Contexts
+from metaq.cli.groups import App
+from metaq.cli.output import AsJson, print_json, print_table
+from metaq.errors import ConfigError
+
+app = App("Clusters by name: add, list, show, use, delete.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the context")]
+
+
+@app.command("add")
+def add_context(
+    name: Name,
+    servers: Annotated[
+        str, typer.Option("-n", "--namesrv", metavar="HOST:PORT", help="name servers, ;-separated")
+    ] = "",
+    address_server: Annotated[str, typer.Option(metavar="URL", help="page that says where they are, instead")] = "",
+    acl_file: Annotated[
+        pathlib.Path | None, typer.Option(metavar="FILE", help="file with the account's keys, of the form of tools.yml")
+    ] = None,
+    tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="connect with TLS")] = None,
+    ca: Annotated[pathlib.Path | None, typer.Option(metavar="FILE", help="certificates that are trusted")] = None,
+    cert: Annotated[pathlib.Path | None, typer.Option(metavar="FILE", help="certificate to show")] = None,
+    key: Annotated[pathlib.Path | None, typer.Option(metavar="FILE", help="its key")] = None,
+    tls_verify: Annotated[str, typer.Option(metavar="full|ca|none", help="what is checked")] = "",
+    description: Annotated[str, typer.Option(metavar="TEXT", help="what it is, for the list")] = "",
+    use: Annotated[bool, typer.Option("--use", help="and use it from now on")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="in place of one of this name")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add a cluster under a name: its name servers, and with which account and certificates it is asked.
+
+    Secrets stay in their files: a context has the paths.
+    """
+    from metaq.client.conversation.name_servers import parse_addresses
+
+    if bool(servers) == bool(address_server):
+        raise ConfigError("which cluster? Give its name servers (-n), or the page that has them (--address-server)")
+    if servers:
+        parse_addresses(servers)
+    if tls_verify not in {"", "full", "ca", "none"}:
+        raise typer.BadParameter(f"{tls_verify!r} is none of full, ca, none", param_hint="--tls-verify")
+    made = Context(
+        namesrv=servers, address_server=address_server, tls=tls, ca=_file(ca), cert=_file(cert), key=_file(key),
+        tls_verify=tls_verify, acl_file=_file(acl_file), description=description,
+    )  # fmt: skip
+    contexts = Contexts(os.environ)
+    contexts.write(name, made, replace=replace)
+    if use:
+        contexts.use(name)
+    if as_json:
+        print_json(_shown(contexts, name))
+    else:
+        print(f"context {name} is {'in use' if use else f'added; `metaq context use {name}` makes it the one in use'}")
+
+
+@app.command("list")
+def list_contexts(as_json: AsJson = False) -> None:
+    """List the contexts; the one in use has a star."""
+    contexts = Contexts(os.environ)
+    shown = [_shown(contexts, name) for name in contexts.names()]
+    if as_json:
+        print_json(shown)
+        return
+    print_table(
+        ("", "name", "name servers", "tls", "account", "description"),
+        (
+            (
+                "*" if one["in_use"] else "", one["name"], one.get("namesrv") or one.get("addressServer", ""),
+                "yes" if one.get("tls") else "", one.get("aclFile", ""), one.get("description", ""),
+            )
+            for one in shown
+        ),
+    )  # fmt: skip
+
+
+@app.command("show")
+def show_context(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="by default the one that counts now")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show a context, or the one that counts now, and why it does."""
+    contexts = Contexts(os.environ)
+    why = ""
+    if not name:
+        asked, used = contexts.asked_for(), contexts.used()
+        name = asked or used
+        if not name:
+            raise ConfigError("no context is in use; `metaq context use NAME` makes one so")
+        why = f"{CHOSEN_VARIABLE} names it" if asked else f"it is in use{_beaten()}"
+    shown = _shown(contexts, name)
+    if as_json:
+        print_json(shown)
+        return
+    print(f"context {name}{f': {why}' if why else ''}")
+    for key, value in shown.items():
+        if key not in {"name", "in_use"}:
+            print(f"  {key} = {value}")
+
+
+@app.command("use")
+def use_context(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="name of the context")] = "",
+    none: Annotated[bool, typer.Option("--none", help="no context from now on")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have all commands of this user ask a context's cluster, from now on, unless they are told another one."""
+    if bool(name) == none:
+        raise ConfigError("which context? Give its name, or --none")
+    Contexts(os.environ).use(name or None)
+    if as_json:
+        print_json({"in_use": name or None})
+    else:
+        print(f"context {name} is in use{_beaten()}" if name else "no context is in use")
+
+
+@app.command("delete")
+def delete_context(name: Name, as_json: AsJson = False) -> None:
+    """Delete a context. The files that it names stay."""
+    Contexts(os.environ).delete(name)
+    if as_json:
+        print_json({"name": name, "deleted": True})
+    else:
+        print(f"context {name} is deleted")
+
+
+def _beaten() -> str:
+    return ", but NAMESRV_ADDR is set and comes first" if os.environ.get("NAMESRV_ADDR") else ""
+
+
+def _shown(contexts: Contexts, name: str) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(contexts.read(name))
+    return {"name": name, "in_use": contexts.used() == name, **fields}
+
+
+def _file(path: pathlib.Path | None) -> str:
+    if path is None:
+        return ""
+    whole = path.expanduser().absolute()
+    if not whole.is_file():
+        raise ConfigError(f"there is no file {whole}")
+    return str(whole)

@@ -1,0 +1,126 @@
+"""`metaq namesrv`, `metaq broker`, `metaq up`: the commands that become servers. Loads no typer (`metaq.cli.servers.flags`)."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from metaq.app.configuration import Configuration, load, template
+from metaq.app.reload import Reload
+from metaq.app.runtime import EXIT_OK, EXIT_USAGE, loop_name, run, set_up_logging
+from metaq.cli.servers.flags import DEFAULT_FOLDER
+from metaq.errors import ConfigError
+from metaq.store.offline.sizes import SMALL, first_use
+
+_SECTIONS = {
+    "namesrv": ("namesrv", "tls"),
+    "broker": ("broker", "store", "tls", "metaq1"),
+    "up": ("broker", "store", "namesrv", "tls", "metaq1"),
+}
+
+log = logging.getLogger("metaq")
+
+
+def main(command: str, values: Mapping[str, Any]) -> int:
+    """Run a server, with the values of its flags (`flags_of`). Returns the exit code."""
+    try:
+        configuration = _configure(command, values)
+    except ConfigError as error:
+        print(f"metaq {command}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    if values["print_config"]:
+        tables = {section: getattr(configuration, section) for section in _SECTIONS[command]}
+        print(template(tables, configuration.sections), end="")
+        return EXIT_OK
+    leading = "namesrv" if command == "namesrv" else "broker"
+    set_up_logging(getattr(configuration, leading).log_level)
+    for warning in configuration.warnings:
+        log.warning("%s", warning)
+    # Without a file there is nothing that could have changed, and no reload.
+    file = values["file"]
+    return _run(
+        command, configuration, Reload(file, lambda: _configure(command, values), configuration) if file else None
+    )
+
+
+def _run(command: str, configuration: Configuration, reload: Reload | None) -> int:
+    import metaq
+    from metaq.wire import hot
+
+    log.info("metaq %s %s; compiled extension: %s; event loop: %s", metaq.__version__, command, hot.WHY, loop_name())
+    if command == "namesrv":
+        from metaq.app.namesrv import start_namesrv
+
+        return run(lambda: start_namesrv(configuration.namesrv, tls=configuration.tls), reload)
+    # Before the start: it tells how much disk the log files will take.
+    log.info("%s", first_use(configuration.store))
+    if command == "broker":
+        from metaq.app.broker import start_broker
+
+        if not (configuration.broker.namesrv_addr or configuration.broker.fetch_namesrv_addr_by_address_server):
+            log.warning(
+                "no name server is set: no client%s will find this broker; name one by -n, namesrvAddr, NAMESRV_ADDR or addressServer",
+                " of RocketMQ's" if configuration.metaq1.enable else "",
+            )
+
+        return run(
+            lambda: start_broker(
+                configuration.broker, configuration.store, metaq1=configuration.metaq1_settings, tls=configuration.tls
+            ),
+            reload,
+        )
+    from metaq.app.up import start_up
+
+    return run(
+        lambda: start_up(
+            configuration.broker,
+            configuration.store,
+            configuration.namesrv,
+            metaq1=configuration.metaq1_settings,
+            tls=configuration.tls,
+        ),
+        reload,
+    )
+
+
+def _configure(command: str, values: Mapping[str, Any]) -> Configuration:
+    flags: dict[str, dict[str, Any]] = {"broker": {}, "store": {}, "namesrv": {}}
+    defaults: dict[str, dict[str, Any]] = {"store": {}} if command == "broker" else {}
+    if command == "up":
+        defaults = _folders(command, DEFAULT_FOLDER)
+        defaults["store"] |= SMALL
+    if command == "namesrv":
+        flags["namesrv"] = {"bind_address": values["host"], "listen_port": values["port"]}
+    else:
+        flags["broker"] = {"bind_address": values["host"], "listen_port": values["port"], "broker_name": values["name"]}
+    if command == "broker":
+        flags["broker"]["namesrv_addr"] = values["namesrv"]
+    if command == "up":
+        flags["namesrv"] = {"bind_address": values["host"], "listen_port": values["namesrv_port"]}
+    flags["namesrv" if command == "namesrv" else "broker"]["log_level"] = values["log_level"]
+    for section, folders in _folders(command, values["data"]).items() if values["data"] else ():
+        flags[section] |= folders
+    configuration = load(
+        values["file"],
+        flags=flags,
+        settings=values["settings"],
+        serving=_SECTIONS[command],
+        defaults=defaults,
+        environment={} if command == "up" else None,  # its broker belongs to its own name server
+        insecure=values["insecure"],
+    )
+    if configuration.metaq1.enable and configuration.sections:
+        from metaq.app.partition_sections import check_filters
+
+        check_filters(configuration.sections, configuration.metaq1.app_class_path or "")
+    return configuration
+
+
+def _folders(command: str, data: str) -> dict[str, dict[str, Any]]:
+    folder = pathlib.Path(data).expanduser()
+    kv = {"kv_config_path": str((folder / "namesrv" if command == "up" else folder) / "kvConfig.json")}
+    store = {"store_path_root_dir": str(folder)}
+    return {"namesrv": {"namesrv": kv}, "broker": {"store": store}, "up": {"store": store, "namesrv": kv}}[command]

@@ -1,0 +1,115 @@
+"""Contexts: which cluster a command asks, and with what account and certificates."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from metaq.cli.contexts.files import Context, Contexts, name_servers_of_context
+from metaq.errors import ConfigError
+from tests.support import run_metaq
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A user's configuration folder of its own, and no variable that chooses a cluster."""
+    for name in ("NAMESRV_ADDR", "METAQ_CONTEXT", "METAQ_ACL_FILE", "METAQ_ADDRESS_SERVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_life_of_a_context(home, metaq_broker):
+    """Added, listed, used by commands without an address, shown, deleted."""
+    added = run_metaq("context", "add", "here", "-n", metaq_broker.namesrv, "--description", "mine")
+    assert (added.returncode, added.stderr) == (0, "")
+    assert json.loads(run_metaq("context", "list", "--json").stdout) == [
+        {"name": "here", "in_use": False, "namesrv": metaq_broker.namesrv, "description": "mine"}
+    ]
+    assert run_metaq("cluster", "--context", "here").returncode == 0
+    assert "in use" in run_metaq("context", "use", "here").stdout
+    assert run_metaq("cluster").returncode == 0
+    assert run_metaq("context", "list").stdout.splitlines()[1].startswith("*")
+    assert "it is in use" in run_metaq("context", "show").stdout
+    again = run_metaq("context", "add", "here", "-n", "a:1")
+    assert (again.returncode, "--replace" in again.stderr) == (2, True)
+    assert run_metaq("context", "delete", "here", "--json").returncode == 0
+    assert json.loads(run_metaq("context", "list", "--json").stdout) == []
+    none = run_metaq("context", "show")
+    assert (none.returncode, none.stderr) == (2, "metaq: no context is in use; `metaq context use NAME` makes one so\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("add", "x"), "which cluster?"),
+        (("add", "../x", "-n", "a:1"), "cannot name a context"),
+        (("add", "x", "-n", "a:b:c"), "a:b:c"),
+        (("add", "x", "-n", "a:1", "--acl-file", "/no/such"), "there is no file /no/such"),
+        (("add", "x", "-n", "a:1", "--tls-verify", "maybe"), "none of full, ca, none"),
+        (("use", "nobody"), "there is no context nobody"),
+        (("use",), "which context?"),
+        (("delete", "nobody"), "there is no context nobody"),
+    ],
+)
+def test_wrong_input_is_one_sentence(home, words, says):
+    """Exit code 2, and nothing is written."""
+    done = run_metaq("context", *words)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert says in done.stderr
+    assert not list(home.rglob("*.json"))
+
+
+def chosen(environ, **told):
+    return name_servers_of_context("given", **{"by_hand": False, "from_environment": False, **told}, environ=environ)
+
+
+def test_what_beats_what(home):
+    """-n, then the context that is asked for, then NAMESRV_ADDR, then the one in use."""
+    environ = {"XDG_CONFIG_HOME": str(home)}
+    contexts = Contexts(environ)
+    assert chosen(environ) == "given"
+    contexts.write("one", Context(namesrv="one:1"))
+    contexts.write("two", Context(namesrv="two:1"))
+    contexts.use("one")
+    assert chosen(environ) == "one:1"
+    assert chosen(environ, from_environment=True) == "given"
+    asked = {**environ, "METAQ_CONTEXT": "two"}
+    assert chosen(asked) == chosen(asked, from_environment=True) == "two:1"
+    assert chosen(asked, by_hand=True) == "given"
+    with pytest.raises(ConfigError, match="there is no context three"):
+        chosen({**environ, "METAQ_CONTEXT": "three"})
+
+
+def test_account_and_certificates_go_to_their_own_cluster_only(home):
+    """Set where nobody has set them; those of the context in use never go to a server that -n names."""
+    environ = {"XDG_CONFIG_HOME": str(home)}
+    Contexts(environ).write("prod", Context(namesrv="prod:1", tls=True, ca="/ca", acl_file="/tools.yml"))
+    Contexts(environ).use("prod")
+    assert chosen(environ, by_hand=True) == "given"
+    assert set(environ) == {"XDG_CONFIG_HOME"}
+    mine = {**environ, "METAQ_TLS_CA": "/mine", "METAQ_ACCESS_KEY": "me"}
+    chosen(mine)
+    assert (mine["METAQ_TLS"], mine["METAQ_TLS_CA"], "METAQ_ACL_FILE" in mine) == ("1", "/mine", False)
+    chosen(environ)
+    assert (environ["METAQ_TLS_CA"], environ["METAQ_ACL_FILE"]) == ("/ca", "/tools.yml")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"namesrv": 1}', '{"secretKey": "x"}', "\xff"])
+def test_a_damaged_file_is_named(home, text):
+    """Also one that has what no context has, such as a secret."""
+    contexts = Contexts({"XDG_CONFIG_HOME": str(home)})
+    contexts.write("bad", Context(namesrv="a:1"))
+    (contexts.folder / "bad.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"bad cannot be read from .*bad\.json"):
+        contexts.read("bad")
+
+
+def test_deleting_the_one_in_use_leaves_none_in_use(home):
+    """No command asks for it afterwards."""
+    contexts = Contexts({"XDG_CONFIG_HOME": str(home)})
+    contexts.write("one", Context(namesrv="a:1"))
+    contexts.use("one")
+    contexts.delete("one")
+    assert (contexts.used(), contexts.names()) == ("", [])
