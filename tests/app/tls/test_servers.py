@@ -19,7 +19,7 @@ from metaq.admin import Admin
 from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
 from metaq.broker.metaq1.settings import Metaq1Settings
-from metaq.errors import ConfigError, ConnectionFailed, MetaqError
+from metaq.errors import ConfigError, ConnectionFailed, MetaqError, SendFailed
 from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions
 from metaq.spark.cluster.client import ClusterClient
 from metaq.spark.sink.settings import SinkOptions
@@ -249,6 +249,21 @@ def test_a_slave_copies_with_tls(tmp_path, options, caplog) -> None:
     with caplog.at_level(logging.INFO):
         asyncio.run(asyncio.wait_for(act(), PATIENCE))
     assert caplog.text.count("tls.server.mode=enforcing wants that") == 1, "the plain connection of the test"
+
+
+def test_a_client_without_tls_is_told_what_the_port_wants(tmp_path, options):
+    """The server can only close: a plain client reads no alert. What it says is for whoever has forgotten tls=True."""
+
+    async def act() -> None:
+        namesrv = await start_namesrv(NamesrvOptions(listen_port=0, kv_config_path=str(tmp_path / "kv")), tls=options)
+        async with aio.Producer(namesrv.address, timeout=1.0) as producer:
+            with pytest.raises(
+                SendFailed, match=r"before it answered anything: .* takes TLS only does so: tls=True, --tls"
+            ):
+                await producer.send("orders", b"hello")
+        await namesrv.close()
+
+    asyncio.run(asyncio.wait_for(act(), PATIENCE))
 
 
 async def shows(address: str, trusted: ssl.SSLContext) -> None:

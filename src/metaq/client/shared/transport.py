@@ -79,9 +79,11 @@ class ClientSession(Session):
         self._transport, self.address, self.peer = transport, address, peer
         self._needed = 0
         self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._heard = False
         self.lost: str | None = None
 
     def data_received(self, data: memoryview) -> int:
+        self._heard = True
         start, end = 0, len(data)
         while size := frame_bytes(data, start, end):
             if start + size > end:
@@ -133,7 +135,11 @@ class ClientSession(Session):
             raise error
 
     def _broken(self) -> ConnectionFailed:
-        return ConnectionFailed(f"the connection to {self.address} broke: {self.lost}")
+        if self._heard or not self.peer.plain:
+            return ConnectionFailed(f"the connection to {self.address} broke: {self.lost}")
+        return ConnectionFailed(
+            f"the connection to {self.address} broke before it answered anything: {self.lost} (a port that takes TLS only does so: tls=True, --tls)"
+        )
 
     def _received(self, command: Command) -> None:
         if command.flag & RESPONSE_FLAG:
