@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what shares a worker and when a test hangs, and let the longest begin first.
 
     All that use the Spark session share one: it costs seconds and half a gigabyte. Those that run programs with a session
-    of their own share another, one program at a time. A module of foreign clients shares its JVM and its servers.
+    of their own share another, one program at a time. A module of foreign clients or databases shares its JVM and its servers.
     Everything else goes wherever a worker is free.
     """
     _skip_quarantined(items)
@@ -114,7 +114,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("spark"):
             shared = "spark" in getattr(item, "fixturenames", ())
             item.add_marker(pytest.mark.xdist_group("spark" if shared else "spark-programs"))
-        elif {"interop", "differential"} & set(item.path.parts):
+        elif item.get_closest_marker("interop") or {"interop", "differential"} & set(item.path.parts):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=_place)
 
