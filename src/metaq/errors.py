@@ -133,6 +133,7 @@ class Reason(enum.Enum):
     BAD_FILTER = "the filter cannot be parsed"
     NO_FILTER = "the filter that the group's heartbeat named cannot work"
     OFFLINE = "no member of the group is connected"
+    UNANSWERED = "a client that was asked did not answer in time"
     NOT_FOUND = "what was asked for is not there"
     ILLEGAL_MESSAGE = "the message can never be stored"
     STALE = "somebody has gone on since then who counts as the same writer"

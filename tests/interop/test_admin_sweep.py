@@ -57,7 +57,11 @@ getConsumerConfig -g others
 getConsumerConfig -g nobody
 consumerProgress
 consumerProgress -g {GROUP}
+consumerProgress -g {GROUP} -s true
 consumerProgress -g nobody
+consumerStatus -g {GROUP}
+consumerStatus -g {GROUP} -s
+consumerStatus -g nobody
 brokerConsumeStats -b {{broker}}
 brokerConsumeStats -b {{broker}} -o true
 brokerConsumeStats -b {{broker}} -l 0

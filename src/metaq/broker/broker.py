@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from metaq.broker.channel import Channel
 from metaq.broker.cleaning import Cleaning
+from metaq.broker.consumer_questions import ConsumerQuestions
 from metaq.broker.delays.retry import RetryService
 from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.deletion import Deletions
@@ -227,6 +228,7 @@ class Broker:
             unsaved=self._unsaved,
             held=lambda: self.staging.held,
         )
+        self.consumer_questions = ConsumerQuestions(tables)
         self.cleaning = Cleaning(environment, tables, self.deletions, call_soon)
         self.inspection = Inspection(environment, tables, self.lookup, self.reports, self.filters)
         self._call_soon, self._files = call_soon, files

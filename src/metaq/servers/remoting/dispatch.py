@@ -61,6 +61,7 @@ CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
     Reason.BAD_FILTER: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     Reason.NO_FILTER: ResponseCode.FILTER_DATA_NOT_EXIST,
     Reason.OFFLINE: ResponseCode.CONSUMER_NOT_ONLINE,
+    Reason.UNANSWERED: ResponseCode.CONSUME_MSG_TIMEOUT,
     Reason.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
     Reason.ILLEGAL_MESSAGE: ResponseCode.MESSAGE_ILLEGAL,
     Reason.STALE: ResponseCode.STALE_SEQUENCE,

@@ -28,6 +28,7 @@ from metaq.servers.remoting.acl.signed import Signers, by_signature
 from metaq.servers.remoting.admin import AdminHandlers
 from metaq.servers.remoting.administration.cleaning import CleaningHandlers
 from metaq.servers.remoting.administration.configuring import ConfiguringHandlers
+from metaq.servers.remoting.administration.consumers import QUESTIONS, ConsumerQuestionHandlers
 from metaq.servers.remoting.administration.inspection import InspectionHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.auditing import RequestAudit
@@ -71,7 +72,7 @@ class RemotingServer:
         broker: the services.
         call_soon: brings a call from another thread to the event loop.
         when_announced: calls its argument once the name servers know the topics as they are.
-        asking: requests that the server itself can send; by default pushed replies.
+        asking: requests that the server itself can send; by default pushed replies and questions to consumers.
         identify: finds the caller of a request that is signed, or should be.
         accounts: answers requests about accounts.
         signers: whose signed requests the fast paths take; None: all of them take the slow path.
@@ -114,6 +115,7 @@ class RemotingServer:
                     AdminHandlers(broker, when_announced),
                     InspectionHandlers(broker),
                     CleaningHandlers(broker),
+                    ConsumerQuestionHandlers(broker),
                     ConfiguringHandlers(broker),
                     QuotaHandlers(broker.quotas, broker.gatekeeper),
                     accounts or AccountHandlers(None, ServerName("", "", "")),
@@ -126,7 +128,7 @@ class RemotingServer:
             handlers,
             # A send that waits outlives its connection: a part of what all clients may make the broker keep.
             Parking(broker.clock, WAITED_IN_VAIN, bytes_max=min(BYTES_MAX, broker.options.peer_bytes_max // 8)),
-            Questions(broker.clock, ASKING if asking is None else asking),
+            Questions(broker.clock, {**ASKING, **QUESTIONS} if asking is None else asking),
             RateLimitedLog(log, broker.clock),
             broker.gatekeeper,
             broker.options.frame_bytes_max,

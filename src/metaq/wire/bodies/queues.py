@@ -1,4 +1,4 @@
-"""Figures and positions by queue (43, 45, 202, 208, 220, 222).
+"""Figures and positions by queue (43, 45, 202, 208, 220-223).
 
 Java's tables have the queue, an object, for a key, and fastjson writes it so: `{{"brokerName":...}:value}`.
 """
@@ -90,6 +90,34 @@ def consume_stats_of(body: Body) -> tuple[dict[MessageQueue, ConsumeStats], floa
         for queue, one in queue_items(tree["offsetTable"])
     }
     return stats, tree["consumeTps"].decimal()
+
+
+def member_positions(positions: Mapping[MessageQueue, int]) -> bytes:
+    """Encode a client's answer to GET_CONSUMER_STATUS_FROM_CLIENT (221)."""
+    return fastjson.dumps_java({"consumerTable": {}, "messageQueueTable": _positions_tree(positions)})
+
+
+def member_positions_of(body: Body) -> dict[MessageQueue, int]:
+    return _positions_of(beans.parse(body, "positions")["messageQueueTable"])
+
+
+def consumer_positions(members: Mapping[str, Mapping[MessageQueue, int]]) -> bytes:
+    """Encode the answer to INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): client id → its positions."""
+    table = {client: _positions_tree(positions) for client, positions in members.items()}
+    return fastjson.dumps_java({"consumerTable": table, "messageQueueTable": {}})
+
+
+def consumer_positions_of(body: Body) -> dict[str, dict[MessageQueue, int]]:
+    table = beans.parse(body, "positions")["consumerTable"]
+    return {client.key(): _positions_of(positions) for client, positions in table.entries(nulls=True)}
+
+
+def _positions_tree(positions: Mapping[MessageQueue, int]) -> Tree:
+    return {queue_key(queue): offset for queue, offset in positions.items()}
+
+
+def _positions_of(table: Value) -> dict[MessageQueue, int]:
+    return {queue: offset.whole() for queue, offset in queue_items(table)}
 
 
 SEPARATOR = "@"

@@ -1,5 +1,5 @@
-"""Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300,
-303, 314, 317, 321, 30010, 30014)."""
+"""Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220-223, 300,
+303, 307, 309, 314, 317, 321, 30010, 30014)."""
 
 from __future__ import annotations
 
@@ -77,6 +77,33 @@ class ResetOffsetHeader(Header, kw_only=True):
     group: str
     timestamp: Long
     force: bool = field(name="isForce", default=False)
+
+
+class ConsumerStatusHeader(Header, kw_only=True):
+    """GET_CONSUMER_STATUS_FROM_CLIENT (221), INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223)."""
+
+    topic: str
+    group: str
+    client_id: str | None = field(name="clientAddr", default=None)
+    """None, or empty: all members."""
+
+
+class RunningInfoHeader(Header, kw_only=True):
+    """GET_CONSUMER_RUNNING_INFO (307)."""
+
+    consumer_group: str
+    client_id: str
+    stacks: bool = field(name="jstackEnable", default=False)
+
+
+class ConsumeDirectlyHeader(Header, kw_only=True):
+    """CONSUME_MESSAGE_DIRECTLY (309)."""
+
+    consumer_group: str
+    client_id: str | None = None
+    message_id: str | None = field(name="msgId", default=None)
+    """Id that tells where the message is."""
+    broker_name: str | None = None
 
 
 class CloneOffsetsHeader(Header, kw_only=True):

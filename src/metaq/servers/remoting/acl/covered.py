@@ -27,6 +27,8 @@ UNCOVERED: Final = (
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
     RequestCode.QUERY_CONSUME_TIME_SPAN,
     RequestCode.QUERY_CONSUME_QUEUE,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
 )
 """Judged here by what their headers name. 33, 37, 41, 42 and the message that 36 gives back are judged by the services, with
 `Gatekeeper.check_uncovered`. What changes settings is for administrators in any case, and so are our own requests."""
