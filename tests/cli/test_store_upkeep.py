@@ -79,3 +79,19 @@ def test_a_copy_that_is_interrupted_exits_as_one(tmp_path):
     assert not (tmp_path / "copy").exists()
     assert (tmp_path / "copy.copying").exists()
     assert run_metaq("store", "copy", str(root), str(tmp_path / "copy")).returncode == 0
+
+
+def test_repair_says_what_it_does_and_first_what_it_would(tmp_path):
+    """Exit code 1 while there is something to do, 0 once all is clean."""
+    root = filled(tmp_path / "store")
+    unit = root / "consumequeue/orders/1" / f"{0:020d}"
+    overwrite(unit, 400, b"\xff")
+    told = run_metaq("store", "repair", str(root), "--dry-run")
+    assert told.returncode == 1
+    assert f"would be done: {unit.parent}: rebuilt from the log" in told.stdout
+    done = run_metaq("store", "repair", str(root))
+    assert done.returncode == 0, done.stderr
+    assert f"{unit.parent}: rebuilt from the log" in done.stdout
+    assert run_metaq("store", "check", str(root)).returncode == 0
+    assert "nothing that is derived" in run_metaq("store", "repair", str(root)).stdout
+    assert run_metaq("store", "check", str(root), "--delay-levels", "never").returncode == 2

@@ -14,6 +14,10 @@ from metaq.cli.output import EXIT_FAILED, AsJson, count, print_json, print_table
 if TYPE_CHECKING:
     from metaq.store.upkeep.findings import Findings, Progress
 
+DelayLevels = Annotated[
+    str | None,
+    typer.Option("--delay-levels", metavar="TEXT", help="the broker's messageDelayLevel, if it is not RocketMQ's"),
+]
 Folder = Annotated[
     pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="the store's root folder")
 ]
@@ -31,6 +35,7 @@ def check(
     opener: Annotated[
         Opener, typer.Option("--for", help="whose broker is to open it: rocketmq would leave some of what is owed")
     ] = Opener.METAQ,
+    delay_levels: DelayLevels = None,
     as_json: AsJson = False,
 ) -> None:
     """Check every record, consume-queue unit, index entry and small file of a folder. Changes nothing.
@@ -43,7 +48,7 @@ def check(
     """
     from metaq.store.upkeep.check import check as look
 
-    findings = look(folder, progress=_progress("checked"))
+    findings = look(folder, progress=_progress("checked"), delay_levels=delay_levels)
     owed = findings.owed if opener is Opener.ROCKETMQ else []
     if as_json:
         print_json(_json(findings, owed))
@@ -97,6 +102,38 @@ def copy(
     print(f"{made.target}: the log from {made.log_begin} to {made.log_end}, {size(made.bytes)} copied")
     if made.left_out:
         print(f"left out: {', '.join(made.left_out)}")
+
+
+def repair(
+    folder: Folder,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="make anew what is whole, too")] = False,
+    delay_levels: DelayLevels = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild damaged consume queues, index, checkpoint and tails from the log. No broker may be running on the folder.
+
+    The log, and tables that are damaged, stay as they are, and are named. Exit code 1: something damaged is left.
+
+    Example: metaq store repair /data/broker-a/store --dry-run
+    """
+    from metaq.store.upkeep.repair import repair as rebuild
+
+    done = rebuild(
+        folder, dry_run=dry_run, everything=everything, progress=_progress("checked"), delay_levels=delay_levels
+    )
+    if as_json:
+        left = [{"path": one.path, "byte": one.place, "size": one.size, "why": one.why} for one in done.left]
+        print_json({"dry_run": dry_run, "done": done.done, "left": left})
+    else:
+        for line in done.done:
+            print(f"would be done: {line}" if dry_run else line)
+        if not done.done:
+            print("nothing that is derived from the log is damaged")
+        for one in done.left:
+            print(f"left as it is: {one}")
+    if done.left or (dry_run and done.done):
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _json(findings: Findings, owed: list[str]) -> dict[str, Any]:
@@ -159,5 +196,5 @@ def _progress(done_word: str) -> Progress:
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands `metaq store`'s."""
-    for command in (check, scrub, copy):
+    for command in (check, scrub, repair, copy):
         app.command(command.__name__)(command)

@@ -34,16 +34,16 @@ def check(
     *,
     progress: Progress = silent,
     index_sizes: IndexSizes | None = None,
-    delay_levels: str = _DELAY_LEVELS,
+    delay_levels: str | None = None,
 ) -> Findings:
     """Check a folder; also while a broker runs on it.
 
     Args:
         progress: told of bytes of the log.
         index_sizes: None: they are found by looking.
-        delay_levels: `messageDelayLevel` of the broker.
+        delay_levels: `messageDelayLevel` of the broker; None: RocketMQ's.
 
-    Raises: StoreForeign: there is no commit log.
+    Raises: StoreForeign: there is no commit log. ConfigError: these are no delay levels.
     """
     folder = StoreFolder(StoreOptions(store_path_root_dir=str(root)))
     if not folder.commit_log.is_dir():
@@ -70,7 +70,17 @@ def check(
     findings.log_begin, findings.log_end, findings.durable_end = files[0].start if files else 0, end, end
     if not running and not findings.in_order and believed is not None:
         findings.log_end = max(end, find_end(files, Borders(folder.consume_queues)).place)
-    _walk(folder, findings, files, believed, found, progress, index_sizes, delay_levels, ours=tails is not None)
+    _walk(
+        folder,
+        findings,
+        files,
+        believed,
+        found,
+        progress,
+        index_sizes,
+        delay_levels or _DELAY_LEVELS,
+        ours=tails is not None,
+    )
     check_tables(folder, findings)
     check_journals(folder, findings)
     _check_sums(folder, findings)
@@ -96,7 +106,7 @@ def _walk(
     queues.finish()
     index.finish()
     positions.finish()
-    ends = queues.ends()
+    ends = findings.ends = queues.ends()
     found.finish(folder, findings)
     check_hints(folder, findings, tails, records, ends)
     owed.finish(ends)

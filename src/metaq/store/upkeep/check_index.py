@@ -68,7 +68,7 @@ class IndexCheck:
                     self._kind.add(folder / name, 0, 0, "an index file that metaqTails.json names is missing")
             paths = [path for path in paths if path.name in mark.files]
         self._paths = paths
-        self._sizes = sizes or _found(paths)
+        self._sizes = sizes or sizes_of_index(paths)
         self._entries = self._walk()
         self._next: _Entry | None = None
         self._begun = self._over = False
@@ -243,7 +243,7 @@ class IndexCheck:
                 self._kind.add(path, place + _SLOT_BYTES * at, 4, why)
 
 
-def _found(paths: list[Path]) -> IndexSizes | None:
+def sizes_of_index(paths: list[Path]) -> IndexSizes | None:
     """Return the sizes of the index, by its files; None: no file tells them."""
     for path in paths:
         size = path.stat().st_size

@@ -99,6 +99,7 @@ class QueueCheck:
         topic = head.topic.decode("utf-8", "replace")
         if not is_queued(head.sys_flag) or head.log_offset < self._hidden.deleted.get(topic, 0) or head.queue_id < 0:
             return
+        self._findings.newest = head.log_offset, head.size, head.store_ms
         queue = self._queues.get((head.topic, head.queue_id))
         if queue is None:
             queue = self._queues[head.topic, head.queue_id] = _Queue(None)

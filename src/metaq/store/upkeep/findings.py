@@ -45,6 +45,10 @@ class Findings(Struct):
     durable_end: int = 0
     """LogOffset up to which all is known to be durable: the other files were held against the log up to here. Behind it lies what a
     broker is writing; or what was killed, and its next start puts right."""
+    ends: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Topic → queue id → max offset, by the log."""
+    newest: tuple[int, int, int] = (-1, 0, 0)
+    """LogOffset, size and store time of the newest record that is in a queue; -1: there is none."""
     kinds: dict[str, Kind] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """What is no damage, and is worth knowing."""
