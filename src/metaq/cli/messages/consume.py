@@ -8,10 +8,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metaq.cli.completing import complete_groups, complete_topics
+from metaq.cli.messages.formats import formatter
+from metaq.cli.messages.places import begin, chosen_queues, end_place, start_place, until
 from metaq.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -20,18 +23,22 @@ from metaq.cli.output import (
     AsJson,
     NameServers,
     message_json,
-    place_of,
     print_json_line,
 )
 from metaq.errors import BodyUnreadable, ConfigError
-from metaq.model import StoredMessage
+
+if TYPE_CHECKING:
+    from metaq.model import StoredMessage
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="what to read")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="what to read", autocompletion=complete_topics)],
     group: Annotated[
         str | None,
-        typer.Option(help="consume as a member of this group, whose progress is kept; without it, only look"),
+        typer.Option(
+            help="consume as a member of this group, whose progress is kept; without it, only look",
+            autocompletion=complete_groups,
+        ),
     ] = None,
     tag: Annotated[str, typer.Option(help="only messages with these tags: 'a || b'")] = "*",
     filter_: Annotated[
@@ -42,8 +49,22 @@ def consume(
         str | None, typer.Option(help="only messages that this predicate of the brokers chooses")
     ] = None,
     start: Annotated[
-        str, typer.Option("--from", metavar="WHERE", help="earliest, latest, or a time such as 2026-01-31T08:00:00Z")
+        str,
+        typer.Option(
+            "-o",
+            "--from",
+            metavar="WHERE",
+            help="earliest, latest, a time such as 2026-01-31T08:00:00Z, an offset, or -N: the last N of each queue",
+        ),
     ] = "earliest",
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="WHERE", help="before this time, or before this offset of each queue"),
+    ] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--queue", metavar="[BROKER:]ID", help="only this queue; may be repeated"),
+    ] = None,
     count: Annotated[int | None, typer.Option("-c", "--count", min=1, help="stop after so many")] = None,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="wait for more at the end (a group always does)")
@@ -63,6 +84,17 @@ def consume(
             help="a body that cannot be decompressed: raise (said on stderr, exit status 1 at the end), skip (no line), or raw (as it is stored)",
         ),
     ] = "raise",
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="TEXT",
+            help=r"print this of each, as kcat: %s body, %S its size, %k keys, %g tag, %h properties, %t topic, %b broker, %p queue, "
+            r"%o offset, %T time stored in ms, %D as ISO 8601, %i id, \n \t",
+        ),
+    ] = None,
+    headers: Annotated[bool, typer.Option("--headers", help="properties in front of each body")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="keys in front of each body")] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -73,7 +105,9 @@ def consume(
     """
     import metaq
 
-    where = place_of(start, "--from")
+    where = start_place(start, "--from")
+    stop = end_place(end, "--to") if end is not None else None
+    show = _shown(format_, headers=headers, keys=keys, as_json=as_json)
     if filter_ is not None and tag != "*":
         raise ConfigError(
             "--tag and --filter: give one of them; a filter can ask for tags: \"TAGS = 'paid' AND amount > 10\""
@@ -82,21 +116,54 @@ def consume(
         raise ConfigError("--predicate: not together with --tag or --filter: it sees tag and properties itself")
     if from_archive is not None and group is not None:
         raise ConfigError("--from-archive: not together with --group, whose progress is the brokers'")
+    if group is not None and (where.word is None or stop is not None or queue):
+        raise ConfigError("offsets, --to and --queue: not together with --group, whose progress is the brokers'")
+    if follow and stop is not None:
+        raise ConfigError("--follow waits for more, --to ends: give one of them")
     wanted = metaq.Predicate(predicate) if predicate is not None else tag if filter_ is None else metaq.Sql(filter_)
     if group is None:
+        queues = None
+        if queue:
+            with metaq.Reader(namesrv, topic) as looking:
+                queues = chosen_queues(looking, queue)
         with metaq.Reader(
-            namesrv, topic, tags=wanted, start=where, stop_at_end=not follow, archive=from_archive, corrupt=corrupt
-        ) as reader:
+            namesrv, topic, tags=wanted, start=where.word or "earliest", queues=queues, stop_at_end=not follow,
+            archive=from_archive, corrupt=corrupt,
+        ) as reader:  # fmt: skip
+            begin(reader, where)
             faults: list[BodyUnreadable] = []
-            _print(itertools.islice(_readable(reader, faults), count), as_json=as_json)
+            messages = _readable(reader, faults)
+            if stop is not None:
+                messages = until(messages, reader, stop)
+            _print(itertools.islice(messages, count), show)
         if faults:
             raise typer.Exit(EXIT_FAILED)
         return
     with (
-        metaq.Consumer(namesrv, group=group, topics={topic: wanted}, start=where) as consumer,
+        metaq.Consumer(namesrv, group=group, topics={topic: wanted}, start=where.word or "earliest") as consumer,
         _draining(consumer.stop),
     ):
-        _print(_acknowledged(itertools.islice(consumer, count)), as_json=as_json)
+        _print(_acknowledged(itertools.islice(consumer, count)), show)
+
+
+def _shown(format_: str | None, *, headers: bool, keys: bool, as_json: bool) -> Callable[[StoredMessage], None]:
+    """Return what prints a message. Raises: typer.BadParameter."""
+    if as_json:
+        if format_ is not None or headers or keys:
+            raise typer.BadParameter("--json has everything; leave --format, --headers and --keys out")
+        return lambda message: print_json_line(message_json(message))
+    if format_ is not None:
+        if headers or keys:
+            raise typer.BadParameter("--format has %h and %k for --headers and --keys")
+        make = formatter(format_)
+
+        def write(message: StoredMessage) -> None:
+            sys.stdout.write(make(message))
+            sys.stdout.flush()
+
+        return write
+    make = formatter(("%h\t" if headers else "") + ("%k\t" if keys else "") + "%s")
+    return lambda message: print(make(message), flush=True)
 
 
 def _readable(reader: Iterable[StoredMessage], faults: list[BodyUnreadable]) -> Iterator[StoredMessage]:
@@ -140,9 +207,6 @@ def _acknowledged(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
             yield message
 
 
-def _print(messages: Iterable[StoredMessage], *, as_json: bool) -> None:
+def _print(messages: Iterable[StoredMessage], show: Callable[[StoredMessage], None]) -> None:
     for message in messages:
-        if as_json:
-            print_json_line(message_json(message))
-        else:
-            print(message.body.decode("utf-8", "backslashreplace"), flush=True)
+        show(message)
