@@ -308,6 +308,14 @@ def test_a_certificate_that_nobody_judges_is_not_required(options) -> None:
         running(options.replace(tls_server_auth_client=False, tls_server_trust_cert_path=None))
 
 
+@pytest.mark.parametrize("auth", ["none", "require"])
+def test_a_list_of_revoked_clients_that_is_never_asked_is_told(auth, options, authority, caplog) -> None:
+    path = authority.revoke()
+    with caplog.at_level(logging.WARNING):
+        read(options.replace(tls_server_need_client_auth=auth, tls_server_crl_path=str(path)), at_start=True)
+    assert ("tls.server.crlPath keeps nobody out" in caplog.text) is (auth == "none")
+
+
 def test_which_mode_follows_from_what(options) -> None:
     assert read(options, at_start=True).mode is Mode.PERMISSIVE
     assert read(TlsOptions(), at_start=True).mode is Mode.DISABLED

@@ -130,6 +130,12 @@ def _server_files(options: TlsOptions) -> ServerFiles:
         )
     if auth == "optional" and not options.tls_server_auth_client:
         auth = "none"  # whatever a client shows, nothing would come of it
+    if auth == "none" and options.tls_server_crl_path:
+        # RocketMQ takes it in silence: a tls.properties as it stands goes on working here.
+        log.warning(
+            "tls.server.crlPath keeps nobody out: clients are not asked for certificates; set tls.server.need.client.auth=require, "
+            "and tls.server.authClient=true"
+        )
     return ServerFiles(
         _path(cert),
         _path(key),
