@@ -99,7 +99,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what shares a worker and when a test hangs, and let the longest begin first.
 
     All that use the Spark session share one: it costs seconds and half a gigabyte. Those that run programs with a session
-    of their own share another, one program at a time. A module of foreign clients or databases shares its JVM and its servers.
+    of their own share another, one program at a time. A module of foreign clients or databases shares its JVM and its servers,
+    and one with a broker of its own that broker.
     Everything else goes wherever a worker is free.
     """
     _skip_quarantined(items)
@@ -116,7 +117,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark" if shared else "spark-programs"))
         elif item.get_closest_marker("interop") or {"interop", "differential"} & set(item.path.parts):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        elif _shares_with_its_module(item):
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}.{item.path.stem}"))
     items.sort(key=_place)
+
+
+def _shares_with_its_module(item: pytest.Item) -> bool:
+    """Whether it uses a fixture of the scope `module`, as a rule a broker: every worker that got such a test would start its own."""
+    info = getattr(item, "_fixtureinfo", None)
+    return info is not None and any(found[-1].scope == "module" for found in info.name2fixturedefs.values())
 
 
 def _place(item: pytest.Item) -> int:

@@ -148,3 +148,53 @@ def test_broken_kv_file_is_named_and_left_alone(tmp_path, text) -> None:
 
     run(body())
     assert file.read_text() == text
+
+
+def test_options_that_were_changed_over_the_wire_are_there_after_a_restart(tmp_path) -> None:
+    """318: of the name server beside its KV file, of the broker in its store; limits of connections too."""
+
+    async def changed(address: str, code: int, pairs: dict[str, str]) -> None:
+        client = transport()
+        answer = await client.call(address, request(code, None, bodies.option_changes(pairs)), 5)
+        await client.close()
+        assert answer.code == 0, answer.remark
+
+    async def told(address: str, code: int) -> dict[str, str]:
+        client = transport()
+        answer = await client.call(address, request(code), 5)
+        await client.close()
+        return bodies.settings_of(answer.body)
+
+    def broker_options(namesrv: str) -> tuple[BrokerOptions, StoreOptions]:
+        return (
+            BrokerOptions(listen_port=0, broker_name="a", namesrv_addr=namesrv),
+            StoreOptions(
+                store_path_root_dir=str(tmp_path / "store"), mapped_file_size_commit_log=MIB, max_index_num=4000
+            ),
+        )
+
+    async def body() -> None:
+        namesrv = await start_namesrv(options(tmp_path))
+        broker = await start_broker(*broker_options(namesrv.address))
+        await changed(namesrv.address, RequestCode.UPDATE_NAMESRV_CONFIG, {"orderMessageEnable": "true"})
+        await changed(
+            broker.address, RequestCode.UPDATE_BROKER_CONFIG, {"connectionsMax": "1", "fileReservedTime": "5"}
+        )
+        await broker.close()
+        await namesrv.close()
+        namesrv = await start_namesrv(options(tmp_path))
+        broker = await start_broker(*broker_options(namesrv.address))
+        assert (await told(namesrv.address, RequestCode.GET_NAMESRV_CONFIG))["orderMessageEnable"] == "true"
+        assert (await told(broker.address, RequestCode.GET_BROKER_CONFIG))["fileReservedTime"] == "5"
+        reader, writer = await asyncio.open_connection(*broker.address.split(":"))
+        second, also = await asyncio.open_connection(*broker.address.split(":"))
+        assert await second.read() == b"", "the limit of one connection holds"
+        for one in (writer, also):
+            one.close()
+        assert not reader.at_eof()
+        await broker.close()
+        await namesrv.close()
+        assert (tmp_path / "metaqOptions.json").exists()
+        assert (tmp_path / "store" / "config" / "metaqOptions.json").exists()
+
+    run(body())

@@ -11,10 +11,14 @@ TOOLS = (f"{maven.GROUP}:rocketmq-tools:4.9.8",)
 
 
 def admin_tool(folder: Path) -> ForeignClient:
-    """mqadmin behind java/AdminTool.java, which is compiled into `folder`; its configuration and logs are there, too."""
+    """mqadmin and java/Dashboard.java behind java/AdminTool.java, which are compiled into `folder`; its configuration and logs are there, too."""
     classpath = f"{maven.jars(*TOOLS)}/*"
     compiler = [maven.java(compiler=True), "-XDsuppressNotes", "-cp", classpath, "-d", str(folder)]
-    subprocess.run([*compiler, str(HERE / "java" / "AdminTool.java")], check=True, timeout=PATIENCE)
+    subprocess.run(
+        [*compiler, *(str(HERE / "java" / f"{name}.java") for name in ("AdminTool", "Dashboard"))],
+        check=True,
+        timeout=PATIENCE,
+    )
     (folder / "conf").mkdir()
     (folder / "conf" / "logback_tools.xml").write_text('<configuration><root level="OFF"/></configuration>')
     command = [maven.java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}"]

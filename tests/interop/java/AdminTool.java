@@ -9,8 +9,8 @@ import java.nio.charset.StandardCharsets;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
- * Runs commands of mqadmin one after the other in one process, and returns what each prints. The line protocol is told in
- * ../driver.py.
+ * Runs commands of mqadmin one after the other in one process, and returns what each prints; or what Dashboard finds. The line
+ * protocol is told in ../driver.py.
  */
 public final class AdminTool {
     public static void main(String[] arguments) throws Exception {
@@ -20,7 +20,8 @@ public final class AdminTool {
             JSONObject request = JSON.parseObject(line);
             JSONObject answer = new JSONObject();
             try {
-                answer.put("result", printed(request.getJSONArray("arguments")));
+                answer.put("result", request.getString("op").equals("dashboard")
+                    ? new Dashboard(request).replay() : printed(request.getJSONArray("arguments")));
             } catch (Throwable e) {
                 answer.put("error", e.toString());
             }
