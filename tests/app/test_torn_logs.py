@@ -61,7 +61,8 @@ def broker_records(brokers: Brokers, name: str, queue: int) -> list[tuple[int, b
 def tails_of(root: pathlib.Path, name: str) -> bytes:
     """What the broker has noted as durable, as of another start of the machine."""
     path = root / name / "config/metaqTails.json"
-    return json.dumps(json.loads(path.read_bytes()) | {"boot": "before"}).encode()
+    found = {name: value for name, value in json.loads(path.read_bytes()).items() if name not in {"v", "crc"}}
+    return json.dumps(found | {"boot": "before"}).encode()
 
 
 async def begin(brokers: Brokers, root: pathlib.Path, name: str) -> bytes:

@@ -11,7 +11,7 @@ from metaq.model import DataVersion, GroupConfig, TopicConfig
 from metaq.wire import journal
 from metaq.wire.files import GROUPS, TOPICS
 
-BEGINS = b'f21941d0 {"dataVersion":{"counter":7,"timestamp":1700000000000},"topicConfigTable":{}}\n'
+BEGINS = b'786167c9 {"dataVersion":{"counter":7,"timestamp":1700000000000},"topicConfigTable":{},"journalVersion":1}\n'
 MADE = (
     b'c7421d8b {"dataVersion":{"counter":9,"timestamp":1700000000001},"topicConfigTable":{"orders":{'
     b'"order":false,"perm":6,"readQueueNums":4,"topicFilterType":"SINGLE_TAG","topicName":"orders","topicSysFlag":0,'
@@ -42,6 +42,14 @@ def test_a_topics_journal_is_understood():
         (DataVersion(1700000000000, 7), {}),
         (DataVersion(1700000000001, 9), {"orders": TopicConfig("orders", 4, 4, 6), "bills": None}),
     ]
+
+
+def test_a_journal_of_an_older_release_tells_no_version_and_one_of_a_later_release_is_refused():
+    """By its number."""
+    old = '{"dataVersion":{"counter":7,"timestamp":1700000000000},"topicConfigTable":{}}'
+    assert TOPICS.parse_change(old) == (DataVersion(1700000000000, 7), {})
+    with pytest.raises(BadRequest, match="a journal of version 2, and this release reads version 1"):
+        TOPICS.parse_change(old[:-1] + ',"journalVersion":2}')
 
 
 @given(texts)

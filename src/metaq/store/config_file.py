@@ -12,6 +12,7 @@ from pathlib import Path
 
 from metaq.errors import ConfigError
 from metaq.store.disk import Disk
+from metaq.store.sealed import is_sealed_file, seal, unseal
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,9 @@ class ConfigFile:
     def load(self) -> str:
         """Return the text; that of `.bak` if the file is missing or empty; "" if there is neither.
 
-        Raises ConfigError: it is there and cannot be read.
+        Our own files come without their envelope (`metaq.store.sealed`).
+
+        Raises ConfigError: it is there and cannot be read, or does not fit its checksum. StoreForeign: a later release wrote it.
         """
         for path in self.paths:
             try:
@@ -51,7 +54,7 @@ class ConfigFile:
                 why = error.strerror if isinstance(error, OSError) else "not UTF-8"
                 raise ConfigError(f"cannot read {path}: {why}; mend it or move it away") from None
             if text.strip():  # RocketMQ does not sync before its rename: a crash can leave an empty file
-                return text
+                return unseal(text, str(path)) if is_sealed_file(self.path.name) else text
         return ""
 
     def save(self, text: str) -> None:
@@ -65,7 +68,7 @@ class ConfigFile:
         temporary = self._beside(".tmp")
         descriptor = self._disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(seal(text) if is_sealed_file(self.path.name) else text)
             file.flush()
             # The text is synced before the rename: otherwise the name may be durable before it, and a power cut leaves
             # an empty file.

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from metaq.errors import StoreForeign, StoreLocked
+import msgspec
+
+from metaq.errors import ConfigError, StoreForeign, StoreLocked
 from metaq.options import StoreOptions
 from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Disk, reserving
@@ -30,6 +32,8 @@ _HARMLESS: Final = frozenset({"lost+found"})
 # No topic's name holds it (`check_partition_topic`), so no topic can have such a folder.
 _ASIDE: Final = ".deleted-"
 
+VERSION: Final = 1
+"""Of a store's folder and all that we put into it beside RocketMQ's formats. A folder without one is of RocketMQ, or older."""
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """C's `struct flock` on 64-bit Linux: type, whence, start, length, process."""
 
@@ -68,6 +72,7 @@ class StoreFolder:
         self.positions = self.root / "positions"
         self.disk = disk or Disk()
         self.tails = ConfigFile(self.config / "metaqTails.json", disk)
+        self._version = ConfigFile(self.config / "metaqStore.json", disk)
         self._lock = -1
 
     def open(self) -> None:
@@ -76,11 +81,29 @@ class StoreFolder:
         Raises StoreForeign: it holds files, and none of them is a store's. StoreLocked: another broker has it open.
         """
         self._refuse_foreign()
+        self.refuse_later()
         with reserving(self.root):
             for folder in self._parts():
                 self.disk.make_folder(folder)
         # Behind the folders: the lock is a file in one of them. Nothing in them was changed before.
         self._take_lock()
+
+    def refuse_later(self) -> None:
+        """Raises StoreForeign: a later release has worked on the folder, and this one would not understand what it wrote."""
+        if (found := self._found_version()) > VERSION:
+            raise StoreForeign(
+                f"{self.root} is a store of version {found} ({self._version.where}), and this release reads up to {VERSION}: nothing was "
+                "touched; use the newer release"
+            )
+
+    def _found_version(self) -> int:
+        """The version that the folder has; 0: none is there."""
+        try:
+            text = self._version.load()
+            return int(msgspec.json.decode(text, type=dict[str, int]).get("store", 0)) if text else 0
+        except (ConfigError, msgspec.DecodeError, RecursionError) as error:
+            log.warning("%s is written anew: %s", self._version.where, error)
+            return 0
 
     def _parts(self) -> tuple[Path, ...]:
         parents = (self.checkpoint.parent, self.abort.parent)
@@ -179,6 +202,16 @@ class StoreFolder:
                 self.disk.resync_folder(self.abort.parent)
             else:
                 self.disk.sync_folder(self.abort.parent)
+        self._mark_version()
+
+    def _mark_version(self) -> None:
+        """Write down the version of the folder's formats, if it is not there. On a full disk the next start does it."""
+        if self._found_version() == VERSION:
+            return
+        try:
+            self._version.save(f'{{"store":{VERSION}}}')
+        except OSError as error:
+            log.warning("%s could not be written: %s", self._version.where, error.strerror)
 
     def keep_hints(self) -> None:
         """Make checkpoint and tails durable as a start has read them, before it changes the files that they speak of.

@@ -27,6 +27,9 @@ from metaq.wire.bodies.tables import group_table_of_tree, group_tree, topic_tabl
 BACKUP: Final = "restore it from its .bak"
 
 _REMOVED: Final = "removed"
+_JOURNAL: Final = "journalVersion"
+JOURNAL_VERSION: Final = 1
+"""Of the lines of journals; the first line of each tells it. One that tells none is of the same."""
 _ON_ONE_LINE: Final = str.maketrans("", "", "\n\t")
 
 Config = TypeVar("Config", TopicConfig, GroupConfig)
@@ -59,12 +62,18 @@ class NamedConfigs(Struct, Generic[Config], frozen=True):
         # In the form of the file itself: one parser reads both.
         text = self.whole({key: entry for key, entry in entries.items() if entry is not None}, version)
         text = text.translate(_ON_ONE_LINE)  # those within names are escaped, and stay
+        if not entries:
+            return f'{text[:-1]},"{_JOURNAL}":{JOURNAL_VERSION}}}'
         gone = [key for key, entry in entries.items() if entry is None]
         return f'{text[:-1]},"{_REMOVED}":{fastjson.dumps(gone).decode()}}}' if gone else text
 
     def parse_change(self, text: str) -> tuple[DataVersion, dict[str, Config | None]]:
         """Return version and changes of a journal's line; None for an entry that is gone. Raises BadRequest."""
         tree = beans.parse(text, "line")
+        if (found := tree[_JOURNAL].whole(JOURNAL_VERSION)) > JOURNAL_VERSION:
+            raise BadRequest(
+                f"a journal of version {found}, and this release reads version {JOURNAL_VERSION}: use the newer release"
+            )
         version, table = self.of_tree(tree)
         # A line never changes and removes the same entry, so the order of the two does not matter.
         return version, {**table, **dict.fromkeys(tree[_REMOVED].texts())}

@@ -20,6 +20,7 @@ from tests.store.support import (
     START_MS,
     answer,
     bodies_of,
+    change_json,
     checkpoint,
     crash,
     log_file,
@@ -243,7 +244,7 @@ def test_a_dump_steps_over_damage_and_says_where_it_is(tmp_path):
 
 def change_tails(root, **changes):
     path = root / "config" / "metaqTails.json"
-    path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **changes}))
+    change_json(path, **changes)
     path.with_name(path.name + ".bak").unlink(missing_ok=True)
 
 

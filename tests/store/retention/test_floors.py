@@ -110,7 +110,9 @@ def test_floor_is_on_the_disk_before_a_min_offset_moves(tmp_path):
         look(store, clock)
         assert store.reader.existing_queue("short", 0).min_offset > 0
         saved = json.loads((tmp_path / "config/metaqFloors.json").read_text())
-        assert saved == {"floors": {"short": store.keeper.floor("short")}}
+        assert {name: saved[name] for name in saved if name not in {"v", "crc"}} == {
+            "floors": {"short": store.keeper.floor("short")}
+        }
 
 
 def test_nothing_goes_before_the_cron_is_due_except_on_a_full_disk(tmp_path, caplog):

@@ -48,6 +48,7 @@ def check(
     folder = StoreFolder(StoreOptions(store_path_root_dir=str(root)))
     if not folder.commit_log.is_dir():
         raise StoreForeign(f"{folder.root} holds no commit log: name a store's folder")
+    folder.refuse_later()
     running = is_open(folder.root)
     findings = Findings(str(folder.root), running, in_order=not running and folder.was_clean)
     tails = Tails.load(folder.tails)  # before the files that it speaks of

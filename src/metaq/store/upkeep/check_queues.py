@@ -96,11 +96,16 @@ class QueueCheck:
     def take(self, seen: Seen) -> None:
         """Hold a record against its unit."""
         head = seen.head
+        if not is_queued(head.sys_flag):
+            return
+        queue = self._queues.get((head.topic, head.queue_id))
+        if queue is not None and self._goes_on(queue, head):
+            self._findings.newest = head.log_offset, head.size, head.store_ms
+            return
         topic = head.topic.decode("utf-8", "replace")
-        if not is_queued(head.sys_flag) or head.log_offset < self._hidden.deleted.get(topic, 0) or head.queue_id < 0:
+        if head.log_offset < self._hidden.deleted.get(topic, 0) or head.queue_id < 0:
             return
         self._findings.newest = head.log_offset, head.size, head.store_ms
-        queue = self._queues.get((head.topic, head.queue_id))
         if queue is None:
             queue = self._queues[head.topic, head.queue_id] = _Queue(None)
         if queue.files is None or not queue.files.files:
@@ -124,6 +129,16 @@ class QueueCheck:
         if head.log_offset < self._hidden.floors.get(topic, 0) and queue.files.place(offset) is None:
             return  # its units went with its time
         self._check_unit(queue, queue.files, offset, _Place(seen.file.path, seen.place, head))
+
+    def _goes_on(self, queue: _Queue, head: hot.RecordHead) -> bool:
+        """Take the record if it is the next of its queue and its unit is right: nearly all are."""
+        if queue.held is not None or queue.first < 0 or head.queue_offset != queue.next or queue.files is None:
+            return False
+        if queue.files.unit(queue.next) != (head.log_offset, head.size, tags_code(head, self._delays_ms)):
+            return False
+        self._kind.checked += 1
+        queue.next += 1
+        return True
 
     def _settle(self, queue: _Queue, files: UnitFiles, behind: hot.RecordHead | None) -> None:
         """Decide what is damaged of a record and the unit that it would have, by the record behind; None: there is none."""

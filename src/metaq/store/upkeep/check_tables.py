@@ -17,6 +17,7 @@ from metaq.store.config_file import ConfigFile
 from metaq.store.folder import StoreFolder
 from metaq.store.journalled_file import JournalledFile
 from metaq.store.offline.log_pieces import FLOORS
+from metaq.store.sealed import is_sealed_file, unseal
 from metaq.store.upkeep.findings import Findings
 from metaq.store.upkeep.log_records import LogRecords, Seen
 from metaq.wire import journal
@@ -41,7 +42,7 @@ class FloorsTable(msgspec.Struct):
     floors: dict[str, int]
 
 
-def _tree(kind: type[Any]) -> Callable[[str], object]:
+def _tree(kind: Any) -> Callable[[str], object]:
     return lambda text: msgspec.json.decode(text, type=kind)
 
 
@@ -50,14 +51,18 @@ _FORMATS: Final[Mapping[str, Callable[[str], object]]] = {
     **{form.name: form.parse for form in (CONSUMER_OFFSETS, DELAY_OFFSETS, CONSUMER_FILTERS, LEADERSHIP)},
     "metaqTails.json": _tree(Tails),
     FLOORS: _tree(FloorsTable),
+    "metaqStore.json": _tree(dict[str, int]),
 }
+_HINTS: Final = frozenset({"metaqTails.json", "metaqStore.json"})
+"""Files that a start or a repair makes anew."""
 _JOURNALLED: Final[tuple[NamedConfigs[Any], ...]] = (TOPICS, GROUPS)
 
 
 def check_tables(folder: StoreFolder, findings: Findings) -> None:
     """Parse each table, and the version of it before. Of a running broker's, one may be gone between two looks."""
-    kind = findings.kind("tables", "files")
+    tables, hints = findings.kind("tables", "files"), findings.kind("checkpoint", "files")
     for name, parse in _FORMATS.items():
+        kind = hints if name in _HINTS else tables
         for path in ConfigFile(folder.config / name).paths:
             try:
                 data = path.read_bytes()
@@ -70,7 +75,7 @@ def check_tables(folder: StoreFolder, findings: Findings) -> None:
             try:
                 text = data.decode()
                 if text.strip():  # RocketMQ does not sync before its rename: an empty file is passed over
-                    parse(text)
+                    parse(unseal(text, path.name) if is_sealed_file(name) else text)
             except UnicodeDecodeError as error:
                 kind.add(path, error.start, 0, "bytes that are no UTF-8")
             except (MetaqError, msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -189,9 +194,6 @@ def check_hints(
     kind = findings.kind("checkpoint", "files")
     _check_checkpoint(folder, findings, tails, records)
     file = folder.tails.path
-    if not file.exists():
-        return
-    kind.checked += 1
     if tails is None:
         return
     if findings.in_order:

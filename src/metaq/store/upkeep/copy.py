@@ -40,7 +40,7 @@ _MARK: Final = "copying.json"
 _STEP: Final = 1024 * 1024
 _LAST: Final = (TOPICS.name, GROUPS.name, DELETED_TOPICS.name, GENERATIONS.name)
 _TRIES: Final = 20
-_FIRST: Final = ("metaqTails.json", "metaqTails.json.bak")
+_FIRST: Final = ("metaqStore.json", "metaqTails.json", "metaqTails.json.bak")
 _SKIPPED: Final = frozenset(
     {"lock", "abort", "checkpoint", "commitlog", "consumequeue", "index", "positions", "config", SUMS, "namesrv"}
 )
@@ -143,6 +143,7 @@ class _Copy:
         """Refuse what cannot be copied, before anything is written. Returns the log's files."""
         if not self._source.commit_log.is_dir():
             raise StoreForeign(f"{self._root} holds no commit log: name a store's folder")
+        self._source.refuse_later()
         target = self._target
         if target.exists() and not (target.is_dir() and not any(target.iterdir())):
             raise StoreForeign(f"{target} is there already, and not an empty folder: name another target")

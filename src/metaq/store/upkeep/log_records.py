@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -39,7 +39,7 @@ class Seen(Struct):
         return self.head.log_offset - self.file.start
 
 
-class _Neighbour(Struct):
+class _Neighbour(NamedTuple):
     """What the record before has in fields that no checksum covers."""
 
     path: str
@@ -57,8 +57,10 @@ class LogRecords:
         self._files, self._end, self._kind, self._progress = files, end, kind, progress
         self._lost: list[tuple[int, int]] = []
         """LogOffsets [start, stop) of places that hold no record, ascending."""
-        self._before: list[_Neighbour] = []
+        self._before: tuple[_Neighbour, ...] = ()
         """The two records before."""
+        self._legal: set[bytes] = set()
+        """Topics that were looked at and are some."""
         self.newest_ms = self.last_ms = 0
         """Store time of the newest record by time, and by place."""
 
@@ -145,7 +147,7 @@ class LogRecords:
     def _judge(self, file: LogFile, head: hot.RecordHead, start: memoryview) -> None:
         """Look at what no checksum covers: topic, queue, store time and store host."""
         place = head.log_offset - file.start
-        if topic_of(head) is None:
+        if head.topic not in self._legal and not self._is_legal(head):
             self._kind.add(file.path, place, head.size, f"a record of the impossible topic {head.topic[:60]!r}")
         if head.queue_id < 0 or head.queue_offset < 0:
             why = f"a record of queue {head.queue_id} with queue offset {head.queue_offset}"
@@ -157,9 +159,17 @@ class LogRecords:
         if not 0 <= int.from_bytes(host[-4:], "big") <= _PORT_MAX:
             self._kind.add(file.path, mine.host_at, size, "a store host with an impossible port")
         elif len(self._before) == 2:
-            self._between(self._before[0], self._before[1], mine)
-        self._before = [*self._before[-1:], mine]
+            before, one = self._before
+            if not (before.host == one.host == host and before.store_ms <= one.store_ms <= head.store_ms):
+                self._between(before, one, mine)
+        self._before = (self._before[-1], mine) if self._before else (mine,)
         self.last_ms, self.newest_ms = head.store_ms, max(self.newest_ms, head.store_ms)
+
+    def _is_legal(self, head: hot.RecordHead) -> bool:
+        if topic_of(head) is None:
+            return False
+        self._legal.add(head.topic)
+        return True
 
     def _between(self, before: _Neighbour, one: _Neighbour, behind: _Neighbour) -> None:
         """Judge a record by its neighbours: a broker's address changes, and its clock is set, for more than one record."""

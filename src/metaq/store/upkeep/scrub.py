@@ -32,6 +32,7 @@ def scrub(root: Path | str, *, progress: Progress = silent, disk: Disk | None = 
     folder = StoreFolder(StoreOptions(store_path_root_dir=str(root)))
     if not folder.commit_log.is_dir():
         raise StoreForeign(f"{folder.root} holds no commit log: name a store's folder")
+    folder.refuse_later()
     running = is_open(folder.root)
     findings = Findings(str(folder.root), running, in_order=not running and folder.was_clean)
     tails, files = Tails.load(folder.tails), find_log_files(folder.commit_log)

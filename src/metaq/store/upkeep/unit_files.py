@@ -44,7 +44,8 @@ class UnitFiles:
 
     def unit(self, offset: int) -> Unit | None:
         """Return a unit; None: there is no file for it, or the file cannot be read."""
-        if not 0 <= offset - self._block_at < len(self._block) // UNIT_BYTES or self._block_at < 0:
+        at = (offset - self._block_at) * UNIT_BYTES
+        if not 0 <= at < len(self._block) - UNIT_BYTES + 1:
             found = self.place(offset)
             if found is None:
                 return None
@@ -54,10 +55,10 @@ class UnitFiles:
                     self._block = os.pread(file.fileno(), _BLOCK_UNITS * UNIT_BYTES, place)
             except OSError:
                 return None
-            self._block_at = offset
+            self._block_at, at = offset, 0
             if len(self._block) < UNIT_BYTES:
                 return None
-        return Unit(*UNIT.unpack_from(self._block, (offset - self._block_at) * UNIT_BYTES))
+        return Unit._make(UNIT.unpack_from(self._block, at))
 
     def place(self, offset: int) -> tuple[Path, int] | None:
         """Return file and byte of a unit; None: there is no file for it."""
