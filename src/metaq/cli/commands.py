@@ -34,6 +34,9 @@ class _Commands(LazyGroup):
     table: ClassVar = {
         "send": Lazy("metaq.cli.messages.send", "send", "Send a message, or many."),
         "consume": Lazy("metaq.cli.messages.consume", "consume", "Print the messages of a topic."),
+        "bench": Lazy(
+            "metaq.cli.messages.bench", "app", "How many messages a second a cluster takes and gives, seen from here."
+        ),
         "message": Lazy("metaq.cli.messages.message", "app", "Look at single messages."),
         "topic": Lazy("metaq.cli.topics.topic", "app", "Create, list, show and delete topics."),
         "group": Lazy("metaq.cli.topics.group", "app", "Look at groups of consumers and producers."),
