@@ -34,6 +34,9 @@ class _Commands(LazyGroup):
     table: ClassVar = {
         "send": Lazy("metaq.cli.messages.send", "send", "Send a message, or many."),
         "consume": Lazy("metaq.cli.messages.consume", "consume", "Print the messages of a topic."),
+        "bench": Lazy(
+            "metaq.cli.messages.bench", "app", "How many messages a second a cluster takes and gives, seen from here."
+        ),
         "message": Lazy("metaq.cli.messages.message", "app", "Look at single messages."),
         "topic": Lazy("metaq.cli.topics.topic", "app", "Create, list, show and delete topics."),
         "group": Lazy("metaq.cli.topics.group", "app", "Look at groups of consumers and producers."),
@@ -54,6 +57,9 @@ class _Commands(LazyGroup):
         ),
         "pipeline": Lazy("metaq.cli.pipeline.commands", "app", "Run the ready-made Spark pipelines."),
         "doctor": Lazy("metaq.cli.cluster.doctor", "show_doctor", "Say what this machine and environment offer."),
+        "completion": Lazy(
+            "metaq.cli.completion", "completion", "Have a shell complete commands, options, topics and groups."
+        ),
         "namesrv": Lazy("metaq.cli.servers.commands", "namesrv", SERVERS["namesrv"]),
         "broker": Lazy("metaq.cli.cluster.replicas", "app", SERVERS["broker"]),
         "up": Lazy("metaq.cli.servers.commands", "up", SERVERS["up"]),
@@ -110,6 +116,10 @@ def run(arguments: Sequence[str]) -> int:
     # Ctrl-C would be 1.
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
+    if "_METAQ_COMPLETE" in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="metaq", standalone_mode=False)
     except SystemExit as error:

@@ -73,8 +73,9 @@ class Lazy(NamedTuple):
         if not isinstance(found, typer.Typer):
             one = App("")
             one.command(command)(found)
-            found = one
-        made = typer.main.get_command(found)
+            made: Any = typer.main.get_command(one)
+        else:
+            made = typer.main.get_group(found)
         made.name = command
         add_shared_options(made)
         return made

@@ -13,7 +13,7 @@ from metaq.cli.output import place_of
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.reader import Reader
+    from metaq import Reader
     from metaq.model import MessageQueue, StoredMessage
 
 

@@ -19,8 +19,7 @@ from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, print_json_li
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from metaq.client.producing.producer import Producer
-    from metaq.client.shared.futures import SendFuture
+    from metaq import Producer, SendFuture
     from metaq.model import Message, SendReceipt
 
 _WINDOW = 2000

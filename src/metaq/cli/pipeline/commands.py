@@ -80,11 +80,16 @@ def init_project(
     folder: Annotated[
         Path | None, typer.Option("--folder", metavar="DIR", help="where; by default a new one of that name")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a pipeline of your own that works: a Python file, its test with a broker of its own, and a configuration."""
     from metaq.cli.pipeline.project import write_project
 
-    for path in write_project(name, folder if folder is not None else Path(name)):
+    paths = write_project(name, folder if folder is not None else Path(name))
+    if as_json:
+        print_json([str(path) for path in paths])
+        return
+    for path in paths:
         print(path)
 
 
@@ -108,6 +113,7 @@ def stop_run(
     config: ConfigFile = None,
     folder: Folder = None,
     seconds: Annotated[float, typer.Option(help="wait so long for its end", min=0)] = 60.0,
+    as_json: AsJson = False,
 ) -> None:
     """Ask the pipeline that runs in a folder to end, and wait for it: the batch under way is given up or done, never half."""
     from metaq.clock import SYSTEM
@@ -126,7 +132,10 @@ def stop_run(
             )
             raise typer.Exit(EXIT_FAILED)
         pause.wait(_LOOK_SECONDS)
-    print(f"{asked.pipeline} has stopped: {status_line(now or asked)}")
+    if as_json:
+        print_json(_fields(now or asked))
+    else:
+        print(f"{asked.pipeline} has stopped: {status_line(now or asked)}")
 
 
 @app.command("check")

@@ -149,6 +149,7 @@ def fold(
     folder: Annotated[
         pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="the store's root folder")
     ],
+    as_json: AsJson = False,
 ) -> None:
     """Write topics.json and subscriptionGroup.json with what their journals say, for a RocketMQ broker that is to open the folder.
 
@@ -157,7 +158,11 @@ def fold(
     """
     from metaq.app.files import fold_tables
 
-    for name, changed in fold_tables(folder).items():
+    tables = fold_tables(folder)
+    if as_json:
+        print_json({name: {"written": changed} for name, changed in tables.items()})
+        return
+    for name, changed in tables.items():
         print(f"{name}: {'written, with what its journals say' if changed else 'has no journal'}")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metaq.cli.completing import complete_groups, complete_topics
 from metaq.cli.groups import App
 from metaq.cli.output import (
     NAMESRV_DEFAULT,
@@ -34,7 +35,9 @@ def groups() -> None:
 
 @app.command("show")
 def show_group(
-    name: Annotated[str, typer.Argument(metavar="GROUP", help="name of the consumer group")],
+    name: Annotated[
+        str, typer.Argument(metavar="GROUP", help="name of the consumer group", autocompletion=complete_groups)
+    ],
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -149,8 +152,15 @@ def show_producers(
 
 @app.command("skip")
 def skip_backlog(
-    name: Annotated[str, typer.Argument(metavar="GROUP", help="name of the consumer group")],
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic in which everything that waits is skipped")],
+    name: Annotated[
+        str, typer.Argument(metavar="GROUP", help="name of the consumer group", autocompletion=complete_groups)
+    ],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC", help="topic in which everything that waits is skipped", autocompletion=complete_topics
+        ),
+    ],
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -176,8 +186,12 @@ def skip_backlog(
 
 @app.command("reset")
 def reset_group(
-    name: Annotated[str, typer.Argument(metavar="GROUP", help="name of the consumer group")],
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic in which it goes on elsewhere")],
+    name: Annotated[
+        str, typer.Argument(metavar="GROUP", help="name of the consumer group", autocompletion=complete_groups)
+    ],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="topic in which it goes on elsewhere", autocompletion=complete_topics)
+    ],
     to: Annotated[
         str, typer.Option("--to", metavar="WHERE", help="earliest, latest, or a time such as 2026-01-31T08:00:00Z")
     ],

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from metaq.cli.completing import complete_topics
 from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, print_json
 
 app = App("The fixed queues of a strictly ordered topic: show, set, delete.")
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic", autocompletion=complete_topics)]
 
 
 @app.command("show")

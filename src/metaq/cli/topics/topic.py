@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from metaq.cli.completing import complete_topics
 from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
 from metaq.cli.topics import order
@@ -15,7 +16,7 @@ app = App("Create, list, show and delete topics.")
 
 app.add_typer(order.app, name="order")
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic", autocompletion=complete_topics)]
 _PERMS = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.WRITE}
 
 
@@ -117,6 +118,7 @@ def delete_topic(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a topic and all its messages."""
     from metaq.admin import Admin
@@ -125,4 +127,7 @@ def delete_topic(
         typer.confirm(f"Delete topic {name} and all its messages?", abort=True)
     with Admin(namesrv) as admin:
         admin.delete_topic(name)
-    print(f"topic {name} is deleted")
+    if as_json:
+        print_json({"topic": name, "deleted": True})
+    else:
+        print(f"topic {name} is deleted")
