@@ -247,7 +247,9 @@ def test_a_quota_is_saved_first_shown_and_removed_and_holds_after_a_restart(tmp_
         header = headers.SetQuotaHeader(kind="address", name="*", limits="requestsPerSecond=7,bytesInPerSecond=2K")
         assert client.ask(RequestCode.SET_QUOTA, header).code == 0
         saved = json.loads((tmp_path / "config" / "metaqQuotas.json").read_text())
-        assert {name: saved[name] for name in saved if name not in {"v", "crc"}} == {"quotas": {"address": {"*": {"requestsPerSecond": 7, "bytesInPerSecond": 2048}}}}
+        assert {name: saved[name] for name in saved if name not in {"v", "crc"}} == {
+            "quotas": {"address": {"*": {"requestsPerSecond": 7, "bytesInPerSecond": 2048}}}
+        }
     with open_server(tmp_path) as (broker, server):
         client = Client(server)
         (default, own) = extensions.quotas_of(client.ask(RequestCode.QUOTAS).body)
