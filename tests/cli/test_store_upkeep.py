@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 
+from metaq.cli.upkeep.commands import progress_shown
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from tests.store.support import log_file, message, open_store, overwrite
 from tests.store.upkeep.support import filled
@@ -95,3 +97,23 @@ def test_repair_says_what_it_does_and_first_what_it_would(tmp_path):
     assert run_metaq("store", "check", str(root)).returncode == 0
     assert "nothing that is derived" in run_metaq("store", "repair", str(root)).stdout
     assert run_metaq("store", "check", str(root), "--delay-levels", "never").returncode == 2
+
+
+class Terminal(io.StringIO):
+    """Standard error as a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_on_a_terminal_and_nowhere_else(monkeypatch):
+    """A line that is written over, each percent once; nothing into a file."""
+    for stream, shown in (
+        (Terminal(), ["1.0 KiB of 2.0 KiB read, 50 %", "2.0 KiB of 2.0 KiB read, 100 %\n"]),
+        (io.StringIO(), []),
+    ):
+        monkeypatch.setattr("sys.stderr", stream)
+        show = progress_shown("read")
+        for done in (1024, 1025, 2048, 2048):
+            show(done, 2048)
+        assert stream.getvalue().split("\r")[1:] == shown

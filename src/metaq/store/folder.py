@@ -34,6 +34,8 @@ _ASIDE: Final = ".deleted-"
 
 VERSION: Final = 1
 """Of a store's folder and all that we put into it beside RocketMQ's formats. A folder without one is of RocketMQ, or older."""
+HALF_COPY: Final = "copying.json"
+"""File in a folder that is being copied to (`metaq store copy`)."""
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """C's `struct flock` on 64-bit Linux: type, whence, start, length, process."""
 
@@ -127,6 +129,10 @@ class StoreFolder:
     def _refuse_foreign(self) -> None:
         if self.root.exists() and not self.root.is_dir():
             raise StoreForeign(f"{self.root} is not a folder: nothing was touched; name another one (storePathRootDir)")
+        if (self.root / HALF_COPY).exists():
+            raise StoreForeign(
+                f"{self.root} is a copy that is not whole: nothing was touched; run the `metaq store copy` again that it is of, or delete it"
+            )
         # `storePathRootDir` may point at a home folder by mistake: nothing is put between somebody's files.
         names = {path.name for path in self.root.glob("*")} if self.root.exists() else set()
         names = {name for name in names if not name.startswith(".") and name not in _HARMLESS}

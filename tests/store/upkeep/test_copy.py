@@ -219,6 +219,8 @@ def test_what_would_not_be_a_copy_is_refused(tmp_path):
     shutil.rmtree(tmp_path / "copy.copying")
     with pytest.raises(ZeroDivisionError):
         copy(root, tmp_path / "copy", progress=lambda *_: 1 // 0)
+    with pytest.raises(StoreForeign, match="is a copy that is not whole"):
+        open_store(tmp_path / "copy.copying")
     other = filled(tmp_path / "other")
     with pytest.raises(StoreForeign, match="is a half copy of"):
         copy(other, tmp_path / "copy")

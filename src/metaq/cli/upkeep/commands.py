@@ -48,7 +48,7 @@ def check(
     """
     from metaq.store.upkeep.check import check as look
 
-    findings = look(folder, progress=_progress("checked"), delay_levels=delay_levels)
+    findings = look(folder, progress=progress_shown("checked"), delay_levels=delay_levels)
     owed = findings.owed if opener is Opener.ROCKETMQ else []
     if as_json:
         print_json(_json(findings, owed))
@@ -68,7 +68,7 @@ def scrub(folder: Folder, as_json: AsJson = False) -> None:
     """
     from metaq.store.upkeep.scrub import scrub as look
 
-    findings = look(folder, progress=_progress("read"))
+    findings = look(folder, progress=progress_shown("read"))
     if as_json:
         print_json(_json(findings, []))
     else:
@@ -93,7 +93,7 @@ def copy(
     """
     from metaq.store.upkeep.copy import copy as make
 
-    made = make(folder, target, progress=_progress("copied"))
+    made = make(folder, target, progress=progress_shown("copied"))
     if as_json:
         import msgspec
 
@@ -120,7 +120,7 @@ def repair(
     from metaq.store.upkeep.repair import repair as rebuild
 
     done = rebuild(
-        folder, dry_run=dry_run, everything=everything, progress=_progress("checked"), delay_levels=delay_levels
+        folder, dry_run=dry_run, everything=everything, progress=progress_shown("checked"), delay_levels=delay_levels
     )
     if as_json:
         left = [{"path": one.path, "byte": one.place, "size": one.size, "why": one.why} for one in done.left]
@@ -177,7 +177,7 @@ def _print(findings: Findings, owed: list[str]) -> None:
     print(f"{places} from log offset {findings.log_begin} to {findings.log_end}")
 
 
-def _progress(done_word: str) -> Progress:
+def progress_shown(done_word: str) -> Progress:
     """Show progress on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         return lambda _done, _of: None

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from metaq.errors import ConfigError, MetaqError, StoreCorrupt, StoreError, StoreForeign, StoreFull
 from metaq.options import StoreOptions
 from metaq.store.disk import NO_ROOM, Disk
-from metaq.store.folder import StoreFolder
+from metaq.store.folder import HALF_COPY, StoreFolder
 from metaq.store.log.log_bytes import LogFile
 from metaq.store.log.sums import SUMS, SumsFolder
 from metaq.store.mapped_file import TEMPORARY, any_byte
@@ -36,7 +36,6 @@ from metaq.wire.files import DELETED_TOPICS, GENERATIONS, GROUPS, LEADERSHIP, TO
 log = logging.getLogger(__name__)
 COPYING: Final = ".copying"
 """What the name of a copy ends with that is not whole."""
-_MARK: Final = "copying.json"
 _STEP: Final = 1024 * 1024
 _LAST: Final = (TOPICS.name, GROUPS.name, DELETED_TOPICS.name, GENERATIONS.name)
 _TRIES: Final = 20
@@ -153,7 +152,7 @@ class _Copy:
 
     def _begin(self) -> None:
         self._of = sum(_used(path) for path in self._all_files())
-        mark = self._making / _MARK
+        mark = self._making / HALF_COPY
         source = str(self._root.resolve())
         if mark.exists():
             try:
@@ -188,8 +187,8 @@ class _Copy:
         return SumsFolder(self._root, self._disk).changed(), cuts
 
     def _save_mark(self) -> None:
-        path = self._making / _MARK
-        making = path.with_name(_MARK + TEMPORARY)
+        path = self._making / HALF_COPY
+        making = path.with_name(HALF_COPY + TEMPORARY)
         self._write(making, msgspec.json.encode(self._mark))
         making.replace(path)
         self._disk.sync_folder(self._making)
@@ -197,7 +196,7 @@ class _Copy:
     def _finish(self) -> None:
         """Make the copy durable, and give it its name."""
         self._write(self._making / "abort", b"")  # the broker that opens it looks at it as at one that was killed
-        (self._making / _MARK).unlink()
+        (self._making / HALF_COPY).unlink()
         for folder in [*(path for path in self._making.rglob("*") if path.is_dir()), self._making]:
             self._disk.sync_folder(folder)
         self._making.replace(self._target)
