@@ -46,7 +46,7 @@ def test_what_was_done_and_what_was_refused_is_in_files(tmp_path: pathlib.Path) 
             admin.set_topic_order("orders")
             admin.set_quota("account", "alice", "requestsPerSecond=5")
         group = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"G"}')
-        signed = request(25)
+        signed = request(RequestCode.GET_ROUTEINFO_BY_TOPIC)  # of name servers
         signed.ext = {"secretKey": SECRET}
         sign(signed, Credentials("alice", Secret(SECRET)))
         signature = signed.ext["Signature"]
@@ -61,7 +61,7 @@ def test_what_was_done_and_what_was_refused_is_in_files(tmp_path: pathlib.Path) 
         assert by_name["SET_QUOTA"].values == {"kind": "account", "name": "alice", "limits": "requestsPerSecond=5"}
         assert by_name["UPDATE_AND_CREATE_SUBSCRIPTIONGROUP"].group == "G"
         (refused,) = eventually(lambda: lines(broker, "refused.log"))
-        assert (refused.code, refused.account, refused.reason) == (25, "alice", "NOT_SUPPORTED")
+        assert (refused.code, refused.account, refused.reason) == (105, "alice", "NOT_SUPPORTED")
         eventually(
             lambda: (
                 [record.request for record in lines(server.data / "namesrv" / "audit", "audit.log")]

@@ -69,3 +69,10 @@ def test_all_producers() -> None:
     found = {"PG": [ProducerClient("192.0.2.2@p", "127.0.0.1:34680", "JAVA", 409, 1795898882037)]}
     assert bodies.all_producers_of(PRODUCERS) == found
     assert finish(bodies.all_producers(found.items())) == PRODUCERS
+
+
+def test_correction_offsets() -> None:
+    """Byte for byte as RocketMQ's."""
+    assert bodies.correction_offsets({0: 3, 1: 3}) == b'{"correctionOffsets":{0:3,1:3}}'
+    assert bodies.correction_offsets_of(b'{"correctionOffsets":{0:3,1:3}}') == {0: 3, 1: 3}
+    assert bodies.correction_offsets_of(b'{"correctionOffsets":{"0":9223372036854775807}}') == {0: 2**63 - 1}

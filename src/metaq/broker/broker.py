@@ -352,9 +352,9 @@ class Broker:
             yield
         return offsets
 
-    def clone_offsets(self, source: str, target: str, topic: str | None, *, offline: bool) -> Pending:
+    def clone_offsets(self, source: str, target: str, topic: str | None, *, offline: bool) -> InPieces[Pending]:
         """Give a group the offsets of another (code 314). Raises Refused, see `OffsetResets.clone`."""
-        self.resets.clone(source, target, topic, offline=offline)
+        yield from self.resets.clone(source, target, topic, offline=offline)
         outcome = Pending()
         self.offsets.save(lambda: self._call_soon(outcome.finish))
         return outcome

@@ -1,8 +1,8 @@
-"""Read-only answers for administrators about queues and clients in detail (303, 317, 321, 328)."""
+"""Read-only answers for administrators about queues and clients in detail (303, 308, 317, 321, 328)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -12,10 +12,15 @@ from metaq.broker.pulls.filters import Filters
 from metaq.broker.pulls.lookup import Lookup
 from metaq.broker.reports import Reports
 from metaq.errors import Reason, Refused
+from metaq.in_pieces import InPieces
 from metaq.model import ConsumeStats, MessageQueue
 from metaq.model.inspection import ProducerClient, QueueTimeSpan, QueueUnit, QueueUnits
 from metaq.model.message import host_of
 
+QUEUES_OF_A_PIECE: Final = 256
+"""Queues whose offsets are compared at once: some 0.2 ms."""
+NO_CORRECTION: Final = 2**63 - 1
+"""Offset of a queue in which nothing is to be corrected, as RocketMQ has it."""
 UNITS_MAX: Final = 1024
 """Units of one answer at most. RocketMQ answers as many as are asked for."""
 
@@ -107,6 +112,33 @@ class Inspection:
         return QueueUnits(
             low, high, units, group, subscription, self._filters.table.get((topic, group)) if subscription else None
         )
+
+    def correction_offsets(self, topic: str, compared: str, left_out: Collection[str] = ()) -> InPieces[dict[int, int]]:
+        """Return queue id → the lowest offset that any group has in the queue, among those that are still there.
+
+        NO_CORRECTION where the group `compared` is further back than that: there is nothing to correct it to.
+        """
+        found: dict[int, int] = {}
+        offsets = self._tables.offsets
+        if self._tables.topics.get(topic) is None:
+            return found
+        for group in offsets.groups_of(topic):
+            if group in left_out:
+                continue
+            for number, (queue_id, offset) in enumerate(list(offsets.queues(group, topic).items())):
+                if offset >= self._lowest(topic, queue_id):
+                    found[queue_id] = min(offset, found.get(queue_id, offset))
+                if number % QUEUES_OF_A_PIECE == QUEUES_OF_A_PIECE - 1:
+                    yield
+            yield
+        for queue_id, offset in offsets.queues(compared, topic).items():
+            if found.get(queue_id, -1) > offset:
+                found[queue_id] = NO_CORRECTION
+        return found
+
+    def _lowest(self, topic: str, queue_id: int) -> int:
+        queue = self._environment.store.reader.existing_queue(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
 
     def all_producers(self) -> Iterator[tuple[str, list[ProducerClient]]]:
         """Yield each producer group that is online, and its members."""

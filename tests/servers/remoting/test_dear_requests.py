@@ -81,6 +81,7 @@ def dear(name: str) -> dict[int, tuple[headers.Header | None, bytes]]:
         Code.QUERY_TOPIC_CONSUME_BY_WHO: (wide, b""),
         Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (None, b""),
         Code.QUERY_CONSUME_TIME_SPAN: (headers.TimeSpanHeader(topic="wide", group="G"), b""),
+        Code.QUERY_CORRECTION_OFFSET: (headers.CorrectionHeader(topic="wide", group="H"), b""),
         Code.GET_BROKER_CONSUME_STATS: (headers.AllStatsHeader(), b""),
         Code.QUERY_CONSUME_QUEUE: (headers.ConsumeQueueHeader(topic="wide", queue_id=0, index=0, count=2**31 - 1, consumer_group="H"), b""),
         Code.GET_ALL_PRODUCER_INFO: (None, b""),

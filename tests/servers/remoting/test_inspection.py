@@ -1,10 +1,10 @@
-"""Queues and clients in detail, as administrators ask for them: 303, 317, 321, 328."""
+"""Queues and clients in detail, as administrators ask for them: 303, 308, 317, 321, 328."""
 
 from __future__ import annotations
 
 import pytest
 
-from metaq.broker.inspection import UNITS_MAX
+from metaq.broker.inspection import NO_CORRECTION, UNITS_MAX
 from metaq.model import ConsumeStats, GroupConfig, Heartbeat, MessageQueue, TopicConfig
 from metaq.model.inspection import ProducerClient, QueueTimeSpan
 from metaq.wire import bodies
@@ -126,3 +126,25 @@ def test_all_producers(server, client, clock):
     member = ProducerClient("c@2", address, "JAVA", 409, seen)
     found = bodies.all_producers_of(client.ask(Code.GET_ALL_PRODUCER_INFO).body)
     assert found == {"payers": [member], "mailers": [member]}
+
+
+def test_correction_offsets(server, client, times):
+    """308: the lowest position of all groups in each queue, but those left out; none where the compared group is behind it."""
+    offsets = server.broker.offsets
+
+    def ask(**more):
+        answer = client.ask(Code.QUERY_CORRECTION_OFFSET, {"topic": "orders", "compareGroup": "G"} | more)
+        assert answer.code == 0
+        return bodies.correction_offsets_of(answer.body)
+
+    assert ask() == {}
+    offsets.put("G", "orders", 0, 3)
+    offsets.put("H", "orders", 0, 2)
+    offsets.put("H", "orders", 1, 0)
+    assert ask() == {0: 2, 1: 0}
+    assert ask(filterGroups="X,H") == {0: 3}
+    offsets.put("G", "orders", 0, 1)
+    assert ask(filterGroups="G") == {0: NO_CORRECTION, 1: 0}
+    assert ask(topic="nowhere") == {}
+    assert ask(compareGroup="nobody") == {0: 1, 1: 0}
+    assert client.ask(Code.QUERY_CORRECTION_OFFSET, {"topic": "orders"}).code == ResponseCode.SYSTEM_ERROR

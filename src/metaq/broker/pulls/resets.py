@@ -72,8 +72,8 @@ class OffsetResets:
             for member in online.members.values()
         ]
 
-    def clone(self, source: str, target: str, topic: str | None, *, offline: bool) -> None:
-        """Give a group the offsets that another has in a topic, or in all but its own retry topic.
+    def clone(self, source: str, target: str, topic: str | None, *, offline: bool) -> InPieces[None]:
+        """Give a group the offsets that another has in a topic, or in all but its own retry topic; some topics at a time.
 
         What the target had for the same queues is overwritten, as in RocketMQ; members of it that are online overwrite that in turn.
         Topics in which the source has no offsets are passed over, and such that it does not subscribe to any more, unless
@@ -92,6 +92,7 @@ class OffsetResets:
                 continue
             for queue_id, offset in list(offsets.queues(source, name).items()):
                 offsets.put(target, name, queue_id, offset)
+            yield
 
     def _online(self, group: str, topic: str) -> ConsumerGroup:
         online = self._tables.members.consumers.get(group)

@@ -92,6 +92,7 @@ CODE_OF: Final[Mapping[Reason, Code]] = {
     Reason.BAD_FILTER: Code.ERROR,
     Reason.NO_FILTER: Code.ERROR,
     Reason.OFFLINE: Code.ERROR,
+    Reason.UNANSWERED: Code.ERROR,
     Reason.NOT_FOUND: Code.NOT_FOUND,
     Reason.ILLEGAL_MESSAGE: Code.ERROR,
     Reason.STALE: Code.ERROR,

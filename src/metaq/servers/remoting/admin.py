@@ -115,15 +115,16 @@ class AdminHandlers:
         return bodies.queue_offset_list(moved) if call.language == "CPP" else bodies.queue_offsets(moved)
 
     @handles(RequestCode.CLONE_GROUP_OFFSET, headers.CloneOffsetsHeader, Action.ADMINISTER)
-    def _clone_offsets(self, call: Call[headers.CloneOffsetsHeader]) -> Answer:
+    def _clone_offsets(self, call: Call[headers.CloneOffsetsHeader]) -> InPieces[Answer]:
         header = call.header
         log.info(
             "%s copies the positions of group %.255s in %.127s to group %.255s",
             call.session.remote, header.source, header.topic or "all its topics", header.target,
         )  # fmt: skip
-        return After(
-            self._broker.clone_offsets(header.source, header.target, header.topic or None, offline=header.offline)
+        saved = yield from self._broker.clone_offsets(
+            header.source, header.target, header.topic or None, offline=header.offline
         )
+        return After(saved)
 
     # -- configuration
     @handles(RequestCode.RELOAD, NoHeader, Action.ADMINISTER)

@@ -1,8 +1,8 @@
-"""Queues and clients in detail, for administrators (303, 317, 321, 328)."""
+"""Queues and clients in detail, for administrators (303, 308, 317, 321, 328)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from metaq.in_pieces import InPieces
@@ -154,6 +154,16 @@ def queue_units_of(body: Body) -> QueueUnits:
         ],
         subscription=subscription_of_tree(subscription) if subscription.tree is not None else None,
     )
+
+
+def correction_offsets(offsets: Mapping[int, int]) -> bytes:
+    """Encode the answer to QUERY_CORRECTION_OFFSET (308): queue id → QueueOffset."""
+    return fastjson.dumps_java({"correctionOffsets": dict(offsets)})
+
+
+def correction_offsets_of(body: Body) -> dict[int, int]:
+    table = beans.parse(body, "correction offsets")["correctionOffsets"]
+    return {key.given_whole(32): offset.given_whole() for key, offset in table.entries()}
 
 
 def all_producers(groups: Iterable[tuple[str, Iterable[ProducerClient]]]) -> InPieces[bytes]:

@@ -1,5 +1,5 @@
 """Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220-223, 300,
-303, 307, 309, 314, 317, 321, 30010, 30014)."""
+303, 307-309, 314, 317, 321, 30010, 30014)."""
 
 from __future__ import annotations
 
@@ -48,6 +48,15 @@ class TimeSpanHeader(Header, kw_only=True):
     topic: str
     group: str = ""
     """Empty: of no group."""
+
+
+class CorrectionHeader(Header, kw_only=True):
+    """QUERY_CORRECTION_OFFSET (308)."""
+
+    topic: str
+    group: str = field(name="compareGroup")
+    left_out: str | None = field(name="filterGroups", default=None)
+    """Groups that do not count, `,`-separated."""
 
 
 class AllStatsHeader(Header, kw_only=True):

@@ -1,8 +1,9 @@
-"""Queues and clients in detail (303, 317, 321, 328)."""
+"""Queues and clients in detail (303, 308, 317, 321, 328)."""
 
 from __future__ import annotations
 
 from metaq.broker.broker import Broker
+from metaq.in_pieces import InPieces
 from metaq.model.access import Action
 from metaq.net.address import join_address
 from metaq.servers.remoting.handlers import Answer, Call, NoHeader, handles
@@ -19,6 +20,13 @@ class InspectionHandlers:
     @handles(RequestCode.QUERY_CONSUME_TIME_SPAN, headers.TimeSpanHeader, Action.OBSERVE)
     def _time_spans(self, call: Call[headers.TimeSpanHeader]) -> Answer:
         return bodies.time_spans(self._inspection.time_spans(call.header.topic, call.header.group))
+
+    @handles(RequestCode.QUERY_CORRECTION_OFFSET, headers.CorrectionHeader, Action.OBSERVE)
+    def _corrections(self, call: Call[headers.CorrectionHeader]) -> InPieces[Answer]:
+        header = call.header
+        left_out = frozenset((header.left_out or "").split(","))
+        found = yield from self._inspection.correction_offsets(header.topic, header.group, left_out)
+        return bodies.correction_offsets(found)
 
     @handles(RequestCode.GET_BROKER_CONSUME_STATS, headers.AllStatsHeader, Action.OBSERVE)
     def _all_stats(self, call: Call[headers.AllStatsHeader]) -> Answer:
