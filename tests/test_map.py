@@ -9,6 +9,8 @@ from tools import map as maps
 
 from tests.support import ROOT
 
+# With the rules of the layers, which look at the same trees of all modules.
+pytestmark = pytest.mark.xdist_group("layers")
 AGAIN = "the map is of another day: make map"
 
 
