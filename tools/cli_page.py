@@ -51,7 +51,7 @@ examples of each.
 - **For programs**: `--json` at every command that is no server. Times there are ISO 8601 in UTC, sizes bytes. Tables are for people:
   sizes are KiB, MiB, GiB; colours, progress and status lines are for terminals only (and not with `NO_COLOR`).
 - **Completion** of commands, options, topics and groups: `metaq completion bash|zsh|fish`.
-- **Contexts** are files in `$XDG_CONFIG_HOME/metaq/contexts`, by default `~/.config/metaq/contexts`. They have paths of files with
+- **Contexts** (`metaq context add`) are files in `$XDG_CONFIG_HOME/metaq/contexts`, by default `~/.config/metaq/contexts`. They have paths of files with
   secrets, and no secrets.
 """
 
