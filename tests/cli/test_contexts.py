@@ -28,6 +28,8 @@ def test_life_of_a_context(home, metaq_broker):
         {"name": "here", "in_use": False, "namesrv": metaq_broker.namesrv, "description": "mine"}
     ]
     assert run_metaq("cluster", "--context", "here").returncode == 0
+    assert run_metaq("--context", "here", "cluster").returncode == 0
+    assert run_metaq("--context", "nowhere", "cluster").returncode == 2
     assert "in use" in run_metaq("context", "use", "here").stdout
     assert run_metaq("cluster").returncode == 0
     assert run_metaq("context", "list").stdout.splitlines()[1].startswith("*")

@@ -74,15 +74,18 @@ def complete(metaq_broker, monkeypatch):
     return offered
 
 
-def test_names_are_completed(complete, metaq_broker):
+def test_names_are_completed(complete, metaq_broker, tmp_path, monkeypatch):
     """Commands and options by themselves, topics and groups by asking the cluster."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     at = ("-n", metaq_broker.namesrv)
     for topic in ("cli-tab-one", "cli-tab-two"):
         assert run_metaq("topic", "create", topic, *at).returncode == 0
     assert run_metaq("send", "cli-tab-one", "x", *at).returncode == 0
     assert run_metaq("consume", "cli-tab-one", "--group", "cli-tab-group", "-c", "1", *at).returncode == 0
+    assert run_metaq("context", "add", "tab-here", *at).returncode == 0
     assert complete("metaq to") == ["topic"]
     assert complete("metaq topic cr") == ["create"]
+    assert complete("metaq context use tab-") == complete("metaq cluster --context tab-") == ["tab-here"]
     assert "--queues" in complete("metaq topic create --qu")
     assert complete("metaq consume cli-tab-") == ["cli-tab-one", "cli-tab-two"]
     assert complete("metaq topic show cli-tab-t") == ["cli-tab-two"]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 import typer.main
 
+from metaq.cli.completing import complete_contexts
 from metaq.cli.output import ACL_FILE_VARIABLE
 
 _SERVER_PARAMETERS: Final = frozenset({"namesrv", "address"})
@@ -86,6 +87,7 @@ def _with_options() -> typer.Typer:
                 is_eager=True,
                 callback=_choose,
                 expose_value=False,
+                autocompletion=complete_contexts,
                 help="ask the cluster of this context (`metaq context add`); else METAQ_CONTEXT, else the one in use",
             ),
         ] = None,

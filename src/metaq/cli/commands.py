@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Final
 import typer
 import typer.main
 
+from metaq.cli.completing import complete_contexts
 from metaq.cli.groups import App, Lazy, LazyGroup
 from metaq.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_TERMINATED, EXIT_USAGE
 from metaq.cli.servers.flags import SERVERS
@@ -82,6 +83,15 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def common(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+    context_name: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="NAME",
+            help="ask the cluster of this context (METAQ_CONTEXT)",
+            autocompletion=complete_contexts,
+        ),
+    ] = None,
     tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="connect with TLS (METAQ_TLS=1)")] = None,
     ca: Annotated[str | None, typer.Option(metavar="FILE", help="certificates that are trusted (METAQ_TLS_CA)")] = None,
     cert: Annotated[str | None, typer.Option(metavar="FILE", help="certificate to show (METAQ_TLS_CERT)")] = None,
@@ -98,6 +108,8 @@ def common(
 ) -> None:
     """MetaQ: durable messages on RocketMQ's wire, with Spark as the data pipeline."""
     del version
+    if context_name is not None:
+        os.environ["METAQ_CONTEXT"] = context_name
     # By the environment, which also the processes have that a command starts, such as Spark's.
     switch = None if tls is None else "1" if tls else "0"
     given = {"": switch, "_CA": ca, "_CERT": cert, "_KEY": key, "_VERIFY": tls_verify, "_CRL": crl}

@@ -1,7 +1,8 @@
-"""Completion of names that only a cluster knows: topics and consumer groups. A cluster that does not answer completes nothing."""
+"""Completion of names that only a cluster or the user knows: topics, consumer groups, contexts. A cluster that does not answer completes nothing."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -33,6 +34,13 @@ def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
         ]
 
     return _names(ctx, incomplete, groups)
+
+
+def complete_contexts(incomplete: str) -> list[str]:
+    """Return the contexts of this user that begin so."""
+    from metaq.cli.contexts.files import Contexts
+
+    return [name for name in Contexts(os.environ).names() if name.startswith(incomplete)]
 
 
 def _names(ctx: typer.Context, incomplete: str, ask: Callable[[Admin], list[str]]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from metaq.cli.completing import complete_contexts
 from metaq.cli.contexts.files import CHOSEN_VARIABLE, Context, Contexts
 from metaq.cli.groups import App
 from metaq.cli.output import AsJson, print_json, print_table
@@ -16,7 +17,7 @@ from metaq.errors import ConfigError
 
 app = App("Clusters by name: add, list, show, use, delete.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the context")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the context", autocompletion=complete_contexts)]
 
 
 @app.command("add")
@@ -87,7 +88,10 @@ def list_contexts(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show_context(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="by default the one that counts now")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[NAME]", help="by default the one that counts now", autocompletion=complete_contexts),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show a context, or the one that counts now, and why it does."""
@@ -111,7 +115,9 @@ def show_context(
 
 @app.command("use")
 def use_context(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="name of the context")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="name of the context", autocompletion=complete_contexts)
+    ] = "",
     none: Annotated[bool, typer.Option("--none", help="no context from now on")] = False,
     as_json: AsJson = False,
 ) -> None:
