@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 
-from metaq.cli.upkeep.commands import progress_shown
+from metaq.cli.store.upkeep import progress_shown
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from tests.store.support import log_file, message, open_store, overwrite
 from tests.store.upkeep.support import filled

@@ -19,8 +19,8 @@ from metaq.cli.output import (
     print_json_lines,
     print_table,
 )
+from metaq.cli.store import upkeep
 from metaq.cli.store.import_meta import import_files
-from metaq.cli.upkeep import commands as upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
