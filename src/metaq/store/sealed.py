@@ -39,7 +39,7 @@ def unseal(text: str, where: str) -> str:
     Raises: ConfigError: it does not fit its checksum. StoreForeign: a later release wrote it.
     """
     found = _SEAL.match(text)
-    if found is None:
+    if found is None or not int(found[1]):
         if any(trace in text[:_HEAD_CHARS] for trace in _TRACES):
             raise ConfigError(f"{where}: its beginning is damaged; restore it from its .bak")
         return text

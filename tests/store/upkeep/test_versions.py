@@ -78,18 +78,18 @@ def test_a_file_of_an_older_release_or_by_hand_is_read_as_it_is(tmp_path):
     assert rocketmqs.path.read_text() == '{"topicConfigTable":{}}'
 
 
-@given(
-    st.sampled_from(["{}", '{"floors":{}}', '{\n "a": 1\n}\n', '{"queues":{"T":{"0":12345}},"boot":"abc"}']), st.data()
+@pytest.mark.parametrize(
+    "text", ["{}", '{"floors":{}}', '{\n "a": 1\n}\n', '{"queues":{"T":{"0":12345}},"boot":"abc"}']
 )
-def test_each_flipped_bit_of_a_sealed_text_is_found(text, data):
+def test_each_flipped_bit_of_a_sealed_text_is_found(text):
     """In the envelope and in what it holds; unsealed it is the text that was."""
     sealed = seal(text)
     assert unseal(sealed, "x") == text
-    flipped = bytearray(sealed.encode())
-    bit = data.draw(st.integers(8, len(flipped) * 8 - 1))  # behind the brace: without it there is no object at all
-    flipped[bit // 8] ^= 1 << bit % 8
-    with pytest.raises((ConfigError, StoreForeign, UnicodeDecodeError)):
-        unseal(flipped.decode(), "x")
+    for bit in range(8, len(sealed) * 8):  # behind the brace: without it there is no object at all
+        flipped = bytearray(sealed.encode())
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((ConfigError, StoreForeign, UnicodeDecodeError)):
+            unseal(flipped.decode(), "x")
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
