@@ -179,14 +179,18 @@ class Admin:
         """
         return self._run(groups.move(self._open, group, topic, LATEST))
 
-    def reset_group(self, group: str, topic: str, to: str | float | dt.datetime) -> list[groups.MovedProgress]:
+    def reset_group(
+        self, group: str, topic: str, to: str | float | dt.datetime, *, dry_run: bool = False
+    ) -> list[groups.MovedProgress]:
         """Move a consumer group's offsets in a topic; online members continue there within seconds. Other groups are unchanged.
 
-        Args: to: "earliest", "latest", or the first message stored at a time (datetime, or seconds since the epoch) or later.
+        Args:
+            to: "earliest", "latest", or the first message stored at a time (datetime, or seconds since the epoch) or later.
+            dry_run: move nothing, and return what would be moved.
         Raises also groups.GroupNotFound: it has no progress there; NoRoute, ConfigError, TypeError; PartlyMoved: only some
         brokers did it.
         """
-        return self._run(groups.move(self._open, group, topic, start_of(to)))
+        return self._run(groups.move(self._open, group, topic, start_of(to), dry_run=dry_run))
 
     def message_trace(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> traces.MessageTrace:
         """Return the timeline of one message, from the trace records of its clients.

@@ -47,7 +47,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "group skip": ("metaq group skip mailer orders",),
     "group reset": (
         "metaq group reset mailer orders --to earliest",
-        "metaq group reset mailer orders --to 2026-01-31T08:00:00Z",
+        "metaq group reset mailer orders --to 2026-01-31T08:00:00.250Z --dry-run",
     ),
     "cluster": ("metaq cluster", "metaq cluster --context prod --json"),
     "context": ("metaq context add prod -n mq1:9876 --use", "metaq context list"),

@@ -53,7 +53,8 @@ class DeleteTopic(Order, frozen=True):
 class ResetOffsets(Call[dict[MessageQueue, int] | None], frozen=True):
     """Reset the offsets of an online group in a topic (222). The outcome: the new offset per queue.
 
-    `time_ms`: store time of the first message to consume; -1: behind the last. Outcome None: no member is online, or the broker
+    `time_ms`: store time of the first message to consume (a RocketMQ takes the message nearest to it, which may be older; the newest
+    for a time to come); -1: behind the last. Outcome None: no member is online, or the broker
     is an older one of ours that does not support the request.
     """
 
@@ -68,7 +69,9 @@ class ResetOffsets(Call[dict[MessageQueue, int] | None], frozen=True):
         return f"move group {self.group} in topic {self.topic}"
 
     def request(self) -> Command:
-        header = headers.ResetOffsetHeader(topic=self.topic, group=self.group, timestamp=self.time_ms, force=True)
+        header = headers.ResetOffsetHeader(
+            topic=self.topic, group=self.group, timestamp=self.time_ms, force=True, exact=True
+        )
         return request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
     def read(self, answer: Command) -> dict[MessageQueue, int] | None:
