@@ -1,4 +1,4 @@
-"""`metaq group`: members and progress of groups."""
+"""`metaq group`: members and progress of groups; `group_list` and `group_changes` have more of its commands."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ from metaq.cli.output import (
     place_of,
     print_json,
     print_table,
-    size,
     span,
 )
+from metaq.cli.topics import group_changes, group_list
+from metaq.cli.topics.waiting import waiting_json, waiting_text
 
 if TYPE_CHECKING:
-    from metaq.admin.figures.sizes import Size
     from metaq.admin.groups import MovedProgress
     from metaq.errors import MetaqError
 
-app = App("Look at groups of consumers and producers.")
+app = App("Groups of consumers and producers: look at them, move, change and delete them.")
 
 
 @app.callback()
 def groups() -> None:
-    """Look at groups of consumers and producers."""
+    """Groups of consumers and producers: look at them, move, change and delete them."""
+
+
+app.command("list")(group_list.list_groups)
 
 
 @app.command("show")
@@ -237,6 +240,12 @@ def reset_group(
     _raise(failure)
 
 
+app.command("create")(group_changes.create_group)
+app.command("delete")(group_changes.delete_group)
+app.command("clone")(group_changes.clone_group)
+app.command("move")(group_changes.move_group)
+
+
 def _moved(move: Callable[[], list[MovedProgress]]) -> tuple[list[MovedProgress], MetaqError | None]:
     """Return what was moved, to be printed in any case, and the error if that is not all."""
     from metaq.admin.groups import PartlyMoved
@@ -277,18 +286,6 @@ def _wants(wants: Mapping[str, str] | None) -> str:
     if wants is None:
         return ""
     return f" subscribes to {', '.join(f'{topic} ({tags})' for topic, tags in wants.items()) or 'nothing'}"
-
-
-def waiting_text(waiting: Size | None) -> str:
-    """Return bytes for people, `~` before an estimate; empty for None."""
-    return "" if waiting is None else f"{'' if waiting.exact else '~'}{size(waiting.bytes)}"
-
-
-def waiting_json(waiting: Size | None) -> dict[str, object]:
-    return {
-        "lag_bytes": waiting.bytes if waiting is not None else None,
-        "lag_bytes_exact": waiting is not None and waiting.exact,
-    }
 
 
 def _age(now_ms: int, stored_ms: int | None) -> str:

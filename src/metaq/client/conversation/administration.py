@@ -19,12 +19,14 @@ CHANGE_SECONDS: Final = 60.0
 
 
 class CreateTopic(Order, frozen=True):
-    """Create or change a topic. `perm`: 4 readable, 2 writable, 6 both."""
+    """Create or change a topic. `perm`: 4 readable, 2 writable, 6 both. `read_queues`: None: as many as are written."""
 
     topic: str
     queues: int
     perm: int
     order: bool = False
+    read_queues: int | None = None
+    sys_flag: int = 0
 
     @property
     def action(self) -> str:
@@ -32,7 +34,12 @@ class CreateTopic(Order, frozen=True):
 
     def request(self) -> Command:
         header = headers.CreateTopicHeader(
-            topic=self.topic, read_queues=self.queues, write_queues=self.queues, perm=self.perm, order=self.order
+            topic=self.topic,
+            read_queues=self.queues if self.read_queues is None else self.read_queues,
+            write_queues=self.queues,
+            perm=self.perm,
+            topic_sys_flag=self.sys_flag,
+            order=self.order,
         )
         return request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
