@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from metaq.client.conversation.reading.offsets import GetMinOffset
 from metaq.client.conversation.reading.units import GetUnits
 from metaq.client.shared.core import ClientCore
 from metaq.errors import BrokerError
@@ -45,8 +46,7 @@ async def size_of(core: ClientCore, address: str, queue: MessageQueue, start: in
     try:
         if end - start <= EXACT_MAX:
             return await _exactly(core, address, queue, start, end)
-        low = (await core.ask(address, GetUnits(queue, start, 1))).min_offset
-        start = max(start, low)
+        start = max(start, await core.ask(address, GetMinOffset(queue)))
         if end - start <= EXACT_MAX:
             return await _exactly(core, address, queue, start, end)
         step = (end - MESSAGES_OF_A_PLACE - start) / (PLACES - 1)
@@ -67,8 +67,13 @@ async def _exactly(core: ClientCore, address: str, queue: MessageQueue, start: i
     found = 0
     while start < end:
         answer = await core.ask(address, GetUnits(queue, start, end - start))
-        if not answer.units and answer.min_offset <= start:
+        if answer.units:
+            found += sum(unit.size for unit in answer.units[: end - start])
+            start += len(answer.units)
+            continue
+        # A RocketMQ does not tell where the queue begins if no unit is at the place.
+        low = await core.ask(address, GetMinOffset(queue))
+        if low <= start:
             break
-        found += sum(unit.size for unit in answer.units[: end - start])
-        start = start + len(answer.units) if answer.units else answer.min_offset
+        start = low
     return Size(found)
