@@ -45,7 +45,7 @@ def test_every_help_has_examples_that_are_right(path):
             rest.pop(0)
         for word in rest:
             if word.startswith("-") and not re.fullmatch(r"-\d+", word):
-                assert any(word in parameter.opts for parameter in command.params), (line, word)
+                assert any(word in [*one.opts, *one.secondary_opts] for one in command.params), (line, word)
 
 
 def test_no_example_is_of_a_command_that_is_gone():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from metaq import Consumer, Producer
+from metaq.admin import Admin, GroupOnline
 from metaq.servers.remoting.rocketmq_settings import DEFAULTS
 from metaq.spark.cluster.client import ClusterClient
 from tests.interop import maven
@@ -71,6 +72,43 @@ def test_the_configuration_has_every_key_of_rocketmqs_own_classes(server: Server
     assert {key: told[key] for key in plain} == {key: wanted[key] for key in plain}
     assert told["listenPort"] == server.broker.rpartition(":")[2]
     assert told["brokerRole"] == "ASYNC_MASTER"
+
+
+@pytest.mark.slow
+def test_our_tool_sees_and_changes_a_group_of_java_clients(java: ForeignClient, server: Server) -> None:
+    """Its lag and bytes, who reads the topic; it is reset while it runs, and copied, renamed and deleted when it has stopped."""
+    topic, group, count = "our-tool", "our-tool-group", 10
+    java.producer("p", server.namesrv)
+    with Admin(server.namesrv) as admin:
+        admin.create_topic(topic, queues=2)
+        admin.set_group(group, retries=5)
+        java.send("p", topic, [f"m{i}" for i in range(count)])
+        java.consumer("c", server.namesrv, group, {topic: "*"})
+        java.wait("c", count)
+        eventually(
+            lambda: sum(one.consumed for one in admin.group_progress(group).queues) == count
+        )  # every five seconds
+        stats = admin.topic_stats(topic)
+        assert (stats.messages, stats.readers) == (count, (group,))
+        assert stats.size is not None
+        assert stats.size.bytes > count * 91
+        with pytest.raises(GroupOnline):
+            admin.delete_group(group)
+        assert sum(one.repeated for one in admin.reset_group(group, topic, "earliest", dry_run=True)) == count
+        assert all(one.online for one in admin.reset_group(group, topic, "earliest"))
+        java.wait("c", 2 * count)
+        java.shutdown("c")  # which commits its offsets
+        admin.reset_group(group, topic, "earliest")
+        [found] = [one for one in admin.list_groups() if one.group == group]
+        assert (found.lag, found.waiting, found.members) == (count, stats.size, ())
+        admin.reset_group(group, topic, "latest")
+        assert sum(one.offset for one in admin.clone_group(group, f"{group}-2", topic)) == count
+        admin.move_group(group, f"{group}-3")
+        assert {one.retry_max for one in admin.set_group(f"{group}-3").values()} == {5}
+        assert sum(one.consumed for one in admin.group_progress(f"{group}-3").queues) == count
+        for name in (group, f"{group}-2", f"{group}-3"):
+            admin.delete_group(name)
+        assert not [one.group for one in admin.list_groups() if one.group.startswith(group)]
 
 
 @pytest.mark.slow

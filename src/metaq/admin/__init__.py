@@ -1,12 +1,14 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
-`Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `traces`,
-`transactions`, `brokers`, `replicas` and `scrubbing`.
+`Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`,
+`group_changes`, `figures`, `traces`, `transactions`, `brokers`, `replicas` and `scrubbing`.
 """
 
 from metaq.admin.acl import AccountNotFound
 from metaq.admin.admin import Admin
 from metaq.admin.brokers import BrokerStatus
+from metaq.admin.figures.topic_figures import QueueFigures, TopicFigures
+from metaq.admin.group_changes import GroupInUse, GroupOnline
 from metaq.admin.groups import GroupProgress, PartlyMoved, QueueProgress
 from metaq.admin.order import TopicOrder
 from metaq.admin.replicas import NoSuchReplica, Replica
@@ -17,6 +19,6 @@ from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 
 __all__ = [
-    "AccountNotFound", "Admin", "BrokerStatus", "FailedRepair", "GroupProgress", "HalfDone", "MessageTrace", "NoSuchReplica", "NothingDone", "PairScrub", "PartlyMoved", "QueueProgress", "Replica", "ScrubProgress",
-    "StagedTransaction", "TopicDetails", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TransactionNotFound",
+    "AccountNotFound", "Admin", "BrokerStatus", "FailedRepair", "GroupInUse", "GroupOnline", "GroupProgress", "HalfDone", "MessageTrace", "NoSuchReplica", "NothingDone", "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Replica", "ScrubProgress",
+    "StagedTransaction", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TransactionNotFound",
 ]  # fmt: skip

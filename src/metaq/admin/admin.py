@@ -8,7 +8,21 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metaq.admin import acl, branches, brokers, groups, order, quota, replicas, scrubbing, topics, traces, transactions
+from metaq.admin import (
+    acl,
+    branches,
+    brokers,
+    group_changes,
+    groups,
+    order,
+    quota,
+    replicas,
+    scrubbing,
+    topics,
+    traces,
+    transactions,
+)
+from metaq.admin.figures import group_list, topic_figures
 from metaq.client.conversation.accounts import SetAccount
 from metaq.client.identity.names import LATEST, checked, start_of
 from metaq.client.identity.options import client_options
@@ -16,6 +30,7 @@ from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.pending import PendingCalls
 from metaq.errors import ClientClosed
+from metaq.model import GroupConfig, QueueData
 from metaq.model.acl.accounts import AclView
 from metaq.model.acl.judgement import Explanation
 from metaq.model.acl.secret import Secret
@@ -105,6 +120,33 @@ class Admin:
         """Return brokers, queues and offsets of a topic. Raises also TopicNotFound."""
         return self._run(topics.describe(self._open, name))
 
+    def update_topic(
+        self,
+        name: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
+        cluster: str | None = None,
+        broker: str | None = None,
+        force: bool = False,
+    ) -> list[QueueData]:
+        """Change a topic at one broker, at all of a cluster, or wherever it is: what is None stays. Returns its queues there.
+
+        Args: force: also if a group has not consumed queues that will not be read any more.
+        Raises also TopicNotFound, ConfigError: what waits would reach nobody.
+        """
+        return self._run(
+            topics.update(
+                self._open, name, read_queues=read_queues, write_queues=write_queues, perm=perm, cluster=cluster,
+                broker=broker, force=force,
+            )
+        )  # fmt: skip
+
+    def topic_stats(self, name: str) -> topic_figures.TopicFigures:
+        """Return per queue of a topic bounds, bytes and last message, and the groups that read it. Raises also TopicNotFound."""
+        return self._run(topic_figures.figures_of(self._open, name))
+
     def topic_order(self, name: str) -> order.TopicOrder:
         """Return the fixed queues of a strictly ordered topic, as each name server has them."""
         return self._run(order.show(self._open, name))
@@ -179,14 +221,79 @@ class Admin:
         """
         return self._run(groups.move(self._open, group, topic, LATEST))
 
-    def reset_group(self, group: str, topic: str, to: str | float | dt.datetime) -> list[groups.MovedProgress]:
+    def reset_group(
+        self, group: str, topic: str, to: str | float | dt.datetime, *, dry_run: bool = False
+    ) -> list[groups.MovedProgress]:
         """Move a consumer group's offsets in a topic; online members continue there within seconds. Other groups are unchanged.
 
-        Args: to: "earliest", "latest", or the first message stored at a time (datetime, or seconds since the epoch) or later.
+        Args:
+            to: "earliest", "latest", or the first message stored at a time (datetime, or seconds since the epoch) or later.
+            dry_run: move nothing, and return what would be moved.
         Raises also groups.GroupNotFound: it has no progress there; NoRoute, ConfigError, TypeError; PartlyMoved: only some
         brokers did it.
         """
-        return self._run(groups.move(self._open, group, topic, start_of(to)))
+        return self._run(groups.move(self._open, group, topic, start_of(to), dry_run=dry_run))
+
+    def list_groups(self, *, system: bool = False) -> list[groups.GroupProgress]:
+        """Return members and progress of every consumer group, by name; `system` adds those of brokers themselves."""
+        return self._run(group_list.all_groups(self._open, system=system))
+
+    def set_group(
+        self,
+        name: str,
+        *,
+        consume: bool | None = None,
+        broadcast: bool | None = None,
+        retries: int | None = None,
+        retry_queues: int | None = None,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> dict[str, GroupConfig]:
+        """Create a consumer group, or change it, at one broker, at all of a cluster, or everywhere: what is None stays.
+
+        Args:
+            consume: members may pull; False stops the group.
+            broadcast: members may broadcast.
+            retries: deliveries of a message after its first one, before it is a dead letter.
+            retry_queues: queues of its retry topic, at each broker.
+
+        Returns: broker → its settings there now. Raises also ConfigError: not a legal name; brokers.BrokerNotFound.
+        """
+        settings = group_changes.GroupSettings(consume, broadcast, retries, retry_queues)
+        return self._run(group_changes.put(self._open, name, settings, cluster=cluster, broker=broker))
+
+    def delete_group(
+        self, name: str, *, keep_progress: bool = False, dead_letters: bool = False, force: bool = False
+    ) -> list[str]:
+        """Delete a consumer group with its progress and what waits to be retried, at every broker.
+
+        Args:
+            keep_progress: only its settings.
+            dead_letters: also its dead letters.
+            force: also with members, which make it anew unless brokers do not create groups by themselves.
+
+        Returns: the topics that are gone. Raises also groups.GroupNotFound, group_changes.GroupOnline.
+        """
+        return self._run(
+            group_changes.delete(self._open, name, keep_progress=keep_progress, dead_letters=dead_letters, force=force)
+        )
+
+    def clone_group(
+        self, source: str, target: str, topic: str | None = None, *, dry_run: bool = False
+    ) -> list[groups.MovedProgress]:
+        """Give a group that has no members the progress of another, in one topic or in all; what it had there is overwritten.
+
+        Raises also groups.GroupNotFound: the source has no progress there; group_changes.GroupOnline.
+        """
+        return self._run(group_changes.clone(self._open, source, target, topic, dry_run=dry_run))
+
+    def move_group(self, source: str, target: str, *, leave_retries: bool = False) -> list[groups.MovedProgress]:
+        """Let a group without members go on under another name: with its settings and progress. The old group is left stopped.
+
+        Args: leave_retries: also if messages wait in its retry topic: they stay with the old group.
+        Raises also groups.GroupNotFound, group_changes.GroupOnline, group_changes.GroupInUse.
+        """
+        return self._run(group_changes.move(self._open, source, target, leave_retries=leave_retries))
 
     def message_trace(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> traces.MessageTrace:
         """Return the timeline of one message, from the trace records of its clients.

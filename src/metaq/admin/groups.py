@@ -9,8 +9,10 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 from metaq.admin.brokers import BrokerNotFound, masters
+from metaq.admin.figures.sizes import Size, size_of, total
 from metaq.client.conversation.administration import ResetOffsets
 from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.following import GROUPS, GetTable
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetProducers
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, SetPosition
 from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
@@ -19,6 +21,7 @@ from metaq.client.shared.core import ClientCore
 from metaq.errors import BrokerError, MetaqError
 from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageModel, MessageQueue
 from metaq.model.topics.topic import RETRY_PREFIX
+from metaq.wire import bodies
 
 _PULL_SECONDS = 5.0
 """Timeout of one pull of a search by time, which may read from the disk."""
@@ -45,13 +48,14 @@ class QueueProgress(Struct, frozen=True):
     """A group's progress in one queue.
 
     `oldest_waiting_ms`: store time of the first message that it has not consumed; None if there is none (or it cannot
-    be read any more).
+    be read any more). `waiting`: bytes of all that it has not consumed; None: the broker does not tell.
     """
 
     queue: MessageQueue
     max_offset: int
     consumed: int
     oldest_waiting_ms: int | None = None
+    waiting: Size | None = Size(0)
 
     @property
     def lag(self) -> int:
@@ -88,6 +92,17 @@ class GroupProgress(Struct, frozen=True):
     def lag(self) -> int:
         """Messages not consumed yet, all queues together."""
         return sum(queue.lag for queue in self.queues)
+
+    @property
+    def waiting(self) -> Size | None:
+        """Bytes not consumed yet, all queues together; None: not all brokers tell."""
+        return total(queue.waiting for queue in self.queues)
+
+    @property
+    def unread(self) -> tuple[MessageQueue, ...]:
+        """Queues in which it has progress, and that nobody in it reads: all of them if it has no members."""
+        known = self.consumer.subscriptions if self.consumer else {}
+        return tuple(one.queue for one in self.queues if one.queue.topic not in known)
 
     @property
     def differs(self) -> bool:
@@ -127,6 +142,16 @@ async def producers(core: ClientCore, group: str) -> list[ProducerInstance]:
 async def progress(core: ClientCore, group: str) -> GroupProgress:
     """Return the progress of `group`. Raises GroupNotFound."""
     addresses = await masters(core)
+    found = await progress_at(core, addresses, group)
+    if not found.queues and not found.members:
+        tables = await asyncio.gather(*(core.ask(address, GetTable(GROUPS)) for address in addresses.values()))
+        if not any(group in bodies.group_table_of(table)[1] for table in tables):
+            raise GroupNotFound(f"no broker at name servers {core.name_servers} knows consumer group {group}")
+    return found
+
+
+async def progress_at(core: ClientCore, addresses: Mapping[str, str], group: str) -> GroupProgress:
+    """Return the progress of `group` at brokers (name → address): without queues and members if none of them knows it."""
     stats_call, members_call = GetConsumeStats(group), GetConnections(group)
     parts = await asyncio.gather(*(core.ask(address, stats_call) for address in addresses.values()))
     online = [found for address in addresses.values() if (found := await core.ask(address, members_call)) is not None]
@@ -134,8 +159,6 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
     stats: dict[MessageQueue, ConsumeStats] = {}
     for table, _ in parts:
         stats |= table
-    if not stats and not members:
-        raise GroupNotFound(f"no broker at name servers {core.name_servers} knows consumer group {group}")
     queues = await asyncio.gather(
         *(_queue(core, addresses.get(queue.broker), queue, stats[queue]) for queue in sorted(stats))
     )
@@ -187,11 +210,15 @@ class PartlyMoved(MetaqError):
         )
 
 
-async def move(core: ClientCore, group: str, topic: str, start: str | int) -> list[MovedProgress]:
+async def move(
+    core: ClientCore, group: str, topic: str, start: str | int, *, dry_run: bool = False
+) -> list[MovedProgress]:
     """Move `group` in `topic`: to "earliest", "latest", or the first message stored at a time (ms) or later.
 
     Online members are notified (requests 222, 220); without any, the progress is written. In a queue in which the group has no
     progress, it is taken to be at the beginning: the broker may be new in the cluster. Other groups are unchanged.
+
+    With `dry_run` nothing is moved: the outcome is what would be.
 
     Raises: GroupNotFound. BrokerError: no broker moves it. PartlyMoved: some do.
     """
@@ -222,9 +249,11 @@ async def move(core: ClientCore, group: str, topic: str, start: str | int) -> li
             continue
         known = {queue: at for queue, at in before.items() if queue.broker == broker}
         try:
-            moved += await _move_at(
-                core, addresses[broker], group, time_ms, known, [one for one in queues if one.broker == broker]
-            )
+            here = [one for one in queues if one.broker == broker]
+            if dry_run:
+                moved += await _foreseen(core, addresses[broker], group, time_ms, known, here)
+            else:
+                moved += await _move_at(core, addresses[broker], group, time_ms, known, here)
         except FAULTS as error:
             left[broker] = error
     if left and not moved:
@@ -243,10 +272,7 @@ async def _move_at(
     queues: Collection[MessageQueue],
 ) -> list[MovedProgress]:
     """Move a group in the queues of one broker. `known`: where it is, of the queues in which it has progress."""
-    before = {
-        queue: known[queue] if queue in known else await core.ask(address, GetMinOffset(queue))
-        for queue in sorted({*queues, *known})
-    }
+    before = await _begins(core, address, known, queues)
     reset = ResetOffsets(group, next(iter(before)).topic, time_ms)
     try:
         if known:
@@ -265,6 +291,32 @@ async def _move_at(
             moved[queue] = await _place(core, address, queue, time_ms)
             await core.ask(address, SetPosition(group, queue, moved[queue]))
     return [MovedProgress(queue, before.get(queue, 0), offset, online) for queue, offset in sorted(moved.items())]
+
+
+async def _begins(
+    core: ClientCore, address: str, known: Mapping[MessageQueue, int], queues: Collection[MessageQueue]
+) -> dict[MessageQueue, int]:
+    """Return where a group is in the queues of one broker: in those without progress, at the beginning."""
+    return {
+        queue: known[queue] if queue in known else await core.ask(address, GetMinOffset(queue))
+        for queue in sorted({*queues, *known})
+    }
+
+
+async def _foreseen(
+    core: ClientCore,
+    address: str,
+    group: str,
+    time_ms: int,
+    known: Mapping[MessageQueue, int],
+    queues: Collection[MessageQueue],
+) -> list[MovedProgress]:
+    """Return what `_move_at` would do now."""
+    before = await _begins(core, address, known, queues)
+    online = await core.ask(address, GetConnections(group)) is not None
+    return [
+        MovedProgress(queue, at, await _place(core, address, queue, time_ms), online) for queue, at in before.items()
+    ]
 
 
 async def _with_progress(
@@ -288,9 +340,16 @@ async def _place(core: ClientCore, address: str, queue: MessageQueue, time_ms: i
 async def _queue(core: ClientCore, address: str | None, queue: MessageQueue, stats: ConsumeStats) -> QueueProgress:
     if address is None or stats.consumer_offset >= stats.broker_offset:
         return QueueProgress(queue, stats.broker_offset, stats.consumer_offset)
-    waiting = None
+    oldest, size = await asyncio.gather(
+        _oldest(core, address, queue, stats.consumer_offset),
+        size_of(core, address, queue, stats.consumer_offset, stats.broker_offset),
+    )
+    return QueueProgress(queue, stats.broker_offset, stats.consumer_offset, oldest, size)
+
+
+async def _oldest(core: ClientCore, address: str, queue: MessageQueue, offset: int) -> int | None:
     with contextlib.suppress(
         BrokerError
     ):  # Without read permission, for instance: the other figures are still worth showing.
-        waiting = await core.converse_at(address, store_time_from(queue, stats.consumer_offset), _PULL_SECONDS)
-    return QueueProgress(queue, stats.broker_offset, stats.consumer_offset, waiting)
+        return await core.converse_at(address, store_time_from(queue, offset), _PULL_SECONDS)
+    return None

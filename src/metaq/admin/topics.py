@@ -10,11 +10,12 @@ from msgspec import Struct
 from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.admin.several import at_each, at_several, check_brokers, check_name_servers
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetTopicStats
+from metaq.client.conversation.groups import GetConsumeStats, GetGroups
 from metaq.client.conversation.routes import DeleteTopicRoute, ListTopics
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
-from metaq.errors import MetaqError, NoRoute
-from metaq.model import MessageQueue, QueueStats, Route
+from metaq.errors import ConfigError, MetaqError, NoRoute
+from metaq.model import MessageQueue, QueueData, QueueStats, Route
 from metaq.model.topics.topic import check_topic
 
 
@@ -43,6 +44,78 @@ async def create(
     await check_brokers(core, targets, f"topic {name} is not created")
     await at_each(core, f"topic {name} is created", targets, CreateTopic(name, queues, perm, order))
     return list(targets)
+
+
+async def update(
+    core: ClientCore,
+    name: str,
+    *,
+    read_queues: int | None,
+    write_queues: int | None,
+    perm: int | None,
+    cluster: str | None,
+    broker: str | None,
+    force: bool,
+) -> list[QueueData]:
+    """Change a topic where it is. Returns its queues there now. What is None stays.
+
+    Raises TopicNotFound; ConfigError: more queues would be written than read, or (not with `force`) a group has not consumed a queue
+    that would not be read any more; NothingDone, HalfDone.
+    """
+    route = (await describe(core, name)).route
+    targets = await masters(core, cluster=cluster, broker=broker)
+    wanted = {
+        data.broker: QueueData(
+            data.broker,
+            data.read_queues if read_queues is None else read_queues,
+            data.write_queues if write_queues is None else write_queues,
+            data.perm if perm is None else perm,
+            data.sys_flag,
+        )
+        for data in route.queues
+        if data.broker in targets
+    }
+    if not wanted:
+        holders = ", ".join(data.broker for data in route.queues) or "no broker"
+        raise TopicNotFound(f"topic {name} has no queues there; it is at {holders}")
+    targets = {at: targets[at] for at in wanted}
+    await check_brokers(core, targets, f"topic {name} is not changed")
+    for data in wanted.values():
+        if data.write_queues > data.read_queues:
+            raise ConfigError(
+                f"topic {name} would have {data.write_queues} queues to write and {data.read_queues} to read at {data.broker}: what is in "
+                "the others reaches nobody"
+            )
+        if not force:
+            await _check_consumed(core, name, targets[data.broker], data)
+    await at_several(
+        core,
+        f"topic {name} is changed",
+        {
+            (at, targets[at]): CreateTopic(
+                name, data.write_queues, data.perm, read_queues=data.read_queues, sys_flag=data.sys_flag
+            )
+            for at, data in wanted.items()
+        },
+    )
+    return list(wanted.values())
+
+
+async def _check_consumed(core: ClientCore, name: str, address: str, data: QueueData) -> None:
+    """Raise ConfigError if messages wait for a group in queues that will not be read."""
+    for group in await core.ask(address, GetGroups(name)):
+        table, _ = await core.ask(address, GetConsumeStats(group))
+        for queue, stats in table.items():
+            if (
+                queue.topic == name
+                and queue.queue_id >= data.read_queues
+                and stats.broker_offset > stats.consumer_offset
+            ):
+                raise ConfigError(
+                    f"{stats.broker_offset - stats.consumer_offset} messages wait for group {group} in queue {queue.queue_id} at "
+                    f"{data.broker}, which nobody would read any more: have fewer queues written first, and fewer read when the groups "
+                    "have consumed them"
+                )
 
 
 async def delete(core: ClientCore, name: str) -> None:

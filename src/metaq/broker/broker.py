@@ -344,9 +344,11 @@ class Broker:
         # A later turn of the loop: the response that the client waits for is written first.
         self._call_soon(append)
 
-    def reset_offsets(self, group: str, topic: str, time_ms: int, *, force: bool) -> InPieces[dict[MessageQueue, int]]:
+    def reset_offsets(
+        self, group: str, topic: str, time_ms: int, *, force: bool, exact: bool
+    ) -> InPieces[dict[MessageQueue, int]]:
         """Reset a group's offsets through its members (code 222). Raises Refused, see `OffsetResets.reset`."""
-        offsets, effects = yield from self.resets.reset(group, topic, time_ms, force=force)
+        offsets, effects = yield from self.resets.reset(group, topic, time_ms, force=force, exact=exact)
         for effect in effects:
             self._notify([effect])
             yield

@@ -39,8 +39,12 @@ class _Commands(LazyGroup):
             "metaq.cli.messages.bench", "app", "How many messages a second a cluster takes and gives, seen from here."
         ),
         "message": Lazy("metaq.cli.messages.message", "app", "Look at single messages."),
-        "topic": Lazy("metaq.cli.topics.topic", "app", "Create, list, show and delete topics."),
-        "group": Lazy("metaq.cli.topics.group", "app", "Look at groups of consumers and producers."),
+        "topic": Lazy("metaq.cli.topics.topic", "app", "Create, list, show, change and delete topics."),
+        "group": Lazy(
+            "metaq.cli.topics.group",
+            "app",
+            "Groups of consumers and producers: look at them, move, change and delete them.",
+        ),
         "cluster": Lazy(
             "metaq.cli.cluster.cluster", "show_cluster", "Show the brokers of all clusters and how they are."
         ),

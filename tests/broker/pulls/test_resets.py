@@ -11,6 +11,7 @@ from metaq.model import ConsumerView, Heartbeat, MessageQueue
 from metaq.model.filters.subscription import subscribe
 from tests.broker.support import FakeChannel
 from tests.servers.support import Client, open_server
+from tests.store.support import message
 
 
 @pytest.fixture
@@ -52,6 +53,26 @@ def test_without_force_progress_moves_backwards_only(filled):
     queue = MessageQueue("orders", filled.environment.name, 0)
     assert finish(filled.resets.reset("G", "orders", TO_THE_END, force=False))[0][queue] == 3
     assert finish(filled.resets.reset("G", "orders", 1, force=False))[0][queue] == 0
+
+
+def test_the_first_message_at_a_time_or_later_is_found_exactly(filled):
+    """Not the one stored nearest to it, as RocketMQ does: that may be older, and for a time to come it is the newest."""
+    join(filled)
+    queue, reader = MessageQueue("orders", filled.environment.name, 0), filled.environment.store.reader
+    filled.environment.clock.advance(1)
+    with_later = filled.environment.clock.now_ms()
+    filled.environment.store.writer.put([message("orders", 0, b"late")])
+    last = reader.store_time("orders", 0, 9)
+    assert reader.store_time("orders", 0, 10) == with_later
+
+    def place(time_ms, **options):
+        return finish(filled.resets.reset("G", "orders", time_ms, force=True, **options))[0][queue]
+
+    assert (place(last + 1), place(last + 1, exact=True)) == (9, 10)
+    assert (place(with_later), place(with_later, exact=True)) == (10, 10)
+    assert (place(with_later + 1), place(with_later + 1, exact=True)) == (10, 11)
+    assert place(0, exact=True) == 0
+    assert place(253_402_300_799_999, exact=True) == 11
 
 
 def test_what_cannot_be_moved_is_refused(filled):

@@ -52,6 +52,14 @@ class Lookup:
             self._reader.offset_at(topic, queue_id, timestamp_ms), queue.readable_end(self._reader.log_tail.read_end)
         )
 
+    def first_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at `timestamp_ms` or later; the queue's end if there is none."""
+        low, high = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        nearest = max(low, self.offset_at(topic, queue_id, timestamp_ms))
+        if nearest < high and self._reader.store_time(topic, queue_id, nearest) < timestamp_ms:
+            nearest += 1  # its neighbour is not older than the time, or there is none
+        return min(nearest, high)
+
     def earliest_time(self, topic: str, queue_id: int) -> int:
         """Return the store time of the queue's oldest message, ms; -1 if it is empty."""
         queue = self._queue(topic, queue_id)

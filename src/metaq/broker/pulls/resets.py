@@ -34,13 +34,14 @@ class OffsetResets:
         self._environment, self._tables, self._lookup = environment, tables, lookup
 
     def reset(
-        self, group: str, topic: str, time_ms: int, *, force: bool
+        self, group: str, topic: str, time_ms: int, *, force: bool, exact: bool = False
     ) -> InPieces[tuple[dict[MessageQueue, int], list[Effect]]]:
         """Return the new offset of each of the topic's writable queues, and the notices; some queues at a time.
 
         Args:
             time_ms: store time of the first message to consume, or TO_THE_END.
             force: also move forwards; without it, offsets move backwards only.
+            exact: to the first message stored at `time_ms` or later; without it, to the one stored nearest to it, as in RocketMQ.
 
         Raises Refused: INVALID (no such topic, or the group has no offsets in it), OFFLINE (the group has no member).
         """
@@ -53,6 +54,7 @@ class OffsetResets:
         # Before the offsets are computed: each takes a search in the queue.
         self._online(group, topic)
         offsets = {}
+        find = self._lookup.first_at if exact else self._lookup.offset_at
         for queue_id in range(config.write_queues):
             # Members commit only what they have consumed, so a queue without messages for the group has no offset. RocketMQ
             # refuses the whole reset then.
@@ -60,7 +62,7 @@ class OffsetResets:
             if time_ms == TO_THE_END:
                 wanted = self._lookup.max_offset(topic, queue_id)
             else:
-                wanted = self._lookup.offset_at(topic, queue_id, time_ms)
+                wanted = find(topic, queue_id, time_ms)
             moved = wanted if force or wanted < current else current
             offsets[MessageQueue(topic, self._environment.name, queue_id)] = moved
             if queue_id % QUEUES_OF_A_PIECE == QUEUES_OF_A_PIECE - 1:

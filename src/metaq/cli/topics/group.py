@@ -1,4 +1,4 @@
-"""`metaq group`: members and progress of groups."""
+"""`metaq group`: members and progress of groups; `group_list` and `group_changes` have more of its commands."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ from metaq.cli.output import (
     print_table,
     span,
 )
+from metaq.cli.topics import group_changes, group_list
+from metaq.cli.topics.waiting import waiting_json, waiting_text
 
 if TYPE_CHECKING:
     from metaq.admin.groups import MovedProgress
     from metaq.errors import MetaqError
 
-app = App("Look at groups of consumers and producers.")
+app = App("Groups of consumers and producers: look at them, move, change and delete them.")
 
 
 @app.callback()
 def groups() -> None:
-    """Look at groups of consumers and producers."""
+    """Groups of consumers and producers: look at them, move, change and delete them."""
+
+
+app.command("list")(group_list.list_groups)
 
 
 @app.command("show")
@@ -41,9 +46,9 @@ def show_group(
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show a group's members and, per queue, how far it is behind: in messages, and in time.
+    """Show a group's members and, per queue, how far it is behind: in messages, bytes, and time.
 
-    The time is the age of the oldest message that the group has not consumed. Members that subscribe to different
+    Bytes with a ~ are estimated from a part of the messages. The time is the age of the oldest message that the group has not consumed. Members that subscribe to different
     things are marked: a broker keeps one subscription per group, so that each of them misses messages.
     """
     from metaq.admin import Admin
@@ -56,6 +61,7 @@ def show_group(
                 "group": name,
                 "lag": group.lag,
                 "lag_seconds": group.lag_seconds,
+                **waiting_json(group.waiting),
                 "consumed_per_second": group.rate,
                 "broadcasting": group.broadcasting,
                 "subscriptions": group.subscriptions,
@@ -77,6 +83,7 @@ def show_group(
                         "consumed": progress.consumed,
                         "max_offset": progress.max_offset,
                         "lag": progress.lag,
+                        **waiting_json(progress.waiting),
                         "oldest_waiting": iso_time(progress.oldest_waiting_ms or 0),
                     }
                     for progress in group.queues
@@ -84,7 +91,7 @@ def show_group(
             }
         )
         return
-    late = f" ({span(group.lag_seconds) or '?'})" if group.lag else ""
+    late = f" ({span(group.lag_seconds) or '?'}, {waiting_text(group.waiting) or '?'})" if group.lag else ""
     print(f"group {name}: {count(len(group.members), 'member')}, {count(group.lag, 'message')} behind{late}")
     if group.subscriptions and not group.differs:
         print(f" {_wants(group.subscriptions)}")
@@ -100,7 +107,7 @@ def show_group(
             "misses messages: give all members of a group the same topics and tags, or each its own group."
         )
     print_table(
-        ("topic", "broker", "queue", "consumed", "max offset", "lag", "oldest waiting"),
+        ("topic", "broker", "queue", "consumed", "max offset", "lag", "bytes", "oldest waiting"),
         (
             (
                 progress.queue.topic,
@@ -109,6 +116,7 @@ def show_group(
                 progress.consumed,
                 progress.max_offset,
                 progress.lag,
+                waiting_text(progress.waiting),
                 _age(group.now_ms, progress.oldest_waiting_ms),
             )
             for progress in group.queues
@@ -195,32 +203,47 @@ def reset_group(
     to: Annotated[
         str, typer.Option("--to", metavar="WHERE", help="earliest, latest, or a time such as 2026-01-31T08:00:00Z")
     ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be moved, and move nothing")] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Let a group go on elsewhere in a topic: at its beginning, its end, or what was stored at a time or later.
 
     Members that are online are told and go on there within seconds (Java members within ten). What they have in hand is
-    finished. A group that goes back gets messages again. No other group is touched.
+    finished. A group that goes back gets messages again. No other group is touched. Times count to the millisecond; members at a
+    RocketMQ broker go on at the message stored nearest to it.
     """
     from metaq.admin import Admin
 
     where = place_of(to, "--to")
     with Admin(namesrv) as admin:
-        queues, failure = _moved(lambda: admin.reset_group(name, topic, where))
+        queues, failure = _moved(lambda: admin.reset_group(name, topic, where, dry_run=dry_run))
     again, skipped = sum(one.repeated for one in queues), sum(one.skipped for one in queues)
     if as_json:
         print_json(
-            {"group": name, "topic": topic, "repeated": again, "skipped": skipped, "queues": _moved_json(queues)}
+            {
+                "group": name,
+                "topic": topic,
+                "dry_run": dry_run,
+                "repeated": again,
+                "skipped": skipped,
+                "queues": _moved_json(queues, told=not dry_run),
+            }
         )
         _raise(failure)
         return
-    told = "its members were told" if any(one.online for one in queues) else "nobody is online in it"
-    print(
-        f"group {name} gets {count(again, 'message')} of topic {topic} again and skips {skipped:,}; {told}",
-    )
+    online = any(one.online for one in queues)
+    told = ("it has members" if dry_run else "its members were told") if online else "nobody is online in it"
+    gets, skips = ("would get", "skip") if dry_run else ("gets", "skips")
+    print(f"group {name} {gets} {count(again, 'message')} of topic {topic} again and {skips} {skipped:,}; {told}")
     _print_moved(queues)
     _raise(failure)
+
+
+app.command("create")(group_changes.create_group)
+app.command("delete")(group_changes.delete_group)
+app.command("clone")(group_changes.clone_group)
+app.command("move")(group_changes.move_group)
 
 
 def _moved(move: Callable[[], list[MovedProgress]]) -> tuple[list[MovedProgress], MetaqError | None]:
@@ -238,14 +261,14 @@ def _raise(failure: MetaqError | None) -> None:
         raise failure
 
 
-def _moved_json(queues: Iterable[MovedProgress]) -> list[dict[str, object]]:
+def _moved_json(queues: Iterable[MovedProgress], *, told: bool = True) -> list[dict[str, object]]:
     return [
         {
             "broker": one.queue.broker,
             "queue_id": one.queue.queue_id,
             "consumed": one.consumed,
             "offset": one.offset,
-            "members_told": one.online,
+            "members_told": one.online and told,
         }
         for one in queues
     ]

@@ -1,4 +1,4 @@
-"""`metaq topic`: create, list, show, delete, and `order` (`metaq.cli.topics.order`)."""
+"""`metaq topic`: create, list, show, update, delete, `stats` (`topic_stats`), and `order`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 from metaq.cli.completing import complete_topics
 from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
-from metaq.cli.topics import order
+from metaq.cli.topics import order, topic_stats
 from metaq.model import Perm
 
-app = App("Create, list, show and delete topics.")
+app = App("Create, list, show, change and delete topics.")
 
 app.add_typer(order.app, name="order")
 
@@ -111,6 +111,61 @@ def show_topic(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJs
             for queue, stats in details.queues.items()
         ),
     )
+
+
+app.command("stats")(topic_stats.show_stats)
+
+
+@app.command("update")
+def update_topic(
+    name: Name,
+    queues: Annotated[int | None, typer.Option(min=1, max=1024, help="queues at each broker, read and written")] = None,
+    read_queues: Annotated[int | None, typer.Option(min=1, max=1024, help="queues that are read")] = None,
+    write_queues: Annotated[int | None, typer.Option(min=1, max=1024, help="queues that are written")] = None,
+    perm: Annotated[str | None, typer.Option(help="rw, r or w")] = None,
+    cluster: Annotated[str | None, typer.Option(help="only at the brokers of this cluster")] = None,
+    broker: Annotated[str | None, typer.Option(help="only at this broker")] = None,
+    force: Annotated[bool, typer.Option("--force", help="also if messages that wait would reach nobody")] = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Change the queues or the permission of a topic where it is; what is not given stays.
+
+    A topic gets smaller in two steps, so that nothing is missed: fewer queues are written (--write-queues), and when the groups have
+    consumed the others, fewer are read.
+    """
+    from metaq.admin import Admin
+
+    if perm is not None and perm not in _PERMS:
+        raise typer.BadParameter(f"{perm!r} is none of rw, r, w", param_hint="--perm")
+    if queues is not None and (read_queues is not None or write_queues is not None):
+        raise typer.BadParameter("not together with --read-queues and --write-queues", param_hint="--queues")
+    if perm is None and queues is None and read_queues is None and write_queues is None:
+        raise typer.BadParameter("nothing is to be changed: give --queues, --read-queues, --write-queues or --perm")
+    with Admin(namesrv) as admin:
+        changed = admin.update_topic(
+            name,
+            read_queues=read_queues if queues is None else queues,
+            write_queues=write_queues if queues is None else queues,
+            perm=None if perm is None else int(_PERMS[perm]),
+            cluster=cluster,
+            broker=broker,
+            force=force,
+        )
+    names = {int(value): text for text, value in _PERMS.items()}
+    rows = [
+        {
+            "broker": one.broker,
+            "read_queues": one.read_queues,
+            "write_queues": one.write_queues,
+            "perm": names.get(one.perm, str(one.perm)),
+        }
+        for one in changed
+    ]
+    if as_json:
+        print_json({"topic": name, "brokers": rows})
+    else:
+        print_table(("broker", "read queues", "write queues", "permission"), (list(row.values()) for row in rows))
 
 
 @app.command("delete")

@@ -19,12 +19,14 @@ CHANGE_SECONDS: Final = 60.0
 
 
 class CreateTopic(Order, frozen=True):
-    """Create or change a topic. `perm`: 4 readable, 2 writable, 6 both."""
+    """Create or change a topic. `perm`: 4 readable, 2 writable, 6 both. `read_queues`: None: as many as are written."""
 
     topic: str
     queues: int
     perm: int
     order: bool = False
+    read_queues: int | None = None
+    sys_flag: int = 0
 
     @property
     def action(self) -> str:
@@ -32,7 +34,12 @@ class CreateTopic(Order, frozen=True):
 
     def request(self) -> Command:
         header = headers.CreateTopicHeader(
-            topic=self.topic, read_queues=self.queues, write_queues=self.queues, perm=self.perm, order=self.order
+            topic=self.topic,
+            read_queues=self.queues if self.read_queues is None else self.read_queues,
+            write_queues=self.queues,
+            perm=self.perm,
+            topic_sys_flag=self.sys_flag,
+            order=self.order,
         )
         return request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
@@ -53,7 +60,8 @@ class DeleteTopic(Order, frozen=True):
 class ResetOffsets(Call[dict[MessageQueue, int] | None], frozen=True):
     """Reset the offsets of an online group in a topic (222). The outcome: the new offset per queue.
 
-    `time_ms`: store time of the first message to consume; -1: behind the last. Outcome None: no member is online, or the broker
+    `time_ms`: store time of the first message to consume (a RocketMQ takes the message nearest to it, which may be older; the newest
+    for a time to come); -1: behind the last. Outcome None: no member is online, or the broker
     is an older one of ours that does not support the request.
     """
 
@@ -68,7 +76,9 @@ class ResetOffsets(Call[dict[MessageQueue, int] | None], frozen=True):
         return f"move group {self.group} in topic {self.topic}"
 
     def request(self) -> Command:
-        header = headers.ResetOffsetHeader(topic=self.topic, group=self.group, timestamp=self.time_ms, force=True)
+        header = headers.ResetOffsetHeader(
+            topic=self.topic, group=self.group, timestamp=self.time_ms, force=True, exact=True
+        )
         return request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
     def read(self, answer: Command) -> dict[MessageQueue, int] | None:

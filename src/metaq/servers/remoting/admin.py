@@ -110,7 +110,9 @@ class AdminHandlers:
     def _reset_offsets(self, call: Call[headers.ResetOffsetHeader]) -> InPieces[Answer]:
         header = call.header
         log.info("%s moves group %s in topic %s", call.session.remote, header.group, header.topic)
-        moved = yield from self._broker.reset_offsets(header.group, header.topic, header.timestamp, force=header.force)
+        moved = yield from self._broker.reset_offsets(
+            header.group, header.topic, header.timestamp, force=header.force, exact=bool(header.exact)
+        )
         # RocketMQ makes a list for C++ callers, which cannot read its JSON with objects as keys.
         return bodies.queue_offset_list(moved) if call.language == "CPP" else bodies.queue_offsets(moved)
 

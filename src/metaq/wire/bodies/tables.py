@@ -105,6 +105,11 @@ def group_of_tree(tree: Value, name: str = "") -> GroupConfig:
     )
 
 
+def group(config: GroupConfig) -> bytes:
+    """Encode UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
+    return fastjson.dumps(group_tree(config))
+
+
 def group_of(body: Body) -> GroupConfig:
     """Decode UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
     return group_of_tree(beans.parse(body, "subscription group"))

@@ -79,13 +79,15 @@ class ConsumeQueueHeader(Header, kw_only=True):
 class ResetOffsetHeader(Header, kw_only=True):
     """RESET_CONSUMER_CLIENT_OFFSET (220), INVOKE_BROKER_TO_RESET_OFFSET (222).
 
-    The target is the first message stored at `timestamp` (ms); -1 is the end of the queue.
+    The target is the message stored nearest to `timestamp` (ms); -1 is the end of the queue.
     """
 
     topic: str
     group: str
     timestamp: Long
     force: bool = field(name="isForce", default=False)
+    exact: bool | None = field(name="metaqExact", default=None)
+    """Ours, with 222: the target is the first message stored at `timestamp` or later."""
 
 
 class ConsumerStatusHeader(Header, kw_only=True):

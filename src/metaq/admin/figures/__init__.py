@@ -1,0 +1,1 @@
+"""Figures of groups and topics: bytes, lag, rates, and who reads."""

@@ -1,0 +1,35 @@
+"""All consumer groups with their members and lag."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from metaq.admin.brokers import masters
+from metaq.admin.groups import GroupProgress, progress_at
+from metaq.client.conversation.following import GROUP_OFFSETS, GROUPS, GetTable
+from metaq.client.shared.core import ClientCore
+from metaq.model.topics.system import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from metaq.wire import bodies
+
+_AT_ONCE: Final = 16
+"""Groups that are asked about at once."""
+
+
+async def all_groups(core: ClientCore, *, system: bool) -> list[GroupProgress]:
+    """Return the progress of every group that a broker has settings or progress of, by name. `system`: also of brokers' own."""
+    addresses = await masters(core)
+    tables = await asyncio.gather(
+        *(core.ask(address, GetTable(table)) for table in (GROUPS, GROUP_OFFSETS) for address in addresses.values())
+    )
+    names = {name for table in tables[: len(addresses)] for name in bodies.group_table_of(table)[1]}
+    names |= {group for table in tables[len(addresses) :] for _, group in bodies.group_offsets_of(table)}
+    if not system:
+        names = {name for name in names if name not in SYSTEM_GROUPS and not name.startswith(SYSTEM_GROUP_PREFIX)}
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(name: str) -> GroupProgress:
+        async with places:
+            return await progress_at(core, addresses, name)
+
+    return list(await asyncio.gather(*(one(name) for name in sorted(names))))

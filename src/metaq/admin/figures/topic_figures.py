@@ -1,0 +1,89 @@
+"""A topic in figures: per queue its bounds, bytes, last message, and who reads it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from metaq.admin import topics
+from metaq.admin.figures.sizes import Size, size_of, total
+from metaq.client.conversation.groups import GetConnections, GetGroups
+from metaq.client.shared.core import ClientCore
+from metaq.model import MessageQueue, Perm, QueueStats
+
+
+class QueueFigures(Struct, frozen=True):
+    """One queue [begin, end). `last_ms`: store time of its newest message, 0 without one. `size`: None: the broker does not tell.
+
+    `readable`: consumers get it: the topic may be read there, and has so many read queues.
+    """
+
+    queue: MessageQueue
+    begin: int
+    end: int
+    last_ms: int
+    size: Size | None
+    readable: bool
+
+    @property
+    def messages(self) -> int:
+        return max(0, self.end - self.begin)
+
+
+class TopicFigures(Struct, frozen=True):
+    """A topic at `now_ms`. `readers`: groups with members that subscribe to it; `stopped`: those that only have progress in it."""
+
+    topic: str
+    now_ms: int
+    queues: tuple[QueueFigures, ...]
+    readers: tuple[str, ...]
+    stopped: tuple[str, ...]
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def size(self) -> Size | None:
+        return total(queue.size for queue in self.queues)
+
+    def unread(self, queue: QueueFigures) -> bool:
+        """Whether no group reads a queue. Readers without a group are known to no broker."""
+        return not self.readers or not queue.readable
+
+
+async def figures_of(core: ClientCore, name: str) -> TopicFigures:
+    """Return the figures of a topic. Raises TopicNotFound."""
+    details = await topics.describe(core, name)
+    holders = {data.broker for data in details.route.queues}
+    addresses = {
+        data.broker: address
+        for data in details.route.brokers
+        if data.broker in holders and (address := data.any_address) is not None
+    }
+    readable = {data.broker: data.read_queues if data.perm & Perm.READ else 0 for data in details.route.queues}
+
+    async def one(queue: MessageQueue, stats: QueueStats) -> QueueFigures:
+        size = await size_of(core, addresses[queue.broker], queue, stats.min_offset, stats.max_offset)
+        can = queue.queue_id < readable.get(queue.broker, 0)
+        return QueueFigures(queue, stats.min_offset, stats.max_offset, stats.last_ms, size, can)
+
+    queues = await asyncio.gather(*(one(queue, stats) for queue, stats in details.queues.items()))
+    readers, stopped = await _groups(core, addresses, name)
+    return TopicFigures(name, core.clock.now_ms(), tuple(queues), readers, stopped)
+
+
+async def _groups(
+    core: ClientCore, addresses: Mapping[str, str], topic: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the groups that read a topic, and those that have done so."""
+    told = await asyncio.gather(*(core.ask(address, GetGroups(topic)) for address in addresses.values()))
+    known = sorted({group for groups in told for group in groups})
+    readers = []
+    for group in known:
+        online = await asyncio.gather(*(core.ask(address, GetConnections(group)) for address in addresses.values()))
+        if any(topic in found[1].subscriptions for found in online if found is not None):
+            readers.append(group)
+    return tuple(readers), tuple(group for group in known if group not in readers)
