@@ -1,22 +1,24 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
-`Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `traces`,
-`transactions`, `brokers`, `replicas` and `scrubbing`.
+`Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `messages`, `tracks`,
+`traces`, `transactions`, `brokers`, `replicas` and `scrubbing`.
 """
 
 from metaq.admin.acl import AccountNotFound
 from metaq.admin.admin import Admin
 from metaq.admin.brokers import BrokerStatus
 from metaq.admin.groups import GroupProgress, PartlyMoved, QueueProgress
+from metaq.admin.messages import FoundMessages, MessageNotFound
 from metaq.admin.order import TopicOrder
 from metaq.admin.replicas import NoSuchReplica, Replica
 from metaq.admin.scrubbing import FailedRepair, PairScrub, ScrubProgress
 from metaq.admin.several import HalfDone, NothingDone
 from metaq.admin.topics import TopicDetails, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
+from metaq.admin.tracks import GroupTrack, MessageTrack, TrackState
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 
 __all__ = [
-    "AccountNotFound", "Admin", "BrokerStatus", "FailedRepair", "GroupProgress", "HalfDone", "MessageTrace", "NoSuchReplica", "NothingDone", "PairScrub", "PartlyMoved", "QueueProgress", "Replica", "ScrubProgress",
-    "StagedTransaction", "TopicDetails", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TransactionNotFound",
+    "AccountNotFound", "Admin", "BrokerStatus", "FailedRepair", "FoundMessages", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "NoSuchReplica", "NothingDone", "PairScrub", "PartlyMoved", "QueueProgress", "Replica", "ScrubProgress",
+    "StagedTransaction", "TopicDetails", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound",
 ]  # fmt: skip
