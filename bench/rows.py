@@ -192,6 +192,15 @@ def _filters(key: str, scale: float) -> Callable[[Bench], Measured]:
     return measure
 
 
+def _time_search(bench: Bench) -> Measured:
+    """In the store of a broker, without one: what a request costs beside it is in other rows."""
+    result = processes.script(
+        "time_search_bench.py", "--folder", str(bench.disk), "--messages", str(bench.count(10_000_000, 10_000)),
+    )  # fmt: skip
+    numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
+    return {**numbers, "value": numbers["p99_ms"]}
+
+
 def _predicate(bench: Bench) -> Measured:
     with processes.metaq_up(bench.disk, options=filter_bench.PREDICATE) as server:
         result = processes.script(
@@ -355,6 +364,10 @@ ROWS = (
     Row("filter-half", "SQL filter, half pass: delivered, times a tag filter's", "×", 0.5, 1.0, _filters("half_of_tag", 1)),
     Row("filter-few", "SQL filter, 1 in 1 000 passes: scanned", "M msg/s", 2.0, 5.0, _filters("scanned_per_s", 1e6)),
     Row("predicate", "predicate in a helper process, half pass: looked through", "k/s", 60, 150, _predicate, runs=3),
+    Row(
+        "time-search", "offset of a store time in a queue of 10 M messages, p99", "ms", 10, 1, _time_search, runs=3,
+        lower_is_better=True,
+    ),
     Row("trace", "Python client: what trace=True costs of submit, CPU", "%", 3.0, 1.0, _trace, runs=3, lower_is_better=True),
     Row(
         "request", "Python client: request and reply 1 × 1, p50, times a send's behind a send", "×", 3.0, 2.5, _requests,

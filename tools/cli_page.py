@@ -46,8 +46,8 @@ examples of each.
   the page at `METAQ_ADDRESS_SERVER`, else 127.0.0.1:9876. Pipelines, which run for long, have it in their own files and flags.
 - **Account and TLS**: `--acl-file` behind a command, `--tls`, `--ca`, `--cert`, `--key` before it, else the environment, else the
   context's. The account of the context in use never goes to a server that `-n` names. A secret is never an argument.
-- **Exit codes**: 0 done, 1 failed or something is wrong, 2 wrong usage or value, 3 not found (topic, group, route, broker, trace,
-  transaction), 130 Ctrl-C, 143 SIGTERM. A failure is one sentence on standard error.
+- **Exit codes**: 0 done, 1 failed or something is wrong, 2 wrong usage or value, 3 not found (topic, group, route, broker, message,
+  trace, transaction), 130 Ctrl-C, 143 SIGTERM. A failure is one sentence on standard error.
 - **For programs**: `--json` at every command that is no server. Times there are ISO 8601 in UTC, sizes bytes. Tables are for people:
   sizes are KiB, MiB, GiB; colours, progress and status lines are for terminals only (and not with `NO_COLOR`).
 - **Completion** of commands, options, topics and groups: `metaq completion bash|zsh|fish`.
@@ -88,6 +88,13 @@ SESSION = (
         "metaq consume orders --from 0 --to 2",
         "metaq consume orders --filter \"region = 'eu'\" --json",
         "metaq consume orders --group mailer --count 3",
+    )),
+    Part("Finding", "By key, id or time, exactly; and who has consumed a message, in the words of RocketMQ's mqadmin.", (
+        "metaq message query orders --key 42",
+        "metaq message query orders -c 3",
+        "metaq consume orders --tag paid --format %i | xargs metaq message get --topic orders",
+        "metaq consume orders --tag paid --format %i | xargs metaq message track --topic orders",
+        "metaq topic units orders -p 1 -c 2 --group mailer",
     )),
     Part("Groups", "", (
         "metaq group list",

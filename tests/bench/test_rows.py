@@ -129,6 +129,12 @@ def test_row_of_positions(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_row_of_a_search_by_time(tmp_path: Path) -> None:
+    """Each outcome is checked by the bench."""
+    assert run_rows(tmp_path, "time-search")["time-search"]["median"] > 0
+
+
+@pytest.mark.slow
 def test_client_rows(tmp_path: Path) -> None:
     """The Python client's rows are measured."""
     keys = "client-submit,client-consume,client-send,client-aio,filter-half,filter-few,predicate,trace,request,orderly"

@@ -6,14 +6,18 @@ prints is compared: `masked`, and with the differences of `EXPLAINED` taken out.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from metaq import Consumer, Producer, PullConsumer, SendReceipt
+from metaq.admin import Admin
 from tests.interop.admin_tool import admin_tool
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer, Server
@@ -374,6 +378,102 @@ def test_each_command_finds_what_it_finds_in_rocketmq(clusters: list[Cluster], t
         if theirs != ours:
             different.append(f"--- {command}\nRocketMQ:\n{theirs}\nours:\n{ours}")
     assert not different, "\n".join(different)
+
+
+TRACKED = "tracked"
+TRACKS = {
+    "done": "CONSUMED",
+    "tags": "CONSUMED_BUT_FILTERED",
+    "late": "NOT_CONSUME_YET",
+    "gone": "NOT_ONLINE",
+    "pull": "PULL",
+    "everywhere": "CONSUME_BROADCASTING",
+}
+"""Group → what became of the first message of `TRACKED` in it."""
+
+
+def test_a_messages_track_is_mqadmins(clusters: list[Cluster], tool: ForeignClient) -> None:
+    """Of every kind, by both ids, from both brokers. Behind the sweep, which compares all groups.
+
+    mqadmin 4.9.8 takes a group that broadcasts for one that is not online; later ones do not.
+    """
+    for server, _ in clusters:
+        with contextlib.ExitStack() as stack, Admin(server.namesrv) as admin:
+            receipt = with_groups(stack, server, admin)
+
+            eventually(partial(told, admin, receipt.offset_id), what="every group is told")
+            assert told(admin, receipt.message_id, TRACKED)
+            by_id = run(tool, server, f"queryMsgById -i {receipt.offset_id}")
+            by_unique_id = run(tool, server, f"queryMsgByUniqueKey -t {TRACKED} -i {receipt.message_id}")
+            expected = {**TRACKS, "everywhere": "NOT_ONLINE"}
+            for text in (by_id, by_unique_id):
+                assert dict(re.findall(r"consumerGroup=(\S+), trackType=(\w+)", text)) == expected, text
+
+
+def told(admin: Admin, message_id: str, topic: str | None = None) -> bool:
+    """Whether ours tells `TRACKS`."""
+    return {one.group: one.state.value for one in admin.track_message(message_id, topic).groups} == TRACKS
+
+
+def with_groups(stack: contextlib.ExitStack, server: Server, admin: Admin) -> SendReceipt:
+    """Two messages, and every group of `TRACKS` with what it needs to have become of the first. Returns the first's receipt."""
+    admin.create_topic(TRACKED, queues=1)
+    producer = stack.enter_context(Producer(server.namesrv))
+    receipt = producer.send(TRACKED, b"1", tag="a")
+    producer.send(TRACKED, b"2", tag="b")
+
+    def consumer(group: str, count: int, tags: str = "*", *, broadcast: bool = False) -> Consumer:
+        one = stack.enter_context(
+            Consumer(
+                server.namesrv,
+                group=group,
+                topics={TRACKED: tags},
+                start="first",
+                instance_name=group,
+                broadcast=broadcast,
+            )
+        )
+        for _ in range(count):
+            message = one.receive(PATIENCE)
+            assert message is not None
+            message.ack()
+        one.commit()
+        return one
+
+    consumer("done", 2)
+    consumer("tags", 1, "b")
+    consumer("late", 2)
+    admin.reset_group("late", TRACKED, "earliest")
+    consumer("everywhere", 0, broadcast=True)
+    consumer("gone", 2).close()
+    stack.enter_context(PullConsumer(server.namesrv, group="pull", topics=TRACKED, instance_name="pull"))
+    return receipt
+
+
+def test_what_is_stored_is_found_in_both(clusters: list[Cluster], tool: ForeignClient) -> None:
+    """Messages whose key has the hash of many others' of the same second, which mqadmin does not find in RocketMQ; by id; by time;
+    units. `Aa` and `BB` have one hash."""
+    for server, _ in clusters:
+        topic = "hidden"
+        with Admin(server.namesrv) as admin, Producer(server.namesrv) as producer:
+            admin.create_topic(topic, queues=2)
+            first = producer.send(topic, b"first", keys=["Aa"])
+            sent = [producer.send(topic, b"%d" % number, keys=["BB"]) for number in range(150)]
+            by_tool = run(tool, server, f"queryMsgByKey -t {topic} -k Aa")
+            assert (first.message_id in by_tool) == isinstance(server, MetaqServer)
+            found = admin.find_messages(topic, key="Aa")
+            assert ([one.body for one in found.messages], found.more) == ([b"first"], False)
+            assert len(admin.find_messages(topic, key="BB", limit=1000).messages) == 150
+            assert [one.body for one in admin.find_messages(topic, message_id=sent[5].message_id).messages] == [b"5"]
+            last = admin.get_message(sent[-1].offset_id)
+            assert last.body == b"149"
+            recent = admin.find_messages(topic, start=last.store_ms / 1000)
+            assert recent.messages[-1].body == b"149"
+            assert {one.store_ms for one in recent.messages} == {last.store_ms}
+            assert admin.find_messages(topic, limit=200).more is False
+            queue, offset, units = admin.queue_units(topic, last.queue_id, start=-1)
+            assert (queue, offset) == (last.queue, last.queue_offset)
+            assert [unit.log_offset for unit in units.units] == [last.log_offset]
 
 
 def test_no_command_is_left_out(tool: ForeignClient) -> None:

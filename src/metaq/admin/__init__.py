@@ -1,7 +1,7 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
-`Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`,
-`group_changes`, `figures`, `traces`, `transactions`, `brokers`, `replicas` and `scrubbing`.
+`Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `group_changes`,
+`figures`, `messages`, `tracks`, `traces`, `transactions`, `brokers`, `replicas` and `scrubbing`.
 """
 
 from metaq.admin.acl import AccountNotFound
@@ -10,15 +10,17 @@ from metaq.admin.brokers import BrokerStatus
 from metaq.admin.figures.topic_figures import QueueFigures, TopicFigures
 from metaq.admin.group_changes import GroupInUse, GroupOnline
 from metaq.admin.groups import GroupProgress, PartlyMoved, QueueProgress
+from metaq.admin.messages import FoundMessages, MessageNotFound
 from metaq.admin.order import TopicOrder
 from metaq.admin.replicas import NoSuchReplica, Replica
 from metaq.admin.scrubbing import FailedRepair, PairScrub, ScrubProgress
 from metaq.admin.several import HalfDone, NothingDone
 from metaq.admin.topics import TopicDetails, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
+from metaq.admin.tracks import GroupTrack, MessageTrack, TrackState
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 
 __all__ = [
-    "AccountNotFound", "Admin", "BrokerStatus", "FailedRepair", "GroupInUse", "GroupOnline", "GroupProgress", "HalfDone", "MessageTrace", "NoSuchReplica", "NothingDone", "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Replica", "ScrubProgress",
-    "StagedTransaction", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TransactionNotFound",
+    "AccountNotFound", "Admin", "BrokerStatus", "FailedRepair", "FoundMessages", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "NoSuchReplica", "NothingDone",
+    "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Replica", "ScrubProgress", "StagedTransaction", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound",
 ]  # fmt: skip

@@ -14,26 +14,29 @@ from metaq.admin import (
     brokers,
     group_changes,
     groups,
+    messages,
     order,
     quota,
     replicas,
     scrubbing,
     topics,
     traces,
+    tracks,
     transactions,
 )
 from metaq.admin.figures import group_list, topic_figures
 from metaq.client.conversation.accounts import SetAccount
-from metaq.client.identity.names import LATEST, checked, start_of
+from metaq.client.identity.names import LATEST, checked, milliseconds, start_of
 from metaq.client.identity.options import client_options
 from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.pending import PendingCalls
 from metaq.errors import ClientClosed
-from metaq.model import GroupConfig, QueueData
+from metaq.model import GroupConfig, MessageQueue, QueueData, StoredMessage
 from metaq.model.acl.accounts import AclView
 from metaq.model.acl.judgement import Explanation
 from metaq.model.acl.secret import Secret
+from metaq.model.inspection import QueueUnits
 from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
 from metaq.model.topics.system import TRACE_TOPIC
@@ -294,6 +297,67 @@ class Admin:
         Raises also groups.GroupNotFound, group_changes.GroupOnline, group_changes.GroupInUse.
         """
         return self._run(group_changes.move(self._open, source, target, leave_retries=leave_retries))
+
+    def find_messages(
+        self,
+        topic: str | None = None,
+        *,
+        message_id: str | None = None,
+        key: str | None = None,
+        start: float | dt.datetime | None = None,
+        end: float | dt.datetime | None = None,
+        limit: int = messages.FOUND_MAX,
+    ) -> messages.FoundMessages:
+        """Find messages of a topic: the newest `limit` ones, in the order in which they were stored.
+
+        Args:
+            message_id: id that a producer gave, or, also without the topic, that a broker gave (`offset_id`).
+            key: a key of them, compared exactly; None: all of the time.
+            start, end: stored at `start` or later, before `end` (datetime, or seconds since the epoch, the broker's clock).
+
+        Raises also NoRoute, ConfigError, TypeError; messages.MessageNotFound: no such id, and no topic is given.
+        """
+        wanted = messages.Wanted(
+            topic=topic, message_id=message_id, key=key, start_ms=None if start is None else milliseconds(start),
+            end_ms=None if end is None else milliseconds(end), limit=limit,
+        )  # fmt: skip
+        return self._run(messages.find(self._open, wanted))
+
+    def get_message(self, message_id: str, topic: str | None = None) -> StoredMessage:
+        """Return one message. Args: as `find_messages`. Raises also messages.MessageNotFound, NoRoute, ConfigError."""
+        return self._run(messages.get(self._open, message_id, topic))
+
+    def track_message(
+        self, message_id: str, topic: str | None = None, *, trace_topic: str = TRACE_TOPIC
+    ) -> tracks.MessageTrack:
+        """Return where every group of its topic stands with a message, and the deliveries that clients have traced.
+
+        Args, raises: as `get_message`; `trace_topic` as `message_trace`.
+        """
+        return self._run(tracks.track(self._open, message_id, topic, trace_topic=checked(check_topic, trace_topic)))
+
+    def queue_units(
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        broker: str | None = None,
+        start: int | None = None,
+        count: int = 10,
+        group: str | None = None,
+    ) -> tuple[MessageQueue, int, QueueUnits]:
+        """Return a queue, the offset of the first unit, and units of its consume queue: where in the log each message is.
+
+        Args:
+            broker: needed if several have such a queue.
+            start: offset of the first; below 0: so many before the end; None: the first that is there.
+            group: return its subscription, too.
+
+        Raises also NoRoute, ConfigError: no such queue.
+        """
+        return self._run(
+            messages.units(self._open, topic, queue_id, broker=broker, start=start, count=count, group=group)
+        )
 
     def message_trace(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> traces.MessageTrace:
         """Return the timeline of one message, from the trace records of its clients.

@@ -22,7 +22,7 @@ _EPILOG = (
     "Name servers: -n, else those of --context or METAQ_CONTEXT, else NAMESRV_ADDR, else those of the context in use, else what the page at "
     "METAQ_ADDRESS_SERVER says, else 127.0.0.1:9876. Account: --acl-file, else METAQ_ACL_FILE, else the context's. "
     "Exit codes: 0 done, 1 failed, 2 wrong usage, "
-    "3 not found (topic, group, route, trace, transaction), 130 Ctrl-C."
+    "3 not found (topic, group, route, message, trace, transaction), 130 Ctrl-C."
 )
 
 UsageError: Final[Any] = typer.BadParameter.__mro__[1]
@@ -38,7 +38,7 @@ class _Commands(LazyGroup):
         "bench": Lazy(
             "metaq.cli.messages.bench", "app", "How many messages a second a cluster takes and gives, seen from here."
         ),
-        "message": Lazy("metaq.cli.messages.message", "app", "Look at single messages."),
+        "message": Lazy("metaq.cli.messages.message", "app", "Find messages, and what became of them."),
         "topic": Lazy("metaq.cli.topics.topic", "app", "Create, list, show, change and delete topics."),
         "group": Lazy(
             "metaq.cli.topics.group",
@@ -166,6 +166,7 @@ def exit_code(error: MetaqError) -> int:
     """Return the exit code of a failed command."""
     from metaq.admin.brokers import BrokerNotFound
     from metaq.admin.groups import GroupNotFound
+    from metaq.admin.messages import MessageNotFound
     from metaq.admin.replicas import NoSuchReplica
     from metaq.admin.topics import TopicNotFound
     from metaq.admin.traces import TraceNotFound
@@ -176,7 +177,14 @@ def exit_code(error: MetaqError) -> int:
     if isinstance(error, ConfigError | BadRequest | Refused | LocalProtocolError):  # a value that the user gave
         return EXIT_USAGE
     not_found = (
-        NoRoute | TopicNotFound | GroupNotFound | BrokerNotFound | NoSuchReplica | TraceNotFound | TransactionNotFound
+        NoRoute
+        | TopicNotFound
+        | GroupNotFound
+        | BrokerNotFound
+        | NoSuchReplica
+        | MessageNotFound
+        | TraceNotFound
+        | TransactionNotFound
     )
     if isinstance(error, not_found):
         return EXIT_NOT_FOUND

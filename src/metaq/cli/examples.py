@@ -27,7 +27,20 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq bench send load --count 60000 --rate 1000 --json",
     ),
     "bench consume": ("metaq bench consume load", "metaq bench consume load --count 100000 --json"),
-    "message": ("metaq message trace 7F0000010A2B18B4AAC2000000000001",),
+    "message": (
+        "metaq message query orders --key 42",
+        "metaq message track 7F0000010A2B18B4AAC2000000000001 --topic orders",
+    ),
+    "message query": (
+        "metaq message query orders --key 42",
+        "metaq message query orders --from 2026-01-31T08:00:00Z --to 2026-01-31T08:00:01Z -c 100",
+        "metaq message query orders --id 7F0000010A2B18B4AAC2000000000001 --json",
+    ),
+    "message get": (
+        "metaq message get 7F0000010A2B18B4AAC2000000000001 --topic orders",
+        "metaq message get 7F00000100002A9F0000000000000320 --body > body.bin",
+    ),
+    "message track": ("metaq message track 7F0000010A2B18B4AAC2000000000001 --topic orders",),
     "message trace": ("metaq message trace 7F0000010A2B18B4AAC2000000000001",),
     "topic": ("metaq topic create orders --queues 16", "metaq topic list", "metaq topic order show orders"),
     "topic create": (
@@ -36,6 +49,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "topic list": ("metaq topic list", "metaq topic list --all --json"),
     "topic show": ("metaq topic show orders", "metaq topic show orders --json"),
+    "topic units": (
+        "metaq topic units orders -p broker-a:3 -o -10",
+        "metaq topic units orders -p 0 -o 4711 -c 1 --group mailer --json",
+    ),
     "topic stats": ("metaq topic stats orders", "metaq topic stats orders --watch --interval 5"),
     "topic update": (
         "metaq topic update orders --queues 32",

@@ -1,4 +1,4 @@
-"""`metaq message`: one message and what is known of it."""
+"""`metaq message`: its trace, and what `metaq.cli.messages.find` has."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import Annotated
 import typer
 
 from metaq.cli.groups import App
+from metaq.cli.messages.find import get_message, query_messages, track_message
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
 from metaq.model.topics.system import TRACE_TOPIC
 
-app = App("Look at single messages.")
+app = App("Find messages, and what became of them.")
+
+app.command("query")(query_messages)
+app.command("get")(get_message)
+app.command("track")(track_message)
 
 
 @app.command("trace")

@@ -1,4 +1,4 @@
-"""`metaq topic`: create, list, show, update, delete, `stats` (`topic_stats`), and `order`."""
+"""`metaq topic`: create, list, show, update, delete, `stats` (`topic_stats`), `units` and `order`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from metaq.cli.completing import complete_topics
 from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
 from metaq.cli.topics import order, topic_stats
+from metaq.cli.topics.units import show_units
 from metaq.model import Perm
 
 app = App("Create, list, show, change and delete topics.")
 
 app.add_typer(order.app, name="order")
+app.command("units")(show_units)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic", autocompletion=complete_topics)]
 _PERMS = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.WRITE}

@@ -1,4 +1,4 @@
-"""Queries of messages by key or id (12). Brokers look keys up by hash, so the client compares them."""
+"""Queries of messages by key or id (12), and at a place in the log (33). Brokers look keys up by hash, so the client compares them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from metaq.wire.trace import decode
 
 LOOK_UP_MAX = 64
 """Messages in one response at most (brokers' `maxMsgsNumBatch`)."""
-_END_OF_TIME_MS = (1 << 63) - 1
+END_OF_TIME_MS = (1 << 63) - 1
 
 
-class QueryMessages(Call[list[StoredMessage]], frozen=True, kw_only=True):
-    """Messages of a topic with the key `key`, in the broker's order.
+class QueryRecords(Call[list[StoredMessage]], frozen=True, kw_only=True):
+    """Messages of a topic that may have the key `key`, in the broker's order, with bodies as they are stored.
+
+    RocketMQ compares hashes: some may have another key, or be of another topic. See `carries` and `opened`.
 
     Args:
         unique: `key` is a message id.
-        begin_ms, end_ms: store times, both inclusive. Bodies are decompressed.
+        begin_ms, end_ms: store times, both inclusive; brokers know them to the second.
     """
 
     answers = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
@@ -39,7 +41,7 @@ class QueryMessages(Call[list[StoredMessage]], frozen=True, kw_only=True):
     unique: bool = False
     count_max: int = LOOK_UP_MAX
     begin_ms: int = 0
-    end_ms: int = _END_OF_TIME_MS
+    end_ms: int = END_OF_TIME_MS
 
     @property
     def action(self) -> str:
@@ -55,22 +57,62 @@ class QueryMessages(Call[list[StoredMessage]], frozen=True, kw_only=True):
     def read(self, answer: Command) -> list[StoredMessage]:
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return []
-        found = hot.decode_records(answer.body, 0, len(answer.body), StoredMessage, self.broker, 0, 0)
-        messages = [message for message in found if self._carries(message)]
-        for message in messages:
-            if message.sys_flag & int(SysFlag.COMPRESSED):
-                try:
-                    message.body = compression.decompress(message.body, message.sys_flag, 4 * BODY_BYTES_MAX)
-                except (BadRequest, ConfigError):
-                    # One body that cannot be read must not hide the other messages of the response. It stays as it is stored:
-                    # an empty one would be counted neither as read nor as unreadable.
-                    continue
-        return messages
+        return hot.decode_records(answer.body, 0, len(answer.body), StoredMessage, self.broker, 0, 0)
 
-    def _carries(self, message: StoredMessage) -> bool:
-        if self.unique:
-            return message.properties.get(props.UNIQUE_ID) == self.key
-        return self.key in message.keys or message.properties.get(props.UNIQUE_ID) == self.key
+
+class QueryMessages(QueryRecords, frozen=True, kw_only=True):
+    """Messages of a topic with the key `key`, in the broker's order, bodies decompressed.
+
+    Messages may be missing where others with the same hash have filled the response: `key_search` asks for those.
+    """
+
+    def read(self, answer: Command) -> list[StoredMessage]:
+        found = QueryRecords.read(self, answer)
+        return opened(one for one in found if carries(one, self.topic, self.key, unique=self.unique))
+
+
+class ViewMessage(Call[StoredMessage], frozen=True):
+    """The message that begins at a LogOffset of the broker (33), its body decompressed."""
+
+    log_offset: int
+    broker: str = ""
+    """As in `QueryRecords`."""
+
+    @property
+    def action(self) -> str:
+        return f"read the message at offset {self.log_offset} of its log"
+
+    def request(self) -> Command:
+        return request(RequestCode.VIEW_MESSAGE_BY_ID, headers.ViewMessageHeader(offset=self.log_offset))
+
+    def read(self, answer: Command) -> StoredMessage:
+        found = hot.decode_records(answer.body, 0, len(answer.body), StoredMessage, self.broker, 0, 0)
+        if not found:
+            raise BadRequest("the answer has no message in it")
+        return opened(found[:1])[0]
+
+
+def carries(message: StoredMessage, topic: str, key: str, *, unique: bool) -> bool:
+    """Return whether the message is of the topic and has the key; `unique`: has that id."""
+    if message.topic != topic:
+        return False
+    if message.properties.get(props.UNIQUE_ID) == key:
+        return True
+    return not unique and key in message.keys
+
+
+def opened(messages: Iterable[StoredMessage]) -> list[StoredMessage]:
+    """Return the messages with their bodies decompressed."""
+    found = list(messages)
+    for message in found:
+        if message.sys_flag & int(SysFlag.COMPRESSED):
+            try:
+                message.body = compression.decompress(message.body, message.sys_flag, 4 * BODY_BYTES_MAX)
+            except (BadRequest, ConfigError):
+                # One body that cannot be read must not hide the other messages of the response. It stays as it is stored:
+                # an empty one would be counted neither as read nor as unreadable.
+                continue
+    return found
 
 
 class TraceMessage(Struct, frozen=True):

@@ -1,0 +1,89 @@
+"""`metaq topic units`: where in the broker's log the messages of a queue are."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from metaq.cli.completing import complete_groups, complete_topics
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, print_json, print_table
+
+if TYPE_CHECKING:
+    from metaq.model.filters.subscription import SubscriptionData
+
+
+def show_units(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic", autocompletion=complete_topics)],
+    queue: Annotated[str, typer.Option("-p", "--queue", metavar="[BROKER:]ID", help="its queue")],
+    start: Annotated[
+        int | None, typer.Option("-o", "--from", metavar="OFFSET", help="first offset; -N: the last N")
+    ] = None,
+    count: Annotated[int, typer.Option("-c", "--count", min=1, help="so many")] = 10,
+    group: Annotated[
+        str | None,
+        typer.Option(help="say what this group gets of them, by its tags", autocompletion=complete_groups),
+    ] = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show units of a consume queue: where in the broker's log each message is, its size there, and the hash of its tag."""
+    from metaq.admin import Admin
+
+    broker, _, number = queue.rpartition(":")
+    if not re.fullmatch(r"[0-9]{1,9}", number):
+        raise typer.BadParameter(f"{queue!r} is no queue: ID or BROKER:ID", param_hint="--queue")
+    with Admin(namesrv) as admin:
+        at, first, found = admin.queue_units(
+            topic, int(number), broker=broker or None, start=start, count=count, group=group
+        )
+    wanted = found.subscription
+    units = [(offset, unit, _gets(wanted, unit.tags_code)) for offset, unit in enumerate(found.units, first)]
+    if as_json:
+        print_json(
+            {
+                "topic": topic,
+                "broker": at.broker,
+                "queue_id": at.queue_id,
+                "min_offset": found.min_offset,
+                "max_offset": found.max_offset,
+                "group": group,
+                "filter": wanted.spelling if wanted is not None else None,
+                "units": [
+                    {
+                        "queue_offset": offset,
+                        "log_offset": unit.log_offset,
+                        "bytes": unit.size,
+                        "tags_code": unit.tags_code,
+                        **({"wanted": gets} if group is not None else {}),
+                    }
+                    for offset, unit, gets in units
+                ],
+            }
+        )
+        return
+    print(
+        f"queue {at.broker}:{at.queue_id} of topic {topic} has the offsets {found.min_offset} to {found.max_offset - 1}"
+    )
+    if group is not None:
+        print(f"group {group} wants {wanted.spelling}" if wanted is not None else f"group {group} is not online")
+    columns = ("offset", "log offset", "bytes", "tags code", *(("wanted",) if group is not None else ()))
+    print_table(
+        columns,
+        (
+            (offset, unit.log_offset, unit.size, unit.tags_code, *((_word(gets),) if group is not None else ()))
+            for offset, unit, gets in units
+        ),
+    )
+
+
+def _gets(wanted: SubscriptionData | None, tags_code: int) -> bool | None:
+    """Return whether a group gets a message, as far as its tag says; None: the group or the filter says nothing of it."""
+    if wanted is None or wanted.expression_type != "TAG":
+        return None
+    return wanted.takes_all or tags_code in wanted.tag_hashes
+
+
+def _word(gets: bool | None) -> str:
+    return "" if gets is None else "yes" if gets else "no"
