@@ -8,7 +8,20 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metaq.admin import acl, branches, brokers, groups, order, quota, replicas, scrubbing, topics, traces, transactions
+from metaq.admin import (
+    acl,
+    branches,
+    brokers,
+    groups,
+    members,
+    order,
+    quota,
+    replicas,
+    scrubbing,
+    topics,
+    traces,
+    transactions,
+)
 from metaq.client.conversation.accounts import SetAccount
 from metaq.client.identity.names import LATEST, checked, start_of
 from metaq.client.identity.options import client_options
@@ -16,6 +29,7 @@ from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.pending import PendingCalls
 from metaq.errors import ClientClosed
+from metaq.model import MessageQueue
 from metaq.model.acl.accounts import AclView
 from metaq.model.acl.judgement import Explanation
 from metaq.model.acl.secret import Secret
@@ -167,6 +181,40 @@ class Admin:
     def group_progress(self, group: str) -> groups.GroupProgress:
         """Return a consumer group's progress and members. Raises also groups.GroupNotFound."""
         return self._run(groups.progress(self._open, group))
+
+    def consumer_running_info(self, group: str, client_id: str, *, stacks: bool = False) -> members.RunningMember:
+        """Return what a running member of a consumer group tells of itself: options, queues, rates.
+
+        Args: stacks: also the stacks of its threads (and, of a Python client, tasks).
+        Raises also groups.GroupNotFound, members.MemberNotFound; BrokerError: it did not answer within ten seconds.
+        """
+        return self._run(members.running_info(self._open, group, client_id, stacks=stacks))
+
+    def consumer_positions(
+        self, group: str, topic: str, client_id: str | None = None
+    ) -> dict[str, dict[MessageQueue, int]]:
+        """Return client id → the offsets that the member would commit now in a topic; of all members, or of one.
+
+        Members that do not answer are left out. Raises also groups.GroupNotFound, members.MemberNotFound.
+        """
+        return self._run(members.positions(self._open, group, topic, client_id))
+
+    def consume_directly(
+        self, group: str, message_id: str, *, client_id: str | None = None, topic: str | None = None
+    ) -> members.DirectConsumption:
+        """Have a running member of a consumer group consume a stored message at once, and return how that went.
+
+        The member's handler gets the message as any other. The group's progress stays as it is, and a failed message does not
+        come again.
+
+        Args:
+            message_id: as its send returned it, or the offset id of its place.
+            client_id: the member; None: any that is online.
+            topic: where the message is looked for; None: in the topics of the group.
+        Raises also groups.GroupNotFound, members.MemberNotFound, members.MessageNotFound, ConfigError; BrokerError: the
+        member did not answer within ten seconds, or has no handler.
+        """
+        return self._run(members.consume(self._open, group, message_id, client_id=client_id, topic=topic))
 
     def group_producers(self, group: str) -> list[groups.ProducerInstance]:
         """Return the instances of a producer group. Raises also groups.GroupNotFound: none is connected."""

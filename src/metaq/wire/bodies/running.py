@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from metaq.model import MessageQueue
-from metaq.model.inspection import ConsumedDirectly, MemberQueue, MemberRates, MemberState, ConsumeVerdict
+from metaq.model.inspection import ConsumedDirectly, ConsumeVerdict, MemberQueue, MemberRates, MemberState
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies.clients import subscription_of_tree, subscription_tree
