@@ -158,7 +158,7 @@ class ClientSession(Session):
         if isinstance(answer, Command):
             self._respond(command, answer)
         else:
-            answer.add_done_callback(lambda done: self._respond(command, done.result()))
+            answer.add_done_callback(lambda done: None if done.cancelled() else self._respond(command, done.result()))
 
     def _respond(self, command: Command, answer: Command) -> None:
         """Answer a request of the broker, unless the connection broke meanwhile: nobody waits for it then."""
