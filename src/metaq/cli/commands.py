@@ -162,6 +162,7 @@ def exit_code(error: MetaqError) -> int:
     """Return the exit code of a failed command."""
     from metaq.admin.brokers import BrokerNotFound
     from metaq.admin.groups import GroupNotFound
+    from metaq.admin.members import MemberNotFound, MessageNotFound
     from metaq.admin.replicas import NoSuchReplica
     from metaq.admin.topics import TopicNotFound
     from metaq.admin.traces import TraceNotFound
@@ -174,7 +175,7 @@ def exit_code(error: MetaqError) -> int:
     not_found = (
         NoRoute | TopicNotFound | GroupNotFound | BrokerNotFound | NoSuchReplica | TraceNotFound | TransactionNotFound
     )
-    if isinstance(error, not_found):
+    if isinstance(error, not_found | MemberNotFound | MessageNotFound):
         return EXIT_NOT_FOUND
     return EXIT_NOT_FOUND if unknown_topic(error) else EXIT_FAILED
 

@@ -28,6 +28,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "bench consume": ("metaq bench consume load", "metaq bench consume load --count 100000 --json"),
     "message": ("metaq message trace 7F0000010A2B18B4AAC2000000000001",),
+    "message resend": ("metaq message resend 7F0000010A2B18B4AAC2000000000001 --group mailer",),
     "message trace": ("metaq message trace 7F0000010A2B18B4AAC2000000000001",),
     "topic": ("metaq topic create orders --queues 16", "metaq topic list", "metaq topic order show orders"),
     "topic create": (
@@ -42,7 +43,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "topic order set": ("metaq topic order set orders", "metaq topic order set orders 'broker-a:8;broker-b:8'"),
     "topic order delete": ("metaq topic order delete orders",),
     "group": ("metaq group show mailer", "metaq group reset mailer orders --to earliest"),
-    "group show": ("metaq group show mailer", "metaq group show mailer --json"),
+    "group show": ("metaq group show mailer", "metaq group show mailer --client 10.0.0.7@811#1795226548705 --stacks"),
     "group producers": ("metaq group producers payments",),
     "group skip": ("metaq group skip mailer orders",),
     "group reset": (
