@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 
 import pytest
 
@@ -198,6 +199,55 @@ def test_group_producers_lists_the_instances(cli, metaq_broker):
         table = cli("group", "producers", "cli-pg").stdout
     assert (shown["client_id"][-4:], shown["language"], len(shown["addresses"])) == ("@cli", "PYTHON", 1)
     assert shown["client_id"] in table
+
+
+def refuses(message: object) -> None:
+    raise ValueError("no such order")
+
+
+def test_group_show_asks_a_member_and_message_resend_has_it_consume(cli, metaq_broker, orders):
+    """Tables and JSON; exit code 1 if the message was not consumed, 3 if somebody or something is not there, 2 for a wrong use."""
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        sent = producer.send(orders, b"again")
+    consumer = metaq.Consumer(metaq_broker.namesrv, group="cli-asked", topics=orders, instance_name="asked")
+    running = threading.Thread(target=consumer.run, args=(lambda message: None,))
+    with consumer:
+        consumer.suspend()
+        running.start()
+        consumer.wait_assigned(PATIENCE)
+        [member] = eventually(lambda: members_of_group(cli, "cli-asked", 1), what="its member")["members"]
+        client = member["client_id"]
+        shown = json.loads(cli("group", "show", "cli-asked", "--client", client, "--stacks", "--json").stdout)
+        assert shown["properties"]["instanceName"] == "asked"
+        assert shown["subscriptions"][orders] == "*"
+        assert {queue["topic"] for queue in shown["queues"]} >= {orders}
+        assert shown["rates"][orders]["failed_in_an_hour"] == 0
+        assert "metaq-cli-asked-0 TID" in shown["stacks"]
+        table = cli("group", "show", "cli-asked", "--client", client).stdout
+        assert "pullBatchSize" in table
+        assert "TID" not in table
+        done = cli("message", "resend", sent.message_id, "--group", "cli-asked")
+        assert done.returncode == 0, done.stderr
+        assert f"member {client} of group cli-asked consumed the message" in done.stdout
+        missing = cli("message", "resend", "0" * 32, "--group", "cli-asked")
+        assert (missing.returncode, orders in missing.stderr) == (3, True)
+        assert cli("group", "show", "cli-asked", "--client", "nobody").returncode == 3
+        assert cli("group", "show", "cli-asked", "--stacks").returncode == 2
+        consumer.stop()
+        running.join(PATIENCE)
+    consumer = metaq.Consumer(metaq_broker.namesrv, group="cli-asked", topics=orders, instance_name="asked")
+    running = threading.Thread(target=consumer.run, args=(refuses,))
+    with consumer:
+        consumer.suspend()
+        running.start()
+        eventually(lambda: members_of_group(cli, "cli-asked", 1), what="its member")
+        failed = cli("message", "resend", sent.message_id, "--group", "cli-asked", "--client", client, "--json")
+        assert failed.returncode == 1
+        told = json.loads(failed.stdout)
+        assert (told["result"], told["remark"]) == ("CR_THROW_EXCEPTION", "ValueError: no such order")
+        assert told["topic"] == orders
+        consumer.stop()
+        running.join(PATIENCE)
 
 
 def members_of_group(cli, group, count):

@@ -31,6 +31,7 @@ from metaq.model import (
     TopicConfig,
 )
 from metaq.model.filters.subscription import subscribe
+from metaq.model.inspection import ConsumedDirectly, ConsumeVerdict, MemberQueue, MemberRates, MemberState
 from metaq.wire import bodies, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies import name_servers
@@ -242,3 +243,83 @@ def test_offsets_for_a_cpp_client_are_a_list():
     queue = MessageQueue("T", "b", 2)
     text = bodies.queue_offset_list({queue: 7})
     assert json.loads(text) == {"offsetTable": [{"brokerName": "b", "offset": 7, "queueId": 2, "topic": "T"}]}
+
+
+JAVA_STATE = (
+    b'{"jstack":"main TID: 1\\n","mqTable":{{"brokerName":"broker-a","queueId":1,"topic":"T"}:{"cachedMsgCount":2,"cachedMsgMaxOffset":8,'
+    b'"cachedMsgMinOffset":7,"cachedMsgSizeInMiB":1,"commitOffset":7,"droped":false,"lastConsumeTimestamp":1795226548705,'
+    b'"lastLockTimestamp":1795226548701,"lastPullTimestamp":1795226548702,"locked":true,"transactionMsgCount":1,'
+    b'"transactionMsgMaxOffset":7,"transactionMsgMinOffset":7,"tryUnlockTimes":0}},"properties":{"PROP_CLIENT_VERSION":"V4_9_8",'
+    b'"PROP_CONSUMEORDERLY":"true","pullBatchSize":"32"},"statusTable":{"T":{"consumeFailedMsgs":3,"consumeFailedTPS":0.5,'
+    b'"consumeOKTPS":2.0,"consumeRT":1.5,"pullRT":12.25,"pullTPS":2.5}},"subscriptionSet":[{"classFilterMode":false,"codeSet":[],'
+    b'"expressionType":"TAG","subString":"*","subVersion":1795226548705,"tagsSet":[],"topic":"T"}]}'
+)
+"""In the form of a 4.9.8 push consumer's."""
+
+
+def test_a_java_consumers_state_is_read_and_written_as_it_is():
+    state = bodies.member_state_of(JAVA_STATE)
+    queue = state.queues[MessageQueue("T", "broker-a", 1)]
+    assert (queue.position, queue.cached, queue.cached_first, queue.cached_last, queue.locked) == (7, 2, 7, 8, True)
+    assert state.rates["T"].pull_ms == 12.25
+    assert state.properties["pullBatchSize"] == "32"
+    assert state.subscriptions[0].topic == "T"
+    assert bodies.member_state(state) == JAVA_STATE
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"mqTable":{"T":{}}}', b'{"mqTable":[[1]]}', b'{"statusTable":7}', b"\xff"])
+def test_a_broken_state_is_refused(body):
+    with pytest.raises(BadRequest):
+        bodies.member_state_of(body)
+
+
+COUNTS = st.integers(0, 2**31 - 1)
+MS = st.integers(0, 2**53)
+RATES = st.floats(0, 1e9, allow_nan=False)
+
+
+@given(
+    properties=st.dictionaries(NAMES, NAMES, max_size=4),
+    stacks=st.none() | NAMES,
+    queues=st.dictionaries(
+        st.builds(MessageQueue, NAMES, NAMES, st.integers(-(2**31), 2**31 - 1)),
+        st.builds(
+            MemberQueue, position=MS, cached=COUNTS, cached_first=MS, cached_last=MS, cached_mib=COUNTS, locked=st.booleans(),
+            unlock_tries=COUNTS, locked_ms=MS, dropped=st.booleans(), pulled_ms=MS, consumed_ms=MS, in_hand=COUNTS,
+            in_hand_first=MS, in_hand_last=MS,
+        ),
+        max_size=4,
+    ),
+    rates=st.dictionaries(
+        NAMES,
+        st.builds(MemberRates, pull_ms=RATES, pulled=RATES, consume_ms=RATES, consumed=RATES, failed=RATES, failed_messages=MS),
+        max_size=4,
+    ),
+)  # fmt: skip
+def test_states_round_trip(properties, stacks, queues, rates):
+    state = MemberState(
+        properties=properties, subscriptions=(subscribe("T", "a || b", 5),), queues=queues, rates=rates, stacks=stacks
+    )
+    assert bodies.member_state_of(bodies.member_state(state)) == state
+
+
+def test_a_java_consumers_outcome_is_read():
+    """Of a message that it was told to consume."""
+    found = bodies.consumed_directly_of(
+        b'{"autoCommit":true,"consumeResult":"CR_SUCCESS","order":false,"spentTimeMills":3}'
+    )
+    assert found == ConsumedDirectly(verdict=ConsumeVerdict.SUCCESS, spent_ms=3)
+    assert bodies.consumed_directly_of(b'{"consumeResult":4}').verdict is ConsumeVerdict.EXCEPTION
+    assert bodies.consumed_directly_of(b'{"consumeResult":"CR_NEVER"}').verdict is None
+    with pytest.raises(BadRequest):
+        bodies.consumed_directly_of(b'{"spentTimeMills":"long"}')
+
+
+@given(
+    st.builds(
+        ConsumedDirectly, verdict=st.none() | st.sampled_from(ConsumeVerdict), remark=st.none() | NAMES, spent_ms=MS, order=st.booleans(),
+        auto_commit=st.booleans(),
+    )
+)  # fmt: skip
+def test_outcomes_round_trip(outcome):
+    assert bodies.consumed_directly_of(bodies.consumed_directly(outcome)) == outcome

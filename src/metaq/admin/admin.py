@@ -14,6 +14,7 @@ from metaq.admin import (
     brokers,
     group_changes,
     groups,
+    members,
     messages,
     order,
     quota,
@@ -212,6 +213,40 @@ class Admin:
     def group_progress(self, group: str) -> groups.GroupProgress:
         """Return a consumer group's progress and members. Raises also groups.GroupNotFound."""
         return self._run(groups.progress(self._open, group))
+
+    def consumer_running_info(self, group: str, client_id: str, *, stacks: bool = False) -> members.RunningMember:
+        """Return what a running member of a consumer group tells of itself: options, queues, rates.
+
+        Args: stacks: also the stacks of its threads (and, of a Python client, tasks).
+        Raises also groups.GroupNotFound, members.MemberNotFound; BrokerError: it did not answer within ten seconds.
+        """
+        return self._run(members.running_info(self._open, group, client_id, stacks=stacks))
+
+    def consumer_positions(
+        self, group: str, topic: str, client_id: str | None = None
+    ) -> dict[str, dict[MessageQueue, int]]:
+        """Return client id → the offsets that the member would commit now in a topic; of all members, or of one.
+
+        Members that do not answer are left out. Raises also groups.GroupNotFound, members.MemberNotFound.
+        """
+        return self._run(members.positions(self._open, group, topic, client_id))
+
+    def consume_directly(
+        self, group: str, message_id: str, *, client_id: str | None = None, topic: str | None = None
+    ) -> members.DirectConsumption:
+        """Have a running member of a consumer group consume a stored message at once, and return how that went.
+
+        The member's handler gets the message as any other. The group's progress stays as it is, and a failed message does not
+        come again.
+
+        Args:
+            message_id: as its send returned it, or the offset id of its place.
+            client_id: the member; None: any that is online.
+            topic: where the message is looked for; None: in the topics of the group.
+        Raises also groups.GroupNotFound, members.MemberNotFound, messages.MessageNotFound, ConfigError; BrokerError: the
+        member did not answer within ten seconds, or has no handler.
+        """
+        return self._run(members.consume(self._open, group, message_id, client_id=client_id, topic=topic))
 
     def group_producers(self, group: str) -> list[groups.ProducerInstance]:
         """Return the instances of a producer group. Raises also groups.GroupNotFound: none is connected."""

@@ -83,7 +83,7 @@ async def trace(core: ClientCore, message_id: str, *, trace_topic: str = TRACE_T
         raise ConfigError(f"{message_id[:60]!r} is no message id: producers give 32 or 56 hex characters")
     try:
         # By key: trace messages carry the ids of the messages that they are about as keys.
-        found, silent = await _look_up(core, trace_topic, message_id, unique=False)
+        found, silent = await look_up(core, trace_topic, message_id, unique=False)
     except NoRoute:
         raise TraceNotFound(
             f"message {message_id} has no trace: {trace_topic} does not exist, the topic that clients write traces to. {_WHO_TRACES}"
@@ -107,7 +107,7 @@ async def trace(core: ClientCore, message_id: str, *, trace_topic: str = TRACE_T
     )  # fmt: skip
 
 
-async def _look_up(core: ClientCore, topic: str, key: str, *, unique: bool) -> tuple[list[StoredMessage], list[str]]:
+async def look_up(core: ClientCore, topic: str, key: str, *, unique: bool) -> tuple[list[StoredMessage], list[str]]:
     """Return messages by key from all brokers of the topic, and the brokers that could not be asked. Raises NoRoute."""
     route = await core.routes.route(topic)
     silent = [data.broker for data in route.brokers if data.any_address is None]
@@ -136,7 +136,7 @@ async def _stored(core: ClientCore, message_id: str, reports: Iterable[_Report])
         topics = await _topics_of(core, {one.record.group for one in reports if one.record.group})
     for topic in sorted(topics)[:TOPICS_MAX]:
         try:
-            found, more = await _look_up(core, topic, message_id, unique=True)
+            found, more = await look_up(core, topic, message_id, unique=True)
         except NoRoute:
             continue
         except FAULTS as error:

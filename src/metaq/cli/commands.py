@@ -166,6 +166,7 @@ def exit_code(error: MetaqError) -> int:
     """Return the exit code of a failed command."""
     from metaq.admin.brokers import BrokerNotFound
     from metaq.admin.groups import GroupNotFound
+    from metaq.admin.members import MemberNotFound
     from metaq.admin.messages import MessageNotFound
     from metaq.admin.replicas import NoSuchReplica
     from metaq.admin.topics import TopicNotFound
@@ -182,6 +183,7 @@ def exit_code(error: MetaqError) -> int:
         | GroupNotFound
         | BrokerNotFound
         | NoSuchReplica
+        | MemberNotFound
         | MessageNotFound
         | TraceNotFound
         | TransactionNotFound

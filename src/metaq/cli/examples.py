@@ -41,6 +41,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq message get 7F00000100002A9F0000000000000320 --body > body.bin",
     ),
     "message track": ("metaq message track 7F0000010A2B18B4AAC2000000000001 --topic orders",),
+    "message resend": ("metaq message resend 7F0000010A2B18B4AAC2000000000001 --group mailer",),
     "message trace": ("metaq message trace 7F0000010A2B18B4AAC2000000000001",),
     "topic": ("metaq topic create orders --queues 16", "metaq topic list", "metaq topic order show orders"),
     "topic create": (
@@ -73,7 +74,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "group delete": ("metaq group delete mailer", "metaq group delete mailer --keep-progress --yes"),
     "group clone": ("metaq group clone mailer mailer2 --dry-run", "metaq group clone mailer mailer2 --topic orders"),
     "group move": ("metaq group move mailer postman",),
-    "group show": ("metaq group show mailer", "metaq group show mailer --json"),
+    "group show": (
+        "metaq group show mailer",
+        "metaq group show mailer --json",
+        "metaq group show mailer --client 10.0.0.7@811#1795226548705 --stacks",
+    ),
     "group producers": ("metaq group producers payments",),
     "group skip": ("metaq group skip mailer orders",),
     "group reset": (

@@ -29,6 +29,30 @@ class OffsetsReset(Struct, frozen=True):
     """Language of the client that gets the notice: C++ reads another form."""
 
 
+class PositionsAsked(Struct, frozen=True):
+    """Which offsets a member would commit now, in the queues of a topic; "": in all of its queues."""
+
+    group: str
+    topic: str
+
+
+class StateAsked(Struct, frozen=True):
+    """How a member is: options, queues, rates; with the stacks of its threads and tasks, if wished."""
+
+    group: str
+    stacks: bool
+
+
+class ConsumeAsked(Struct, frozen=True):
+    """A member is to consume this message now, and to say how that went."""
+
+    group: str
+    record: bytes
+    """The message as it is stored."""
+    broker: str
+    """Name of the broker that has it."""
+
+
 class RequestReplied(Struct, frozen=True):
     """A reply to a request of this client."""
 

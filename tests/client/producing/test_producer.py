@@ -499,17 +499,17 @@ def test_thirty_two_threads_hammer_one_producer(cluster, producer):
 
 
 def test_unknown_push_is_refused_by_name(cluster, producer):
-    """307 and other requests of a broker that we do not serve are answered, not ignored."""
+    """Requests of a broker that we do not serve are answered, not ignored."""
     producer.send("orders", b"x")
     from metaq.wire.command import request
 
-    question = request(RequestCode.GET_CONSUMER_RUNNING_INFO)
+    question = request(RequestCode.GET_BROKER_CONFIG)
     question.opaque = 77
     cluster.push(question)
     answer = eventually(lambda: next((command for command in cluster.seen if command.is_response), None))
     assert answer.opaque == 77
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "307" in answer.remark
+    assert "26" in answer.remark
 
 
 def test_submit_writes_out_what_is_plain_says():

@@ -10,7 +10,7 @@ import pytest
 from metaq.client.shared.transport import ClientSession, Transport
 from metaq.errors import ClientClosed, ConnectionFailed, LocalProtocolError, RequestTimeout
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import encode, reply, request
+from metaq.wire.command import LENGTH_BYTES, RESPONSE_FLAG, Command, decode, encode, reply, request
 from tests.client.cluster import FakeCluster, swallow
 from tests.support import PATIENCE
 
@@ -147,12 +147,46 @@ def test_a_lost_connection_refuses_requests_at_once(name):
     async def main() -> None:
         transport = Transport(lambda address, command: None, lambda _: None, lambda address: None)
         written: list[bytes] = []
-        session = ClientSession(transport, "10.0.0.1:10911", SimpleNamespace(write=written.append))
+        session = ClientSession(transport, "10.0.0.1:10911", SimpleNamespace(write=written.append, plain=True))
         session.connection_lost("reset by the peer")
-        with pytest.raises(ConnectionFailed, match="10911 broke: reset by the peer") as caught:
+        with pytest.raises(
+            ConnectionFailed, match="10911 broke before it answered anything: reset by the peer"
+        ) as caught:
             getattr(session, name)(request(CODE))
         assert not caught.value.sent
         assert not written
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ends", ["answered", "lost", "given up"])
+def test_an_answer_that_comes_later_is_for_its_own_request(ends):
+    """Others go out meanwhile; when the connection is lost, or nobody answers, none is written."""
+
+    async def main() -> None:
+        later: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+
+        def answered(address: str, command: Command) -> Command | asyncio.Future[Command]:
+            return later if command.opaque == 1 else reply(command)
+
+        transport = Transport(answered, lambda _: None, lambda address: None)
+        written: list[bytes] = []
+        session = ClientSession(transport, "10.0.0.1:10911", SimpleNamespace(write=written.append, plain=True))
+        for opaque in (1, 2):
+            question = request(CODE)
+            question.opaque = opaque
+            session.data_received(memoryview(encode(question)))
+        if ends == "lost":
+            session.connection_lost("reset by the peer")
+        if ends == "given up":
+            later.cancel()
+        else:
+            later.set_result(reply(question, 0, remark="late"))
+        await asyncio.sleep(0)
+        sent = [decode(frame[LENGTH_BYTES:]) for frame in written]
+        expected = [(2, None), (1, "late")] if ends == "answered" else [(2, None)]
+        assert [(command.opaque, command.remark) for command in sent] == expected
+        assert all(command.flag & RESPONSE_FLAG for command in sent)
 
     asyncio.run(main())
 

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from metaq.cli.completing import complete_groups, complete_topics
 from metaq.cli.groups import App
 from metaq.cli.messages.find import get_message, query_messages, track_message
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
+from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
 from metaq.model.topics.system import TRACE_TOPIC
 
 app = App("Find messages, and what became of them.")
@@ -16,6 +17,74 @@ app = App("Find messages, and what became of them.")
 app.command("query")(query_messages)
 app.command("get")(get_message)
 app.command("track")(track_message)
+
+
+@app.command("resend")
+def resend(
+    message_id: Annotated[
+        str, typer.Argument(metavar="ID", help="the message's id, as its send returned it, or its offset id")
+    ],
+    group: Annotated[
+        str, typer.Option("--group", metavar="GROUP", help="consumer group", autocompletion=complete_groups)
+    ],
+    client: Annotated[
+        str | None, typer.Option("--client", metavar="ID", help="member that gets it; any, if not given")
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="where it is looked for, if not in the group's topics",
+            autocompletion=complete_topics,
+        ),
+    ] = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Have a running consumer of a group consume a stored message at once, and show how that went.
+
+    Its handler gets the message as any other. The group's progress stays as it is, and a message whose handling fails does
+    not come again. The exit code is 1 if it was not consumed.
+    """
+    from metaq.admin import Admin
+    from metaq.model.inspection import ConsumeVerdict
+
+    with Admin(namesrv) as admin:
+        done = admin.consume_directly(group, message_id, client_id=client, topic=topic)
+    outcome = done.outcome
+    if as_json:
+        print_json(
+            {
+                "message_id": message_id,
+                "offset_id": done.offset_id,
+                "topic": done.topic,
+                "broker": done.broker,
+                "group": group,
+                "client_id": done.client_id,
+                "result": outcome.verdict.value if outcome.verdict else None,
+                "remark": outcome.remark,
+                "milliseconds": outcome.spent_ms,
+                "order": outcome.order,
+            }
+        )
+    else:
+        said = _RESULTS.get(outcome.verdict.name if outcome.verdict else "", "answered with an unknown result")
+        why = f": {outcome.remark}" if outcome.remark else ""
+        print(f"member {done.client_id} of group {group} {said} ({outcome.spent_ms} ms){why}")
+    if outcome.verdict not in {ConsumeVerdict.SUCCESS, ConsumeVerdict.COMMIT}:
+        raise typer.Exit(EXIT_FAILED)
+
+
+_RESULTS = {
+    "SUCCESS": "consumed the message",
+    "COMMIT": "consumed the message",
+    "LATER": "wants the message again later",
+    "ROLLBACK": "wants the message again later",
+    "EXCEPTION": "failed to consume the message",
+    "NOTHING": "did not say what became of the message",
+}
+"""By the verdict's name."""
 
 
 @app.command("trace")

@@ -43,6 +43,12 @@ def show_group(
     name: Annotated[
         str, typer.Argument(metavar="GROUP", help="name of the consumer group", autocompletion=complete_groups)
     ],
+    client: Annotated[
+        str | None, typer.Option("--client", metavar="ID", help="ask this member for its options, queues and rates")
+    ] = None,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="with --client: also the stacks of its threads and tasks")
+    ] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -50,9 +56,19 @@ def show_group(
 
     Bytes with a ~ are estimated from a part of the messages. The time is the age of the oldest message that the group has not consumed. Members that subscribe to different
     things are marked: a broker keeps one subscription per group, so that each of them misses messages.
+
+    With `--client` the member itself answers: its options by RocketMQ's names, what it has of each queue, and its rates
+    of the last minute.
     """
     from metaq.admin import Admin
 
+    if client is not None:
+        from metaq.cli.topics.member import show_member
+
+        show_member(namesrv, name, client, stacks=stacks, as_json=as_json)
+        return
+    if stacks:
+        raise typer.BadParameter("name the member whose stacks are wanted: --client ID", param_hint="--stacks")
     with Admin(namesrv) as admin:
         group = admin.group_progress(name)
     if as_json:

@@ -27,13 +27,14 @@ from metaq.client.consumer.closing import Closable
 from metaq.client.consumer.delivery.orderly import Turn
 from metaq.client.consumer.delivery.ranks import Ranks
 from metaq.client.consumer.delivery.window import Chunk
-from metaq.client.consumer.handling.watch import Watch
+from metaq.client.consumer.handling.watch import Slot, Watch
 from metaq.client.consumer.membership.group import GroupMember
 from metaq.client.consumer.membership.offset_store import Offsets, OffsetStore, checked_store, offsets_of
 from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
 from metaq.client.consumer.options import USUAL, GroupOptions, OnShare, OnSkip
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.observed import Deliveries, ObservedMessage
+from metaq.client.consumer.telling.properties import Teller
 from metaq.client.identity.names import LATEST, milliseconds
 from metaq.client.identity.options import check_flag, checked_seconds
 from metaq.client.observing.message_log import MessageLog
@@ -178,6 +179,7 @@ class ConsumerBase(Closable, Generic[Received_co]):
         self._calls, self._until_stopped = PendingCalls(self._core), PendingCalls(self._core)
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, given.outside, client=client, broadcast=broadcast)
+        self._consume_timeout = consume_timeout
         self._watch = Watch(group, consume_timeout, self._core.clock, orderly=orderly)
         self._one_by_one = threading.Lock()
         self._beginning = threading.RLock()
@@ -194,6 +196,18 @@ class ConsumerBase(Closable, Generic[Received_co]):
         self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
         self._deliveries = Deliveries(self._observers, self._core.clock) if self._observers else None
         self._member = GroupMember(self._core, self.group, self.topics, options, offsets, self._handover)
+        # Not a method of ours: the core has the member, and a consumer that is forgotten must be found out.
+        self._member.properties = Teller(
+            self.group,
+            self._core,
+            options,
+            self._options,
+            self._core.clock.now_ms(),
+            self._watch,
+            self._member.direct,
+            self._consume_timeout,
+        )
+        self._member.on_sample = self._watch.time_again
         if given.patterns:
             seconds = self._options.poll_name_server_interval
             self._member.discover(given.patterns, topics_max=TOPICS_MAX, seconds=seconds)
@@ -289,11 +303,13 @@ class ConsumerBase(Closable, Generic[Received_co]):
 
     def _of(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
         """The messages of a chunk, or of an ordered queue whose turn it is."""
+        chunk.window.taken_ms = self._core.clock.now_ms()
         messages = chunk.queue.each() if isinstance(chunk, Turn) else self._of_chunk(chunk)
         return messages if self._deliveries is None else self._deliveries.each(messages)
 
     def _batches_of(self, turn: Turn[ReceivedMessage], size: int) -> Iterator[list[ReceivedMessage]]:
         """The messages of an ordered queue whose turn it is, so many at a time."""
+        turn.window.taken_ms = self._core.clock.now_ms()
         hands = turn.queue.batches(size)
         return hands if self._deliveries is None else self._deliveries.hands(hands)
 
@@ -324,6 +340,11 @@ class ConsumerBase(Closable, Generic[Received_co]):
             self._member.park(rest)
         else:
             self._handover.give_back(rest)
+
+    def _timed(self, slot: Slot, topic: str, began: float) -> None:
+        """Note how long a call of the handler took."""
+        slot.timing -= 1
+        self._member.timed(topic, self._core.clock.monotonic() - began)
 
     def _begin(self) -> None:
         """In the loop."""

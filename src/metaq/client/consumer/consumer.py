@@ -108,6 +108,7 @@ class Consumer(ConsumerBase[Received_co]):
         """
         job = Job.of(handler, threads, batch, processes, awaited=False)
         failures: list[BaseException] = []
+        direct = self._member.direct
         workers = [
             WorkerThread(functools.partial(self._work, job, failures), f"metaq-{self.group}-{number}")
             for number in range(job.workers)
@@ -118,6 +119,7 @@ class Consumer(ConsumerBase[Received_co]):
             with self._beginning:
                 self._check_open()
                 self._workers |= frozenset(workers)
+            way = direct.enter(job)
             try:
                 for worker in workers:
                     worker.start()
@@ -130,6 +132,7 @@ class Consumer(ConsumerBase[Received_co]):
                     worker.wait()
                 raise
             finally:
+                direct.leave(way)
                 with self._beginning:
                     self._workers -= frozenset(workers)
                 if self._open:  # `close` commits by itself.
@@ -139,23 +142,32 @@ class Consumer(ConsumerBase[Received_co]):
             raise failures[0]
 
     def _work(self, job: Job, failures: list[BaseException]) -> None:
-        slot = self._watch.enter(job.name)
+        slot, monotonic = self._watch.enter(job.name), self._core.clock.monotonic
         try:
             if job.pickled is not None:
                 with job.worker() as process:
                     for hand in self._hands(lambda: job.hand_size(process, orderly=self._orderly)):
                         slot.hand = hand
+                        began = slot.timing and monotonic()
                         process.handle(hand, batched=job.batch is not None)
+                        if began:
+                            self._timed(slot, hand[0].topic, began)
                         slot.hand = None
             elif job.batch is not None:
                 for hand in self._hands(lambda: job.batch or 1):
                     slot.hand = hand
+                    began = slot.timing and monotonic()
                     handle_batch(hand, job.handler)
+                    if began:
+                        self._timed(slot, hand[0].topic, began)
                     slot.hand = None
             else:
                 for message in self._each():
                     slot.hand = message
+                    began = slot.timing and monotonic()
                     handle(message, job.handler)
+                    if began:
+                        self._timed(slot, message.topic, began)
                     slot.hand = None
         except BaseException as error:  # noqa: BLE001  raised by `run`
             failures.append(error)

@@ -92,6 +92,8 @@ class Consumer(ConsumerBase[Received_co]):
         job = Job.of(handler, tasks, batch, processes, awaited=True)
         self._check_open()
         workers: frozenset[asyncio.Task[None]] = frozenset()
+        direct = self._member.direct
+        way = direct.enter(job, None if processes else asyncio.get_running_loop())
         try:
             async with asyncio.TaskGroup() as group:
                 workers = frozenset(group.create_task(self._work(job)) for _ in range(job.workers))
@@ -100,24 +102,31 @@ class Consumer(ConsumerBase[Received_co]):
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
+            direct.leave(way)
             self._workers -= workers
             if self._open:  # `close` commits by itself.
                 await self._core.thread.awaited(self._member.persist(), CLOSE_SECONDS)
 
     async def _work(self, job: Job) -> None:
-        slot = self._watch.enter(job.name)
+        slot, monotonic = self._watch.enter(job.name), self._core.clock.monotonic
         try:
             if job.pickled is not None:
                 await self._work_in_process(job, slot)
             elif job.batch is not None:
                 async for hand in self._hands(lambda: job.batch or 1):
                     slot.hand = hand
+                    began = slot.timing and monotonic()
                     await handle_batch_async(hand, job.handler)
+                    if began:
+                        self._timed(slot, hand[0].topic, began)
                     slot.hand = None
             else:
                 async for message in self._each():
                     slot.hand = message
+                    began = slot.timing and monotonic()
                     await handle_async(message, job.handler)
+                    if began:
+                        self._timed(slot, message.topic, began)
                     slot.hand = None
         finally:
             self._watch.leave(slot)
@@ -131,9 +140,12 @@ class Consumer(ConsumerBase[Received_co]):
             await loop.run_in_executor(thread, worker.__enter__)
             async for hand in self._hands(lambda: job.hand_size(worker, orderly=self._orderly)):
                 slot.hand = hand
+                began = slot.timing and self._core.clock.monotonic()
                 await loop.run_in_executor(
                     thread, functools.partial(worker.handle, hand, batched=job.batch is not None)
                 )
+                if began:
+                    self._timed(slot, hand[0].topic, began)
                 slot.hand = None
         finally:  # Cancelled or not, at its start too: the process ends behind what the thread does now.
             ended = loop.run_in_executor(thread, worker.__exit__)

@@ -37,6 +37,7 @@ from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
 from metaq.client.consumer.options import USUAL, GroupOptions, OnShare
 from metaq.client.consumer.read_message import Readings, ReadMessage
 from metaq.client.consumer.received.replying import NO_KEYS, REPLY_SECONDS, ReplyFuture, Replying, reply_to
+from metaq.client.consumer.telling.properties import Teller
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullStatus
 from metaq.client.conversation.reading.time_search import first_at_or_after
@@ -178,6 +179,7 @@ class PullConsumerBase(Closable, Generic[Received_co]):
         self._polling = Polling(self._core, self._member, self._poll_queue)
         self._member.on_moved, self._member.newest = self._polling.moved, self._polling.newest
         self._member.denied = self._polling.refuse
+        self._member.properties = Teller(self.group, self._core, options, self._options, self._core.clock.now_ms())
         cores.claim(self._core, self._member, self._options)
         warn_of_differences(self._core, self._member)
         self._core.thread.post(self._member.start)

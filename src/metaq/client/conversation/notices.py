@@ -1,15 +1,23 @@
-"""Broker-initiated requests (39, 40, 220, 326), and error responses to them."""
+"""Broker-initiated requests (39, 40, 220, 221, 307, 309, 326), and error responses to them."""
 
 from __future__ import annotations
 
 from metaq.client.conversation.sending.replies import reply_of
 from metaq.client.conversation.sending.transactions import check_of
-from metaq.model.notices import MembersChanged, OffsetsReset, RequestReplied, TransactionCheck
-from metaq.wire import bodies
+from metaq.model.notices import (
+    ConsumeAsked,
+    MembersChanged,
+    OffsetsReset,
+    PositionsAsked,
+    RequestReplied,
+    StateAsked,
+    TransactionCheck,
+)
+from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode, request_name
 from metaq.wire.command import Command, reply
 
-Notice = MembersChanged | OffsetsReset | TransactionCheck | RequestReplied
+Notice = MembersChanged | OffsetsReset | TransactionCheck | RequestReplied | PositionsAsked | StateAsked | ConsumeAsked
 
 
 def notice_of(command: Command, broker: str = "", now_ms: int = 0) -> Notice | None:
@@ -22,6 +30,15 @@ def notice_of(command: Command, broker: str = "", now_ms: int = 0) -> Notice | N
         return check_of(command, broker)
     if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
         return reply_of(command, broker, now_ms)
+    if command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+        status = headers.ConsumerStatusHeader.from_ext(command.ext)
+        return PositionsAsked(status.group, status.topic)
+    if command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+        state = headers.RunningInfoHeader.from_ext(command.ext)
+        return StateAsked(state.consumer_group, state.stacks)
+    if command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+        consume = headers.ConsumeDirectlyHeader.from_ext(command.ext)
+        return ConsumeAsked(consume.consumer_group, bytes(command.body), consume.broker_name or broker)
     return None
 
 

@@ -26,6 +26,7 @@ from metaq.client.identity.ids import IdPrefixes
 from metaq.client.identity.names import Namespace
 from metaq.client.identity.options import ClientOptions
 from metaq.client.shared import loop as loops
+from metaq.client.shared.answering import Answering
 from metaq.client.shared.direct_links import DirectLinks
 from metaq.client.shared.namespaces import (
     NamespacedChecker,
@@ -99,6 +100,7 @@ class ClientCore:
         self._limited_log = RateLimitedLog(log, clock)
         """Rate-limited log for lines that a broker can cause at will."""
         self.requests = Requests(self._limited_log)
+        self._answering = Answering(self.spawn, self._limited_log)
 
     def set_pace(self) -> None:
         """Set the intervals of the periodic work: the shortest that any user of this core asked for."""
@@ -435,7 +437,7 @@ class ClientCore:
                 return
             await self._send_heartbeat(broker, address, self._heartbeat())
 
-    def _on_request(self, address: str, command: Command) -> Command | None:
+    def _on_request(self, address: str, command: Command) -> Command | asyncio.Future[Command] | None:
         try:
             data = self._broker_at(address)
             # The broker's name is set in messages of checks and replies.
@@ -445,7 +447,6 @@ class ClientCore:
             return unreadable(command, str(error))
         if notice is None:
             answer = not_supported(command)
-            # Among them GET_CONSUMER_RUNNING_INFO (307) and CONSUME_MESSAGE_DIRECTLY (309) of RocketMQ's tools.
             log.debug("refused from %s:%s", address, answer.remark)
             return answer
         if isinstance(notice, TransactionCheck):
@@ -453,11 +454,15 @@ class ClientCore:
         elif isinstance(notice, RequestReplied):
             self.requests.replied(notice)
             return unreadable(command, notice.broken) if notice.broken else reply(command)
-        elif (member := self._members.get(notice.group)) is not None:
+        elif isinstance(notice, MembersChanged | OffsetsReset):
+            if (member := self._members.get(notice.group)) is None:
+                return None
             if isinstance(notice, MembersChanged):
                 member.rebalance_soon()
-            elif isinstance(notice, OffsetsReset):
+            else:
                 member.reset_offsets(notice.offsets)
+        else:
+            return self._answering.begin(command, notice, self._members.get(notice.group))
         return None
 
     def _check(self, question: TransactionCheck, address: str) -> None:

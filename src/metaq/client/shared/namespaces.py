@@ -17,6 +17,7 @@ from metaq.client.identity.names import Namespace
 from metaq.client.shared.roles import Checker, Member
 from metaq.client.shared.routes import USUAL_TEMPLATE, KnownRoutes
 from metaq.model import BrokerData, ConsumerView, MessageQueue, QueueLocks, Route, SubscriptionData
+from metaq.model.inspection import ConsumedDirectly, MemberState
 from metaq.model.notices import TransactionCheck
 
 C = TypeVar("C", bound=Call[Any])
@@ -147,6 +148,22 @@ class NamespacedMember(Struct, frozen=True):
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         self.member.reset_offsets({self.namespace.plain_queue(queue): offset for queue, offset in offsets.items()})
+
+    def positions(self, topic: str) -> Mapping[MessageQueue, int]:
+        found = self.member.positions(self.namespace.plain(topic))
+        return {self.namespace.wrapped_queue(queue): offset for queue, offset in found.items()}
+
+    async def state(self, *, stacks: bool) -> MemberState:
+        found, wrapped = await self.member.state(stacks=stacks), self.namespace.wrapped
+        return structs.replace(
+            found,
+            subscriptions=tuple(structs.replace(one, topic=wrapped(one.topic)) for one in found.subscriptions),
+            queues={self.namespace.wrapped_queue(queue): one for queue, one in found.queues.items()},
+            rates={wrapped(topic): one for topic, one in found.rates.items()},
+        )
+
+    async def consume(self, record: bytes, broker: str) -> ConsumedDirectly:
+        return await self.member.consume(record, broker)
 
 
 class NamespacedChecker(Struct, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from metaq.model import ConsumerView, MessageQueue
+from metaq.model.inspection import ConsumedDirectly, MemberState
 from metaq.model.notices import TransactionCheck
 
 
@@ -27,6 +28,18 @@ class Member(Protocol):
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Reset offsets on an administrator's request (220)."""
+        ...
+
+    def positions(self, topic: str) -> Mapping[MessageQueue, int]:
+        """The offsets that it would commit now, in its queues of a topic; "": in all (221)."""
+        ...
+
+    async def state(self, *, stacks: bool) -> MemberState:
+        """Its options, queues and rates (307). `stacks`: with those of all threads and tasks."""
+        ...
+
+    async def consume(self, record: bytes, broker: str) -> ConsumedDirectly:
+        """Have its handler consume the message in a record of that broker (309). Raises ClientError: it has none."""
         ...
 
 

@@ -66,10 +66,10 @@ class Waits:
 
 
 class OnRequest(Protocol):
-    """Handles broker-initiated requests (39, 40, 220, 326 ...). Returns the response, or None for
-    none."""
+    """Handles broker-initiated requests (39, 40, 220, 307, 326 ...). Returns the response, one that comes later, or None for
+    none. It may not wait: the other messages of the connection come after it."""
 
-    def __call__(self, address: str, command: Command) -> Command | None: ...
+    def __call__(self, address: str, command: Command) -> Command | asyncio.Future[Command] | None: ...
 
 
 class ClientSession(Session):
@@ -153,7 +153,16 @@ class ClientSession(Session):
             return
         # Brokers number their own requests independently: only the response flag tells them from responses.
         answer = self._transport.on_request(self.address, command)
-        if answer is not None and not command.flag & ONEWAY_FLAG:
+        if answer is None or command.flag & ONEWAY_FLAG:
+            return
+        if isinstance(answer, Command):
+            self._respond(command, answer)
+        else:
+            answer.add_done_callback(lambda done: None if done.cancelled() else self._respond(command, done.result()))
+
+    def _respond(self, command: Command, answer: Command) -> None:
+        """Answer a request of the broker, unless the connection broke meanwhile: nobody waits for it then."""
+        if self.lost is None:
             answer.opaque, answer.flag = command.opaque, answer.flag | RESPONSE_FLAG
             self.peer.write(encode(answer))
 

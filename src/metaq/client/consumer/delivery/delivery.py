@@ -7,6 +7,8 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.send_back import SendBack
 from metaq.client.consumer.delivery.window import Chunk, Window
@@ -19,6 +21,18 @@ from metaq.model import MessageModel, MessageQueue
 from metaq.model import properties as props
 
 log = logging.getLogger("metaq.client")
+
+
+class Hold(Struct, frozen=True):
+    """What orderly consumption has of a queue."""
+
+    locked_at: float | None = None
+    """When its lock was last asked for and granted, monotonic seconds; None: it is not locked."""
+    in_hand: Sequence[int] = ()
+    """Offsets of the messages that a handler has."""
+
+
+NO_HOLD = Hold()
 
 
 class Delivery(Protocol):
@@ -50,6 +64,10 @@ class Delivery(Protocol):
 
     def dropped(self, window: Window[ReceivedMessage]) -> None:
         """Leave the queue at once: acks count no more."""
+        ...
+
+    def hold(self, queue: MessageQueue) -> Hold:
+        """What is known of a queue in orderly consumption."""
         ...
 
     def doubt(self, broker: str) -> None:
@@ -92,6 +110,10 @@ class QueueOwner(Protocol):
         """Look whether there is room for the next pull."""
         ...
 
+    def count_failure(self, queue: MessageQueue, given_back: bool) -> None:
+        """In the loop: count a failed delivery. `given_back`: the message is done with here."""
+        ...
+
 
 class ConcurrentDelivery:
     """Whole pulls at once, finished in any order; failed messages go back to the broker."""
@@ -125,6 +147,9 @@ class ConcurrentDelivery:
     def doubt(self, broker: str) -> None:
         """Nothing to do: the queues stay ours."""
 
+    def hold(self, queue: MessageQueue) -> Hold:  # noqa: ARG002  of orderly consumption
+        return NO_HOLD
+
     def deliver(self, window: Window[ReceivedMessage], pulled: PulledMessages[ReceivedMessage]) -> None:
         chunk = take_in(window, pulled, self._retry_topic)
         if chunk is None:
@@ -141,6 +166,7 @@ class ConcurrentDelivery:
 
     def _undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
         """Send it back with the reason: another member, of another version perhaps, can read it."""
+        self._owner.count_failure(chunk.window.queue, True)
         if self._options.model is MessageModel.BROADCASTING:
             chunk.flags[message.queue_offset - chunk.base] = 1  # The log says so.
         else:
@@ -154,6 +180,7 @@ class ConcurrentDelivery:
 
     def failed(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
         """Any thread: a message failed; it is wanted again later, or is a dead letter (level -1)."""
+        self._core.thread.post(self._owner.count_failure, chunk.window.queue, True)
         if self._options.model is MessageModel.BROADCASTING:
             # As with Java's clients: each member has to get it, and a retry would go to only one of them.
             log.warning("%s failed; a broadcast message is not sent again", message)

@@ -36,6 +36,11 @@ class Leases:
         """The lease of a queue whose lock was granted."""
         return self._leases[queue]
 
+    def granted_at(self, queue: MessageQueue) -> float | None:
+        """Return when the lock of a queue was last asked for and granted; None: it is not ours."""
+        lease = self._leases.get(queue)
+        return None if lease is None else lease.until - LEASE_SECONDS
+
     def drop(self, queue: MessageQueue) -> None:
         """Stop renewing the lock of a queue."""
         self._leases.pop(queue, None)

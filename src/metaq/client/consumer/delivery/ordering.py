@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Collection, Sequence
 
-from metaq.client.consumer.delivery.delivery import QueueOwner, take_in
+from metaq.client.consumer.delivery.delivery import Hold, QueueOwner, take_in
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.leases import Leases
 from metaq.client.consumer.delivery.orderly import Again, DeadLetter, Lease, OrderedQueue, Run, judge
@@ -179,6 +179,10 @@ class OrderedDelivery:
             self._core.spawn(self._file_undecodable(run, message, error))
         ordered.offer()
 
+    def hold(self, queue: MessageQueue) -> Hold:
+        ordered = self._queues.get(queue)
+        return Hold(self._leases.granted_at(queue), () if ordered is None else ordered.in_hand())
+
     def look(self, window: Window[ReceivedMessage]) -> None:
         if (ordered := self._queues.get(window.queue)) is not None and ordered.idle:
             ordered.offer()
@@ -277,6 +281,9 @@ class OrderedDelivery:
 
     def _judge(self, run: Run[ReceivedMessage], message: ReceivedMessage, verdict: BaseException) -> None:
         decision = judge(message.reconsume_times, verdict, self._max)
+        if isinstance(decision, DeadLetter) or decision.counts:
+            given_back = self._broadcast or isinstance(decision, DeadLetter)
+            self._owner.count_failure(run.queue.window.queue, given_back)
         if isinstance(decision, Again) and not (self._broadcast and decision.counts):
             self._again(run, message, decision)
         elif self._broadcast:
@@ -313,6 +320,7 @@ class OrderedDelivery:
 
     async def _file_undecodable(self, run: Run[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
         """File a message with the dead letters at once: another try here would hold up its queue for nothing."""
+        self._owner.count_failure(run.queue.window.queue, True)
         while not self._broadcast and not run.lost:
             try:
                 await self._send_back.file_undecodable(run.chunk, message, error)
@@ -324,6 +332,7 @@ class OrderedDelivery:
 
     async def _file_broken(self, run: Run[ReceivedMessage], message: ReceivedMessage, why: str) -> None:
         """File a message whose body cannot be read with the dead letters: no handler gets it."""
+        self._owner.count_failure(run.queue.window.queue, True)
         while not self._broadcast and not run.lost:
             try:
                 await self._send_back.dead_letter(run.chunk, message, exhausted=False)

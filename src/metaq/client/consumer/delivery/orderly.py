@@ -225,7 +225,12 @@ class OrderedQueue(Generic[M]):
     def busy(self) -> bool:
         """Whether a message is in somebody's hands, or on its way to the dead letters."""
         with self._lock:
-            return self.filing > 0 or self._in_hand() > 0
+            return self.filing > 0 or bool(self._in_hand())
+
+    def in_hand(self) -> list[int]:
+        """Return the offsets of the messages in somebody's hands."""
+        with self._lock:
+            return self._in_hand()
 
     # -------------------------------------------------------------- any thread
 
@@ -267,14 +272,14 @@ class OrderedQueue(Generic[M]):
             offset, self.window.queue,
         )  # fmt: skip
 
-    def _in_hand(self) -> int:
-        """The number of messages handed out and neither finished nor failed."""
+    def _in_hand(self) -> list[int]:
+        """The offsets of messages handed out and neither finished nor failed."""
         if not self._hand:
-            return 0
+            return []
         # The hand is always of the first run: `lose` keeps that one, and `_more` removes runs only between hands.
         run = self._runs[0]
         hand = [message.queue_offset for message in run.messages[run.done : run.done + self._hand]]
-        return sum(not run.marks[offset - run.base] for offset in hand if offset not in self._fallen)
+        return [offset for offset in hand if offset not in self._fallen and not run.marks[offset - run.base]]
 
     def _end_hand(self) -> None:
         self._hand = 0

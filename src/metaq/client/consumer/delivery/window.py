@@ -113,6 +113,8 @@ class Window(Generic[M]):
         """Whether flow control has stopped pulling."""
         self.parked: deque[Chunk[M]] = deque()
         """Chunks that takers found while the queue was held. Any thread appends, and looks at `held` again afterwards."""
+        self.taken_ms = 0
+        """When messages were last handed out; 0: never."""
         self._chunks: deque[Chunk[M]] = deque()
 
     def close(self, reason: Shut) -> None:
@@ -188,6 +190,14 @@ class Window(Generic[M]):
     def unfinished(self) -> int:
         """Number of pulled and unfinished messages."""
         return sum(chunk.flags.count(0, chunk.scanned) for chunk in self._chunks)
+
+    @property
+    def last_unfinished(self) -> int | None:
+        """Return the highest unfinished offset."""
+        for chunk in reversed(self._chunks):
+            if (index := chunk.flags.rfind(0, chunk.scanned)) >= 0:
+                return chunk.base + index
+        return None
 
     @property
     def unfinished_bytes(self) -> int:

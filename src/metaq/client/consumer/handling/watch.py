@@ -15,6 +15,8 @@ from metaq.model.message import FIRST_RETRY_LEVEL
 
 log = logging.getLogger("metaq.client")
 
+TIMED_IN_A_ROW = 16
+"""Calls of each worker that are timed after one sample of the rates: each would cost two looks at the clock."""
 LOOKS = 10
 """Looks during one time-out."""
 
@@ -22,11 +24,13 @@ LOOKS = 10
 class Slot:
     """What one worker of `run` has in hand: a message, a list of them, or nothing."""
 
-    __slots__ = ("hand", "handler")
+    __slots__ = ("hand", "handler", "timing")
 
     def __init__(self, handler: str) -> None:
         self.handler = handler
         self.hand: Hand | None = None
+        self.timing = TIMED_IN_A_ROW
+        """How many of the next calls are timed."""
 
 
 class _HeldHand:
@@ -57,6 +61,16 @@ class Watch:
     def leave(self, slot: Slot) -> None:
         """Any thread: a worker ends."""
         self._slots.pop(slot, None)
+
+    @property
+    def workers(self) -> int:
+        """The number of workers, now."""
+        return len(self._slots)
+
+    def time_again(self) -> None:
+        """Have the next calls of all workers timed."""
+        for slot in list(self._slots):
+            slot.timing = TIMED_IN_A_ROW
 
     async def look(self) -> None:
         """Look for workers that hold the same for too long. Called by the loop every `every` seconds."""

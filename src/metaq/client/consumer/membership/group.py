@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from metaq.client.consumer.delivery.delivery import ConcurrentDelivery, Delivery
@@ -29,6 +29,9 @@ from metaq.client.consumer.membership.starting import Starting
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.consumer.telling.direct import Direct
+from metaq.client.consumer.telling.rates import SAMPLE_SECONDS
+from metaq.client.consumer.telling.state import Properties, nothing_told, queue_of, state_of
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.shared.core import ClientCore
@@ -36,6 +39,7 @@ from metaq.client.shared.together import together
 from metaq.errors import AccessDenied, ConfigError, MetaqError
 from metaq.model import ConsumerView, MessageModel, MessageQueue
 from metaq.model.filters.subscription import Expression
+from metaq.model.inspection import ConsumedDirectly, MemberState
 from metaq.model.topics.topic import RETRY_PREFIX
 
 log = logging.getLogger("metaq.client")
@@ -95,6 +99,12 @@ class GroupMember:
         """Queues that are ours, but of which the listener has not been notified yet."""
         self._tasks: list[asyncio.Task[None]] = []
         self._discovery: Discovery | None = None
+        self.direct = Direct(core, group, options, self._pulling.replying.begin)
+        """The handlers that run, for messages that an administrator has consumed."""
+        self.properties: Properties = nothing_told
+        """Returns the options by RocketMQ's names."""
+        self.on_sample: Callable[[], None] = lambda: None
+        """Called, in the loop, every ten seconds."""
 
     def denied(self, error: AccessDenied) -> None:
         """Raise `error` where somebody waits for messages."""
@@ -129,6 +139,43 @@ class GroupMember:
         self._beginning.update((queue, offsets[queue]) for queue in beginning)
         self._core.spawn(self._moved_by_order({queue: to for queue, to in offsets.items() if queue not in beginning}))
 
+    def positions(self, topic: str) -> dict[MessageQueue, int]:
+        return {queue: one.finished_offset() for queue, one in self.windows.items() if topic in ("", queue.topic)}
+
+    async def state(self, *, stacks: bool) -> MemberState:
+        clock = self._core.clock
+        past_ms = clock.now_ms() - 1000 * clock.monotonic()
+        queues = {
+            queue: queue_of(
+                puller.window, self._delivery.hold(queue), puller.pulled_ms, lambda at: round(past_ms + 1000 * at)
+            )
+            for queue, puller in self._pullers.items()
+        }
+        rates = self._pulling.rates.of(self._subscriptions, self._unfinished())
+        loops = self.direct.loops if stacks else None
+        return await state_of(self.properties(), self._subscriptions.view().values(), queues, rates, loops)
+
+    async def consume(self, record: bytes, broker: str) -> ConsumedDirectly:
+        return await self.direct.consume(record, broker)
+
+    def count_failure(self, queue: MessageQueue, given_back: bool) -> None:
+        self._pulling.rates.failed(queue.topic, given_back=given_back)
+
+    def timed(self, topic: str, seconds: float) -> None:
+        """Any thread: note how long one call of a handler took."""
+        self._pulling.rates.timed(topic, seconds)
+
+    async def _sample(self) -> None:
+        self._pulling.rates.sample(self._unfinished())
+        self.on_sample()
+
+    def _unfinished(self) -> Counter[str]:
+        """Topic → pulled messages that are not finished."""
+        unfinished: Counter[str] = Counter()
+        for queue, puller in self._pullers.items():
+            unfinished[queue.topic] += puller.window.unfinished
+        return unfinished
+
     async def _moved_by_order(self, offsets: Mapping[MessageQueue, int]) -> None:
         # A member that has just joined has not begun the queues that are to be moved.
         await self._sharing.settled.wait()
@@ -143,6 +190,7 @@ class GroupMember:
             self._core.spawn(self._share()),
             self._core.every(self.options.seconds.persist, self.persist),
             self._core.every(self.options.seconds.rebalance, self._look_at_generations),
+            self._core.every(SAMPLE_SECONDS, self._sample),
         ]
 
     def discover(self, patterns: Mapping[re.Pattern[str], Any], *, topics_max: int, seconds: float) -> None:

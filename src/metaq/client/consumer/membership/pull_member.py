@@ -23,12 +23,14 @@ from metaq.client.consumer.membership.sharing import Sharing
 from metaq.client.consumer.membership.starting import Starting
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions, OnShare
+from metaq.client.consumer.telling.state import Properties, nothing_told, state_of
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
-from metaq.errors import AccessDenied, ConfigError, MetaqError
+from metaq.errors import AccessDenied, ClientError, ConfigError, MetaqError
 from metaq.model import ConsumerView, MessageQueue
 from metaq.model.filters.subscription import Expression
+from metaq.model.inspection import ConsumedDirectly, MemberQueue, MemberState
 from metaq.model.topics.topic import RETRY_PREFIX
 
 log = logging.getLogger("metaq.client")
@@ -74,6 +76,8 @@ class PullMember:
         self.newest: Callable[[MessageQueue], Anchor | None] = lambda _: None
         """Returns the newest message that was polled of a queue."""
         self._tasks: list[asyncio.Task[None]] = []
+        self.properties: Properties = nothing_told
+        """Returns the options by RocketMQ's names."""
         self.follows = False
         """Whether it takes part in sharing out topics by patterns."""
 
@@ -97,6 +101,18 @@ class PullMember:
             log.info("an administrator moved %s of group %s to %d", queue, self.group, offsets[queue])
             self.update(queue, offsets[queue])
             self.on_moved(queue)
+
+    def positions(self, topic: str) -> dict[MessageQueue, int]:
+        return {queue: offset for queue, offset in self._positions.copy().items() if topic in ("", queue.topic)}
+
+    async def state(self, *, stacks: bool) -> MemberState:
+        queues = {queue: MemberQueue(position=offset) for queue, offset in self._positions.items()}
+        return await state_of(self.properties(), self.subscriptions.view().values(), queues, {}, () if stacks else None)
+
+    async def consume(self, record: bytes, broker: str) -> ConsumedDirectly:  # noqa: ARG002  of a push consumer
+        raise ClientError(
+            f"the member of group {self.group} here is a pull consumer, which has no handler for a message"
+        )
 
     # -------------------------------------------------------------- life
 

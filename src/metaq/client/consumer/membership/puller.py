@@ -14,6 +14,7 @@ from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.replying import Reply, ReplyFuture, Replying
+from metaq.client.consumer.telling.rates import Rates
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullResult, PullStatus
 from metaq.client.conversation.retry import Purpose, judge
@@ -57,6 +58,7 @@ class Pulling:
         self.skipped = 0
         """Messages never handed out: deleted before they were consumed, or skipped by `skip_when_behind`."""
         self.replying = Replying(core, group)
+        self.rates = Rates(core.clock.monotonic)
         self.wanted = PullSettings(group, options.message_class, options.pull_bytes, PullReplicas(core.clock))
         self._heartbeat_from = 0.0
         """When a pull that was refused for lack of a heartbeat may send the next one (monotonic seconds of the core's
@@ -125,6 +127,8 @@ class QueuePuller:
         """The queue's end, as the last pull saw it."""
         self.newest: Anchor | None = None
         """The newest message that was pulled."""
+        self.pulled_ms = 0
+        """When the last pull was begun."""
         pulling.queues_of[queue.topic] += 1
         self._wake = asyncio.Event()
         self.task = pulling.core.spawn(self._pull_for_ever())
@@ -145,6 +149,7 @@ class QueuePuller:
         # First: what a pull that returns now brings is dropped.
         self.window.dropped = True
         self._pulling.queues_of[self.queue.topic] -= 1
+        self._pulling.rates.gone(self.queue.topic, self.window.unfinished)
         self.task.cancel()
 
     async def _pull_for_ever(self) -> None:
@@ -156,7 +161,7 @@ class QueuePuller:
         """Pull once, when there is room. Returns the pause before the next pull, s."""
         pulling, window, queue, seconds = self._pulling, self.window, self.queue, self._options.seconds
         count = await self._room()
-        asked = pulling.core.clock.monotonic()
+        asked, self.pulled_ms = pulling.core.clock.monotonic(), pulling.core.clock.now_ms()
         try:
             pulled = await pull(
                 pulling.core, pulling.wanted, queue, window.next_offset, count, pulling.subscriptions[queue.topic],
@@ -170,7 +175,7 @@ class QueuePuller:
         if window.dropped:  # the queue went to another member during the pull
             return 0.0
         pulling.faults.over(f"pull {queue}")
-        result = pulled.result
+        result, took = pulled.result, pulling.core.clock.monotonic() - asked
         if result.status is PullStatus.OUT_OF_RANGE:
             # Java's client waits 10 s and drops the queue until the next rebalance; here it continues at once.
             await self._out_of_range(result)
@@ -188,6 +193,8 @@ class QueuePuller:
             pulled = await in_thread(decoded, pulled, self._options.decode)
             if window.dropped:
                 return 0.0
+        if count := len(pulled.messages) + len(pulled.broken) + len(pulled.undecodable):
+            pulling.rates.pulled(queue.topic, took, count)
         pulling.delivery.deliver(window, pulled)
         # A request that came alone: let its reply go out before the next pull takes the loop.
         if len(pulled.messages) == 1 and REPLY_MARK in pulled.messages[0].properties_raw:
@@ -226,6 +233,7 @@ class QueuePuller:
                 self.queue, result.max_offset, self._pulling.group, wanted, result.next_offset,
             )  # fmt: skip
             # Messages in hand are beyond the queue's end: their acks must not move the progress there again.
+            self._pulling.rates.gone(self.queue.topic, self.window.unfinished)
             self.window.reset(result.next_offset)
 
     async def _room(self) -> int:
