@@ -14,4 +14,5 @@ from metaq.wire.bodies.inspection import *  # noqa: F403
 from metaq.wire.bodies.name_servers import *  # noqa: F403
 from metaq.wire.bodies.parts import *  # noqa: F403
 from metaq.wire.bodies.queues import *  # noqa: F403
+from metaq.wire.bodies.statistics import *  # noqa: F403
 from metaq.wire.bodies.tables import *  # noqa: F403
