@@ -13,7 +13,7 @@ from metaq.model.statistics import StatisticFigures, WindowFigures
 log = logging.getLogger(__name__)
 
 KEYS_MAX: Final = 20_000
-"""Keys of one kind: some 30 MB where all of them are counted for a day. Others are not counted while these are there."""
+"""Keys of one kind: some 35 MB where all of them are counted for a day. Others are not counted while these are there."""
 
 
 class Window(NamedTuple):
