@@ -168,7 +168,9 @@ class Explained(NamedTuple):
     why: str
 
 
-LATER = "statistics of the kind of RocketMQ's BrokerStatsManager are not there yet"
+WINDOWS = (
+    "how long ago the messages were, and when the broker takes its samples; `filled` has waited for all of them at both"
+)
 LOADED = "figures of how busy a broker is"
 TRANSACTIONS = "RocketMQ makes it about a minute after its start, we at the start"
 
@@ -178,12 +180,13 @@ EXPLAINED = (
     Explained("clusterList", r" +[\d.]+ 0\.\d+$", " HOURS SPACE", "age of the oldest message; RocketMQ has none in a young store"),
     Explained("topicList", r"\n[^\n]*RMQ_SYS_TRANS_HALF_TOPIC[^\n]*", "", TRANSACTIONS),
     Explained("statsAll", r"\n[^\n]*RMQ_SYS_TRANS_HALF_TOPIC[^\n]*", "", TRANSACTIONS),
-    Explained("statsAll", r" [\d.]+ +[\d.]+ +\d+ +\d+$", " STATISTICS", LATER),
-    Explained("statsAll", r" [\d.]+ +\d+ +NO_CONSUMER", " STATISTICS NO_CONSUMER", LATER),
+    Explained("statsAll", r" [\d.]+ +[\d.]+ +\d+ +\d+$", " STATISTICS", WINDOWS),
+    Explained("statsAll", r" [\d.]+ +\d+ +NO_CONSUMER", " STATISTICS NO_CONSUMER", WINDOWS),
     Explained("(wipe|add)WritePerm", r"OK, 1\d", "OK, ALL", TRANSACTIONS),
-    Explained("consumerProgress", r"Consume TPS: .*", "Consume TPS", LATER),
+    Explained("consumerProgress", r"Consume TPS: .*", "Consume TPS", WINDOWS),
+    Explained("consumerProgress$", r"(CLUSTERING) +\d+", r"\1 TPS", WINDOWS),
     Explained("brokerStatus", r"\n[^\n]*(METAQ|metaq\w+|heldPulls|unsavedFiles) *:[^\n]*", "", "ours (docs/formats/extensions.md)"),
-    Explained("brokerStatus", r":.*", ": VALUE", LOADED),
+    Explained("brokerStatus", r"^((?:ADDRESS +)?(?!msg\w+Morning)\S+ *):.*", r"\1: VALUE", LOADED),
     Explained("brokerStatus", r"commitLogDiskRatio_\S+", "commitLogDiskRatio_FOLDER", "where the store is"),
     Explained("getBrokerConfig", r"=.*", "= VALUE", "the values are compared in test_mqadmin.py, key by key"),
     Explained("getNamesrvConfig", r"=.*", "= VALUE", "folders and ports"),
@@ -300,6 +303,7 @@ def filled(server: Server, java: ForeignClient, tool: ForeignClient, folder: Pat
     java.wait(consumer, QUEUES * EACH)
     # Its offsets are committed every five seconds; only behind that both clusters know the same.
     eventually(lambda: is_committed(run(tool, server, f"consumerProgress -g {GROUP}")), what="the commits")
+    eventually(lambda: is_counted(*(run(tool, server, one) for one in STATISTICS)), what="the statistics")
     export = folder / f"export-{name}"
     export.mkdir()
     offset_id = sent[0]["offset_id"]
@@ -317,6 +321,19 @@ def filled(server: Server, java: ForeignClient, tool: ForeignClient, folder: Pat
 def is_committed(progress: str) -> bool:
     """Whether the group has committed all that it has, also of its own retry topic."""
     return "Diff Total: 0" in progress and f"%RETRY%{GROUP}" in progress
+
+
+STATISTICS = (f"statsAll -t {TOPIC}", f"consumerProgress -g {GROUP}")
+
+
+def is_counted(statistics: str, progress: str) -> bool:
+    """Whether just the messages that were sent and consumed are in the figures of a day, and the rates are above zero."""
+    figures = re.search(rf"(?m)^{TOPIC} +{GROUP} +0 +([\d.]+) +([\d.]+) +(\d+) +(\d+) *$", statistics)
+    rate = re.search(r"Consume TPS: ([\d.]+)", progress)
+    if figures is None or rate is None:
+        return False
+    put, got = int(figures[3]), int(figures[4])
+    return put == got == QUEUES * EACH and min(float(figures[1]), float(figures[2]), float(rate[1])) > 0
 
 
 def run(tool: ForeignClient, server: Server, command: str) -> str:
@@ -338,8 +355,13 @@ def outcome(tool: ForeignClient, cluster: Cluster, command: str) -> str:
 
 DASHBOARD = (
     Explained("topics", r'"RMQ_SYS_TRANS_HALF_TOPIC",', "", TRANSACTIONS),
-    Explained("(all progress|state of a member)", r'"(\w*(TPS|Tps|RT))":[\d.]+', r'"\1":0', LATER),
-    Explained("(unknown statistics|puts of a topic|gets of a group)", r".+", "OPEN", LATER),
+    Explained("(all progress|state of a member)", r'"(\w*(TPS|Tps|RT))":[\d.]+', r'"\1":0', WINDOWS),
+    Explained(
+        "all producers",
+        r'"CLIENT_INNER_PRODUCER":\[[^]]*\]',
+        '"CLIENT_INNER_PRODUCER":[]',
+        "the admin client is one, a second after its start",
+    ),
 )
 """As `EXPLAINED`, for calls of the dashboard."""
 KEYS = ("runtime keys", "broker configuration", "name server configuration")

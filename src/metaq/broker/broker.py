@@ -55,6 +55,7 @@ from metaq.broker.saving import TableSaving
 from metaq.broker.send import SendService
 from metaq.broker.staged.peers import ALONE, Peers
 from metaq.broker.staged.service import StagingService
+from metaq.broker.statistics.sampling import Sampling
 from metaq.broker.stats import Stats
 from metaq.broker.tables.closed_partitions import ClosedPartitions
 from metaq.broker.tables.groups import Groups
@@ -180,7 +181,7 @@ class Broker:
         )
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.replies = ReplyService(environment, tables, self.sends, self.appender, self._append_soon)
-        self.retries = RetryService(environment, tables, self.appender, self.schedule)
+        self.retries = RetryService(environment, tables, self.appender, self.schedule, self.stats)
         self.predicates = Predicates(options, clock, make_helper)
         self.pulls = PullService(
             environment,
@@ -215,6 +216,10 @@ class Broker:
         self.unregister, self._notify = membership.unregister, membership.notify
         self.lookup = Lookup(environment, tables, self.deletions)
         self.resets = OffsetResets(environment, tables, self.lookup)
+        self.statistics = Sampling(
+            clock, self.stats, self.topics, self.groups, options.broker_cluster_name,
+            queues=store.reader.queues, follows=lambda: store.state.follows is not None,
+        )  # fmt: skip
         self.reports = Reports(
             environment,
             tables,
@@ -222,6 +227,7 @@ class Broker:
             self.lookup,
             self.schedule,
             self.stats,
+            self.statistics,
             self.roles,
             self.scrub,
             metaq1_progress=self.metaq1.progress.of if self.metaq1 is not None else None,
@@ -240,6 +246,7 @@ class Broker:
         self._parts = PartList(
             (
                 self.stats,
+                self.statistics,
                 self.quotas,
                 self.appender,
                 TableSaving(environment, tables, self.deletions),

@@ -30,6 +30,8 @@ class TopicProgress(Struct, frozen=True):
 
     topic: str
     queues: Iterator[tuple[MessageQueue, ConsumeStats]]
+    gets_per_second: float
+    """Messages that the group has got there, of the last minute."""
 
 
 class Inspection:
@@ -90,7 +92,8 @@ class Inspection:
                 continue
             if online is not None and online.subscriptions and topic not in online.subscriptions:
                 continue
-            yield TopicProgress(topic, self._reports.consume_stats(group, topic))
+            queues, rate = self._reports.consume_stats(group, topic), self._reports.gets_per_second(group, topic)
+            yield TopicProgress(topic, queues, rate)
 
     def units(self, topic: str, queue_id: int, index: int, count: int, group: str | None) -> QueueUnits:
         """Return units of a queue from a QueueOffset on, `count` and UNITS_MAX at most, and what a group gets of it.

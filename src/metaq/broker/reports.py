@@ -10,6 +10,7 @@ from metaq.broker.log.long_polling import HeldPulls
 from metaq.broker.pulls.lookup import Lookup
 from metaq.broker.replication.roles import Roles
 from metaq.broker.replication.scrub import Scrub
+from metaq.broker.statistics.sampling import Sampling
 from metaq.broker.stats import Stats
 from metaq.broker.tables.members import Member
 from metaq.errors import Reason, Refused
@@ -30,6 +31,7 @@ class Reports:
         lookup: Lookup,
         schedule: ScheduleService,
         stats: Stats,
+        statistics: Sampling,
         roles: Roles,
         scrub: Scrub,
         *,
@@ -46,7 +48,7 @@ class Reports:
         self._metaq1_progress = metaq1_progress
         self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held
         self._held_pulls, self._lookup, self._schedule, self._stats = held_pulls, lookup, schedule, stats
-        self._roles, self._scrub = roles, scrub
+        self._statistics, self._roles, self._scrub = statistics, roles, scrub
 
     def facts(self) -> BrokerFacts:
         """Return the broker's current figures."""
@@ -64,6 +66,8 @@ class Reports:
             put_bytes=stats.put_bytes,
             put_failures=stats.put_failures,
             got_messages=stats.got_messages,
+            put_mornings=stats.put_mornings,
+            got_mornings=stats.got_mornings,
             log_min=store.log.min,
             log_end=store.log.end,
             log_flushed=store.state.flushed,
@@ -146,6 +150,10 @@ class Reports:
         # Store time of the last consumed message.
         last = self._environment.store.reader.store_time(topic, queue_id, at - 1) if 0 < at <= end else 0
         return ConsumeStats(end, at, max(0, last))
+
+    def gets_per_second(self, group: str, topic: str | None) -> float:
+        """Return the rate at which a group has got messages in the last minute, in one topic or in all with offsets."""
+        return self._statistics.gets_per_second(group, [topic] if topic else self._tables.offsets.topics_of(group))
 
     def consumer(self, group: str) -> tuple[ConsumerView, list[ClientConnection]]:
         """Return an online consumer group and its members. Raises Refused OFFLINE."""

@@ -1,18 +1,24 @@
-"""Counters of the broker, and the TPS rates that tools show (`putTps`, `getTransferedTps` and the like).
+"""Counters of the broker and of its groups, and the TPS rates that tools show (`putTps`, `getTransferedTps` and the like).
 
 Rates are differences of the counters over samples taken once a second, so counting costs one addition.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from metaq.broker.part import BrokerPart
+from metaq.broker.statistics.counts import KeyedCounts
 from metaq.clock import Clock
-from metaq.model.facts import PutLatencies, Rates
+from metaq.log import RateLimitedLog
+from metaq.model.facts import Mornings, PutLatencies, Rates
 from metaq.wire.hot import QueueTail
+
+log = logging.getLogger(__name__)
 
 WINDOWS_SECONDS = (10, 60, 600)
 LATENCIES_MAX = 6000
@@ -43,6 +49,14 @@ class Stats(BrokerPart):
         """Whether a send is answered when it is appended; else `took` is told how long answers wait for the disk."""
         self.timing = False
         """The next append is to be timed: one in each tick, so that the others pay for one look at this."""
+        warnings = RateLimitedLog(log, clock)
+        self.topic_puts = KeyedCounts[str]("topics", warnings)
+        """Filled by `metaq.broker.statistics.sampling`, from the ends of the queues."""
+        self.group_gets = KeyedCounts[tuple[str, str]]("topics of groups", warnings)
+        """(topic, group) → pulls that have found messages."""
+        self.sent_back = KeyedCounts[tuple[str, str]]("topics with messages sent back by groups", warnings)
+        self.put_mornings = self.got_mornings = Mornings(0, 0)
+        self._day = self._today()
         self._put_seconds: deque[float] = deque(maxlen=LATENCIES_MAX)
         # One more than the longest window, so that a difference over all of it is there.
         self._samples: deque[Sample] = deque([self._now()], maxlen=WINDOWS_SECONDS[-1] + 1)
@@ -52,20 +66,26 @@ class Stats(BrokerPart):
         self.put_messages += messages
         self.put_bytes += size
 
-    def got(self, messages: int, size: int) -> None:
-        """Count an answered pull; one with 0 messages is a miss."""
-        if messages:
-            self.get_hits += 1
-            self.got_messages += messages
-            self.got_bytes += size
-        else:
-            self.get_misses += 1
+    def missed(self) -> None:
+        """Count a pull that was answered without messages."""
+        self.get_misses += 1
 
-    def got_on_fast_path(self, pulls: int, messages: int, size: int) -> None:
-        """Count pulls answered on the fast path, each with messages."""
+    def got(self, group: str, topic: str, pulls: int, messages: int, size: int) -> None:
+        """Count pulls of a group that were answered with messages."""
         self.get_hits += pulls
         self.got_messages += messages
         self.got_bytes += size
+        self.group_gets.add((topic, group), pulls, messages, size)
+
+    def got_by_anybody(self, pulls: int, messages: int, size: int) -> None:
+        """Count pulls that were answered with messages, for the broker as a whole."""
+        self.get_hits += pulls
+        self.got_messages += messages
+        self.got_bytes += size
+
+    def gave_back(self, group: str, topic: str) -> None:
+        """Count a message of a topic that a group has sent back."""
+        self.sent_back.add((topic, group), 1, 1, 0)
 
     def took(self, seconds: float) -> None:
         """Count how long a send has taken here, from its append to its answer."""
@@ -85,6 +105,14 @@ class Stats(BrokerPart):
         self.timing = self.times_appends
         if self._clock.monotonic() - self._samples[-1].at >= 1:
             self._samples.append(self._now())
+            if (today := self._today()) != self._day:
+                self._day = today
+                self.put_mornings = Mornings(self.put_mornings.today, self.put_messages)
+                self.got_mornings = Mornings(self.got_mornings.today, self.got_messages)
+
+    def _today(self) -> int:
+        # Local time, as RocketMQ's: an administrator's day.
+        return datetime.fromtimestamp(self._clock.now_ms() / 1000).toordinal()  # noqa: DTZ006
 
     def _now(self) -> Sample:
         return Sample(self._clock.monotonic(), self.put_messages, self.get_hits, self.get_misses, self.got_messages)

@@ -20,6 +20,13 @@ class Rates(NamedTuple):
     ten_minutes: float
 
 
+class Mornings(NamedTuple):
+    """What a count since the start was at the last two midnights, local time; 0 where the broker was not up."""
+
+    yesterday: int
+    today: int
+
+
 class PutLatencies(NamedTuple):
     """Times that sends have taken in the broker, in seconds: the 99th and 99.9th percentile and the longest, of those timed."""
 
@@ -51,6 +58,8 @@ class BrokerFacts(Struct, frozen=True, kw_only=True):
     put_bytes: int
     put_failures: int
     got_messages: int
+    put_mornings: Mornings
+    got_mornings: Mornings
     log_min: int
     log_end: int
     log_flushed: int

@@ -75,6 +75,30 @@ def test_rates_over_three_windows():
 def test_a_pull_without_messages_is_a_miss():
     """Hits and misses are counted apart."""
     stats = Stats(FakeClock())
-    stats.got(32, 3200)
-    stats.got(0, 0)
+    stats.got("G", "T", 1, 32, 3200)
+    stats.missed()
     assert (stats.get_hits, stats.get_misses, stats.got_messages, stats.got_bytes) == (1, 1, 32, 3200)
+
+
+def test_midnights_of_a_clock_on_the_wall():
+    """What was counted up to the last midnight, and up to the one before; local time."""
+    clock = FakeClock()
+    stats = Stats(clock)
+
+    def day() -> None:
+        clock.advance(86_400)
+        stats.tick()
+
+    assert (stats.put_mornings, stats.got_mornings) == ((0, 0), (0, 0))
+    stats.grew((), 5, 1, 0, 1)
+    stats.got("G", "T", 1, 3, 30)
+    clock.advance(1)
+    stats.tick()
+    assert stats.put_mornings == (0, 0)
+    day()
+    assert (stats.put_mornings, stats.got_mornings) == ((0, 5), (0, 3))
+    stats.grew((), 2, 1, 0, 1)
+    assert stats.put_mornings == (0, 5)
+    day()
+    day()
+    assert (stats.put_mornings, stats.got_mornings) == ((7, 7), (3, 3))

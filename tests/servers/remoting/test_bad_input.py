@@ -151,7 +151,7 @@ def test_hostile_values_elsewhere_are_answered(server, code, ext, body, answered
     assert answer.remark
 
 
-@pytest.mark.parametrize("code", [RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.VIEW_BROKER_STATS_DATA, 999, 30_099])
+@pytest.mark.parametrize("code", [RequestCode.GET_ROUTEINFO_BY_TOPIC, 999, 30_099])
 def test_what_we_do_not_serve_is_refused_by_name(server, code):
     """Code 3, the number, and the name if it has one."""
     answer = Client(server).ask(code, {})

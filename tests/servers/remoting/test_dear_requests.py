@@ -108,6 +108,7 @@ def dear(name: str) -> dict[int, tuple[headers.Header | None, bytes]]:
 
 
 CHEAP = {
+    Code.VIEW_BROKER_STATS_DATA: "one entry of a table",
     Code.SEND_MESSAGE: "as 310",
     Code.SEND_BATCH_MESSAGE: "as 310; its cost is that of its bytes",
     Code.SEND_REPLY_MESSAGE: "as 310",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from metaq.broker.stats import Stats
 from metaq.clock import FakeClock
-from metaq.model.facts import BrokerFacts, BrokerSettings, LevelProgress, PutLatencies, Rates
+from metaq.model.facts import BrokerFacts, BrokerSettings, LevelProgress, Mornings, PutLatencies, Rates
 from metaq.model.leadership import Epoch, ReplicaState, SlaveState
 from metaq.model.scrub import ScrubState
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
@@ -15,7 +17,8 @@ from tests.servers.support import Client, open_server
 NOTHING = Rates(0, 0, 0)
 FACTS = BrokerFacts(
     now_ms=1_000_000 + 90_061_500, started_ms=1_000_000, puts=Rates(1.5, 2, 3), gets=NOTHING, get_hits=Rates(1, 2, 3),
-    get_misses=Rates(10, 20, 30), put_messages=4, put_bytes=1000, put_failures=2, got_messages=7, log_min=100,
+    get_misses=Rates(10, 20, 30), put_messages=4, put_bytes=1000, put_failures=2, got_messages=7,
+    put_mornings=Mornings(1, 3), got_mornings=Mornings(2, 5), log_min=100,
     log_end=5000, log_flushed=952, earliest_ms=9, disk_ratio=0.25, disk_bytes=(3 << 40, 5 << 29),
     log_folder="/d/commitlog", put_latencies=PutLatencies(0.001_234, 0.0256, 0.4), held_pulls=3, staged_parts=11, staged_bytes=2200, held_for="long",
     held_bytes=77,
@@ -32,8 +35,11 @@ def test_figures_stand_under_rocketmqs_names():
     """28: rates, ages and sizes as its tools parse them, and what is only ours."""
     table = runtime_table(FACTS)
     assert {
-        "runtime": "[ 1 days, 1 hours, 1 minutes, 1 seconds ]", "putTps": "1.500000 2.000000 3.000000",
-        "getTotalTps": "11.000000 22.000000 33.000000", "putMessageAverageSize": "250.0",
+        "runtime": "[ 1 days, 1 hours, 1 minutes, 1 seconds ]", "putTps": "1.5 2.0 3.0",
+        "getTotalTps": "11.0 22.0 33.0",
+        "msgPutTotalYesterdayMorning": "1", "msgPutTotalTodayMorning": "3", "msgPutTotalTodayNow": "4",
+        "msgGetTotalYesterdayMorning": "2", "msgGetTotalTodayMorning": "5", "msgGetTotalTodayNow": "7",
+        "putMessageAverageSize": "250.0",
         "remainHowManyDataToFlush": "4.0 KiB", "commitLogDiskRatio": "0.2500", "scheduleMessageOffset_3": "5,8",
         "unsavedFiles": "topics.json: broken; delayOffset.json: full", "metaqTrouble": "lost", "heldPulls": "3",
         "metaqSlaves": "10.0.0.2:40000 4900 250; 10.0.0.3:40000 5000 0", "metaqEpoch": "7",
@@ -42,6 +48,16 @@ def test_figures_stand_under_rocketmqs_names():
         "commitLogDirCapacity": "Total : 3.0 TiB, Free : 2.5 GiB.", "putLatency99": "1.23", "putLatency999": "25.60",
         "putMessageEntireTimeMax": "400",
     }.items() <= table.items()  # fmt: skip
+
+
+def test_rates_are_written_as_java_writes_them():
+    """Double.toString: with an exponent below 0.001 and from ten million on."""
+    rates = Rates(0.09999000099990002, 0.0004, 12345678.9)
+    assert runtime_table(structs.replace(FACTS, puts=rates))["putTps"] == "0.09999000099990002 4.0E-4 1.23456789E7"
+    rates = Rates(1e-5, 9999999.5, 2e16)
+    assert runtime_table(structs.replace(FACTS, puts=rates))["putTps"] == "1.0E-5 9999999.5 2.0E16"
+    rates = Rates(0.001, 10_000_000, 0)
+    assert runtime_table(structs.replace(FACTS, puts=rates))["putTps"] == "0.001 1.0E7 0.0"
 
 
 def test_settings_are_rocketmqs_defaults_below_ours():

@@ -23,6 +23,7 @@ from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import delayed_until, put_record
 from metaq.broker.part import BrokerPart
 from metaq.broker.requests import SendBack
+from metaq.broker.stats import Stats
 from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
@@ -64,9 +65,12 @@ class _RetryTarget(Struct):
 class RetryService(BrokerPart):
     """Stores messages that consumers send back."""
 
-    def __init__(self, environment: Environment, tables: Tables, appender: Appender, schedule: ScheduleService) -> None:
+    def __init__(
+        self, environment: Environment, tables: Tables, appender: Appender, schedule: ScheduleService, stats: Stats
+    ) -> None:
         self._environment, self._clock, self._reader = environment, environment.clock, environment.store.reader
         self._topics, self._groups, self._appender, self._schedule = tables.topics, tables.groups, appender, schedule
+        self._stats = stats
         self._taken = OrderedDict[tuple[str, int, bool], _Taken]()
         """(group, LogOffset of the failed record, dead letter?) → stored record; the newest GIVEN_BACK_MAX."""
         self._targets = dict[bytes, _RetryTarget]()
@@ -106,6 +110,8 @@ class RetryService(BrokerPart):
         if done is None:
             return False
         put, level = done
+        if (outline := self._reader.outline_at(log_offset)) is not None:
+            self._stats.gave_back(target.group, outline.topic)
         self._taken[key] = _Taken(SCHEDULE_TOPIC, level - 1, put, self._clock.monotonic())
         if len(self._taken) > GIVEN_BACK_MAX:
             self._taken.popitem(last=False)
@@ -201,6 +207,7 @@ class RetryService(BrokerPart):
         put = self._appender.put([record])
         if name == SCHEDULE_TOPIC:
             self._schedule.waits_at(queue_id + 1)
+        self._stats.gave_back(group.name, pairs.get(props.RETRY_TOPIC, message.topic))
         self._remember((group.name, back.log_offset, dead), _Taken(name, queue_id, put, self._clock.monotonic()))
         return put
 

@@ -401,7 +401,7 @@ class PullService(BrokerPart):
             pulled, offset = self._further(pull, pulled, offset)
         answer = self._answer(pull, pulled, offset)
         if answer.outcome is _FOUND:
-            self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
+            self._count(pull, answer)
             return answer
         if answer.outcome is PullOutcome.NOTHING_NEW and pull.hold_ms:
             # OFFSET_FOUND_NULL: the records are there again soon, without an append that would wake the pull.
@@ -415,7 +415,7 @@ class PullService(BrokerPart):
                 return None
         if answer.outcome is PullOutcome.NOTHING_NEW and offset > pull.request.offset:
             answer = _gone_on(answer)
-        self._count(answer)
+        self._count(pull, answer)
         return answer
 
     def _further(self, pull: Pull, pulled: ReadResult, place: int) -> tuple[ReadResult, int]:
@@ -539,7 +539,7 @@ class PullService(BrokerPart):
         # The deadline came while units were being filtered out: the client continues where the broker has come.
         if answer.outcome is PullOutcome.NOTHING_NEW and held.place > pull.request.offset:
             answer = _gone_on(answer)
-        self._count(answer)
+        self._count(pull, answer)
         return answer
 
     def after_cold(self, pull: Pull, pulled: ReadResult) -> PullAnswer | None:
@@ -550,7 +550,7 @@ class PullService(BrokerPart):
 
     def _counted_answer(self, pull: Pull, pulled: ReadResult, offset: int) -> PullAnswer:
         answer = self._answer(pull, pulled, offset)
-        self._count(answer)
+        self._count(pull, answer)
         return answer
 
     def _answer(self, pull: Pull, pulled: ReadResult, offset: int) -> PullAnswer:
@@ -569,14 +569,13 @@ class PullService(BrokerPart):
         suggested = self._redirect.after(pull.admission.group, pulled)
         return PullAnswer(outcome, pulled.status, pulled, next_offset, suggested)
 
-    def _count(self, answer: PullAnswer) -> None:
-        pulled = answer.pulled
-        if answer.outcome is _COLD:
-            return
+    def _count(self, pull: Pull, answer: PullAnswer) -> None:
         if answer.outcome is _FOUND:
-            self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
-        else:
-            self._stats.got(0, 0)
+            admission, pulled = pull.admission, answer.pulled
+            size = len(pulled.body) if pulled.long is None else len(pulled.long)
+            self._stats.got(admission.group.name, admission.topic, 1, pulled.count, size)
+        elif answer.outcome is not _COLD:
+            self._stats.missed()
 
 
 def no_classes(predicates: Predicates) -> str:

@@ -222,8 +222,8 @@ class AdminHandlers:
 
     @handles(RequestCode.GET_CONSUME_STATS, headers.ConsumeStatsHeader, Action.OBSERVE)
     def _consume_stats(self, call: Call[headers.ConsumeStatsHeader]) -> Answer:
-        stats = self._broker.reports.consume_stats(call.header.consumer_group, call.header.topic)
-        return bodies.consume_stats(stats, 0.0)
+        group, topic, reports = call.header.consumer_group, call.header.topic, self._broker.reports
+        return bodies.consume_stats(reports.consume_stats(group, topic), reports.gets_per_second(group, topic))
 
     @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers.ConsumerGroupHeader, Action.OBSERVE)
     def _consumers(self, call: Call[headers.ConsumerGroupHeader]) -> bytes:

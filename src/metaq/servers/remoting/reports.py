@@ -35,12 +35,12 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "getFoundTps": _three(facts.get_hits),
         "getMissTps": _three(facts.get_misses),
         "getTotalTps": _three(asked),
-        # clusterList -m parses the six totals as integers; we count from the start only.
-        "msgPutTotalYesterdayMorning": "0",
-        "msgPutTotalTodayMorning": "0",
+        # clusterList -m parses the six totals as integers. As RocketMQ's, they count from the start of the broker.
+        "msgPutTotalYesterdayMorning": str(facts.put_mornings.yesterday),
+        "msgPutTotalTodayMorning": str(facts.put_mornings.today),
         "msgPutTotalTodayNow": str(facts.put_messages),
-        "msgGetTotalYesterdayMorning": "0",
-        "msgGetTotalTodayMorning": "0",
+        "msgGetTotalYesterdayMorning": str(facts.got_mornings.yesterday),
+        "msgGetTotalTodayMorning": str(facts.got_mornings.today),
         "msgGetTotalTodayNow": str(facts.got_messages),
         "putMessageTimesTotal": str(facts.put_messages),
         "putMessageFailedTimes": str(facts.put_failures),
@@ -145,7 +145,21 @@ def namesrv_settings_text(options: NamesrvOptions) -> str:
 
 def _three(rates: Rates) -> str:
     # The averages are of 10 s, 1 min and 10 min. mqadmin's clusterList splits the text at single blanks.
-    return " ".join(f"{rate:.6f}" for rate in rates)
+    return " ".join(map(_java_text, rates))
+
+
+def _java_text(number: float) -> str:
+    """The text of a number that is not below 0, as Java's Double.toString makes it."""
+    text = repr(float(number))
+    if number == 0 or 1e-3 <= number < 1e7:
+        return text
+    # Java has an exponent outside of this range, Python only below 0.0001 and from 1e16 on.
+    mantissa, _, exponent = text.partition("e")
+    whole, _, rest = mantissa.partition(".")
+    digits = (whole + rest).strip("0")
+    if not exponent:
+        exponent = str(len(whole) - 1 if number > 1 else -4)
+    return f"{digits[0]}.{digits[1:] or '0'}E{int(exponent)}"
 
 
 def _size(count: int) -> str:

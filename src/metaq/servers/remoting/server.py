@@ -30,6 +30,7 @@ from metaq.servers.remoting.administration.cleaning import CleaningHandlers
 from metaq.servers.remoting.administration.configuring import ConfiguringHandlers
 from metaq.servers.remoting.administration.consumers import QUESTIONS, ConsumerQuestionHandlers
 from metaq.servers.remoting.administration.inspection import InspectionHandlers
+from metaq.servers.remoting.administration.statistics import StatisticsHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.clients import ClientHandlers
@@ -114,6 +115,7 @@ class RemotingServer:
                     BranchHandlers(broker, self.workspace),
                     AdminHandlers(broker, when_announced),
                     InspectionHandlers(broker),
+                    StatisticsHandlers(broker),
                     CleaningHandlers(broker),
                     ConsumerQuestionHandlers(broker),
                     ConfiguringHandlers(broker),

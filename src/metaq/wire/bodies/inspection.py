@@ -58,14 +58,15 @@ def time_spans_of(body: Body) -> list[QueueTimeSpan]:
 
 
 def all_consume_stats(
-    address: str, groups: Iterable[tuple[str, Iterable[Iterable[tuple[MessageQueue, ConsumeStats]]]]]
+    address: str, groups: Iterable[tuple[str, Iterable[tuple[Iterable[tuple[MessageQueue, ConsumeStats]], float]]]]
 ) -> InPieces[bytes]:
-    """Encode the answer to GET_BROKER_CONSUME_STATS (317) of the broker at `address`: each group's topics."""
+    """Encode the answer to GET_BROKER_CONSUME_STATS (317) of the broker at `address`: each group's topics, with
+    their queues and the messages that the group gets there in a second."""
     total, parts = _Total(), []
     for group, topics in groups:
         texts = list[bytes]()
-        for stats in topics:
-            text = yield from consume_stats(total.counting(stats), 0.0)
+        for stats, tps in topics:
+            text = yield from consume_stats(total.counting(stats), tps)
             texts.append(text)
         parts.append(b"{" + fastjson.dumps(group) + b":[" + b",".join(texts) + b"]}")
         yield

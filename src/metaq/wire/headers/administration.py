@@ -1,5 +1,5 @@
 """Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220-223, 300,
-303, 307-309, 314, 317, 321, 30010, 30014)."""
+303, 307-309, 314, 315, 317, 321, 30010, 30014)."""
 
 from __future__ import annotations
 
@@ -64,6 +64,15 @@ class AllStatsHeader(Header, kw_only=True):
 
     ordered: bool = field(name="isOrder", default=False)
     """Of ordered topics only."""
+
+
+class BrokerStatsHeader(Header, kw_only=True):
+    """VIEW_BROKER_STATS_DATA (315)."""
+
+    stats_name: str
+    """What is counted, TOPIC_PUT_NUMS for example."""
+    stats_key: str
+    """Of what: a topic, `topic@group`, or a cluster."""
 
 
 class ConsumeQueueHeader(Header, kw_only=True):

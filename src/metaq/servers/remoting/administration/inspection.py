@@ -31,7 +31,7 @@ class InspectionHandlers:
     @handles(RequestCode.GET_BROKER_CONSUME_STATS, headers.AllStatsHeader, Action.OBSERVE)
     def _all_stats(self, call: Call[headers.AllStatsHeader]) -> Answer:
         groups = self._inspection.all_progress(ordered=call.header.ordered)
-        queues = ((group, (topic.queues for topic in topics)) for group, topics in groups)
+        queues = ((group, ((topic.queues, topic.gets_per_second) for topic in topics)) for group, topics in groups)
         return bodies.all_consume_stats(join_address(*self._inspection.address), queues)
 
     @handles(RequestCode.QUERY_CONSUME_QUEUE, headers.ConsumeQueueHeader, Action.OBSERVE)

@@ -1,0 +1,184 @@
+"""Samples of what a broker counts by topic and group, and the figures that tools ask for (315, TPS of 208 and 317).
+
+What is put is not counted where it is appended, which would cost something for each message: it is how far the queues have come
+between two samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Final, TypeVar
+
+from metaq.broker.part import BrokerPart
+from metaq.broker.statistics.counts import DAY, WINDOWS, KeyedCounts, SampledCounts
+from metaq.broker.stats import Stats
+from metaq.broker.tables.groups import Groups
+from metaq.broker.tables.topics import Topics
+from metaq.clock import Clock
+from metaq.model.statistics import Statistic, StatisticFigures
+from metaq.store.queues.consume_queue import UNIT_BYTES, ConsumeQueue
+from metaq.store.queues.table import QueueKey
+
+K = TypeVar("K", bound=Hashable)
+
+PIECE: Final = 1024
+"""Work of one tick, in queues looked at or keys sampled: some 0.5 ms."""
+GROWN: Final = 16
+"""What a queue that has grown counts for there."""
+SIZES_MAX: Final = 512
+"""Most records of a queue whose sizes are added up at a sample. The rest count with their average."""
+
+
+class Sampling(BrokerPart):
+    """Samples the counts, a piece in each tick."""
+
+    leads = False
+
+    def __init__(
+        self,
+        clock: Clock,
+        stats: Stats,
+        topics: Topics,
+        groups: Groups,
+        cluster: str,
+        *,
+        queues: Callable[[], Mapping[QueueKey, ConsumeQueue]],
+        follows: Callable[[], bool],
+    ) -> None:
+        """
+        Args:
+            cluster: key of the figures of the whole broker.
+            queues: returns all queues.
+            follows: whether this broker is a slave: what it copies is not put here.
+        """
+        self._clock, self._stats, self._topics, self._groups, self._cluster = clock, stats, topics, groups, cluster
+        self._queues, self._follows = queues, follows
+        self._ends: dict[ConsumeQueue, int] = {}
+        """How far each queue was at its last look."""
+        self._puts, self._gets = SampledCounts(), SampledCounts()
+        self._due = [0.0] * len(WINDOWS)
+        """When the next sample of each window is to be taken, monotonic seconds."""
+        self._round: Iterator[None] | None = None
+        topics.watch(self._topic_changed)
+        groups.watch(self._group_changed)
+
+    def open(self) -> None:
+        """Count from here on: what the queues have already was put before."""
+        self._ends = {queue: queue.max_offset for queue in self._queues().values()}
+        self._due = [self._clock.monotonic()] * len(WINDOWS)
+
+    def tick(self) -> None:
+        """Go on with a round of samples, or begin one that is due."""
+        if self._round is None:
+            now = self._clock.monotonic()
+            due = [number for number, at in enumerate(self._due) if now >= at]
+            if not due:
+                return
+            for number in due:
+                every = WINDOWS[number].every_ms / 1000
+                # Behind a pause (the machine slept), one sample and not as many as were missed.
+                self._due[number] = max(self._due[number] + every, now)
+            self._round = self._sample(due)
+        if next(self._round, self) is self:
+            self._round = None
+
+    # ------------------------------------------------------------------ figures
+
+    def figures(self, statistic: Statistic, topic: str, group: str | None = None) -> StatisticFigures | None:
+        """Return the windows of one key; for those of the broker, `topic` is the cluster. None: nothing was counted."""
+        stats = self._stats
+        match statistic:
+            case Statistic.TOPIC_MESSAGES_PUT | Statistic.TOPIC_BYTES_PUT if group is None:
+                counts = stats.topic_puts.table.get(topic)
+            case Statistic.GROUP_MESSAGES_GOT | Statistic.GROUP_BYTES_GOT if group is not None:
+                counts = stats.group_gets.table.get((topic, group))
+            case Statistic.GROUP_SENT_BACK if group is not None:
+                counts = stats.sent_back.table.get((topic, group))
+            case Statistic.BROKER_MESSAGES_PUT if group is None:
+                counts = self._puts if topic == self._cluster else None
+            case Statistic.BROKER_MESSAGES_GOT if group is None:
+                counts = self._gets if topic == self._cluster else None
+            case _:
+                counts = None
+        if counts is None or not counts.messages:
+            return None
+        if statistic in (Statistic.TOPIC_BYTES_PUT, Statistic.GROUP_BYTES_GOT):
+            return counts.of_bytes()
+        return counts.of_messages()
+
+    def gets_per_second(self, group: str, topics: Iterable[str]) -> float:
+        """Return how many messages a group gets in a second, of the last minute."""
+        table = self._stats.group_gets.table
+        found = (table.get((topic, group)) for topic in topics)
+        return sum(counts.of_messages().minute.per_second for counts in found if counts is not None)
+
+    # ------------------------------------------------------------------ a round
+
+    def _sample(self, windows: list[int]) -> Iterator[None]:
+        yield from self._count_puts()
+        stats = self._stats
+        # Counted as a whole: RocketMQ counts no calls of these.
+        self._puts.messages, self._gets.messages = stats.put_messages, stats.got_messages
+        now_ms = self._now_ms()
+        for counts in (self._puts, self._gets):
+            for window in windows if counts.messages else ():
+                counts.sample(window, now_ms)
+        yield from self._sample_keys(stats.topic_puts, windows)
+        yield from self._sample_keys(stats.group_gets, windows)
+        yield from self._sample_keys(stats.sent_back, windows)
+
+    def _sample_keys(self, keyed: KeyedCounts[K], windows: list[int]) -> Iterator[None]:
+        entries = list(keyed.table.items())
+        for first in range(0, len(entries), PIECE):
+            now_ms = self._now_ms()
+            for key, counts in entries[first : first + PIECE]:
+                for window in windows:
+                    counts.sample(window, now_ms)
+                if DAY in windows and counts.is_idle and keyed.table.get(key) is counts:
+                    del keyed.table[key]
+            if len(entries) > PIECE:
+                yield
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    def _count_puts(self) -> Iterator[None]:
+        before, ends, work = self._ends, dict[ConsumeQueue, int](), 0
+        for queue in list(self._queues().values()):
+            start, end = before.get(queue, 0), queue.max_offset
+            ends[queue] = end
+            work += 1
+            if end > start and not self._follows():
+                self._count(queue, start, end)
+                work += GROWN
+            if work >= PIECE:
+                work = 0
+                yield
+        self._ends = ends
+
+    def _count(self, queue: ConsumeQueue, start: int, end: int) -> None:
+        """Count the units of a queue in [start, end)."""
+        if self._topics.get(queue.topic) is None:  # it was deleted in the meantime
+            return
+        looked = min(end - start, SIZES_MAX)
+        size = _size_of(queue.unit_bytes(end - looked, looked))
+        # Calls are not known: each message counts as one of its own.
+        self._stats.topic_puts.add(queue.topic, end - start, end - start, size * (end - start) // looked)
+
+    # ------------------------------------------------------------------ what is deleted
+
+    def _topic_changed(self, name: str) -> None:
+        if self._topics.get(name) is None:
+            self._stats.topic_puts.drop(lambda topic: topic == name)
+            for counts in (self._stats.group_gets, self._stats.sent_back):
+                counts.drop(lambda key: key[0] == name)
+
+    def _group_changed(self, name: str) -> None:
+        if self._groups.get(name) is None:
+            for counts in (self._stats.group_gets, self._stats.sent_back):
+                counts.drop(lambda key: key[1] == name)
+
+
+def _size_of(units: bytes) -> int:
+    """Sum of the record sizes in units, without a call for each: the size is the four bytes behind the LogOffset."""
+    return sum(sum(units[8 + place :: UNIT_BYTES]) << (24 - 8 * place) for place in range(4))
