@@ -68,7 +68,7 @@ def test_a_broker_takes_changes_and_keeps_them(tmp_path):
         assert (shown(client)["fileReservedTime"], shown(client)["brokerPermission"]) == ("48", "4")
         assert broker.registration()[0]["TBW102"].perm == Perm.READ
         saved = json.loads((tmp_path / "config" / OPTIONS.name).read_text())
-        assert saved == {"options": {"brokerPermission": "4", "fileReservedTime": "48"}}
+        assert saved["options"] == {"brokerPermission": "4", "fileReservedTime": "48"}
     with open_server(tmp_path) as (broker, server):
         assert shown(Client(server))["fileReservedTime"] == "48"
         assert broker.options.broker_permission == 4
