@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime as dt
 import zlib
@@ -10,10 +11,13 @@ import pytest
 
 import metaq
 from metaq.admin import Admin, MessageNotFound
+from metaq.admin.messages import answered
 from metaq.admin.tracks import judge
 from metaq.errors import ConfigError, NoRoute
 from metaq.model import ConsumerView, MessageModel, StoredMessage
 from metaq.model.filters.subscription import java_string_hash, subscribe
+from metaq.wire.codes import RequestCode
+from tests.scripted import Fate, ScriptedCluster
 from tests.support import PATIENCE, eventually
 
 
@@ -196,6 +200,54 @@ def test_who_has_consumed_a_message(admin, producer, metaq_broker):
         assert (delivery.result, delivery.attempt) == ("ok", 1)
         gone = {one.group: one for one in admin.track_message(receipt.message_id, topic).groups}["track-gone"]
         assert (gone.offset, gone.detail) == (2, "no member is connected; its offset is past the message")
+
+
+def test_brokers_that_do_not_answer_are_named():
+    """Once each; if nobody answers the first failure is raised, and a mistake of ours is never hidden."""
+
+    async def good(value):
+        return value
+
+    async def bad(error):
+        raise error
+
+    away = metaq.ConnectionFailed("away")
+
+    async def mixed():
+        return await answered([("a", good(1)), ("b", bad(away)), ("b", bad(away)), ("a", good(2))])
+
+    assert asyncio.run(mixed()) == ([1, 2], ["b"])
+    for works, error in (
+        ([("a", bad(away))], metaq.ConnectionFailed),
+        ([("a", good(1)), ("b", bad(KeyError()))], KeyError),
+    ):
+        with pytest.raises(error):
+            asyncio.run(answered(works))
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_CONSUMER_CONNECTION_LIST, RequestCode.GET_CONSUME_STATS])
+def test_what_no_broker_tells_is_unknown(tmp_path, code):
+    """With the reason. A broker that does not tell its groups is an error, here the only one's.
+
+    Its messages have another address than it is registered under: their broker's ids are found with the topic.
+    """
+    with ScriptedCluster(tmp_path) as cluster, Admin(cluster.namesrv) as admin:
+        cluster.put("orders", 0, [b"x"])
+        with metaq.Consumer(cluster.namesrv, group="g", topics="orders", start="first") as consumer:
+            consumer.receive(PATIENCE).ack()
+            consumer.commit()
+            [one] = admin.find_messages("orders").messages
+            [track] = admin.track_message(one.offset_id, "orders").groups
+            assert (track.group, track.state.value, track.offset) == ("g", "CONSUMED", 1)
+            cluster.script = lambda asked: Fate.HANG_UP if asked.code == code else None
+            [track] = admin.track_message(one.offset_id, "orders").groups
+            assert track.state.value == "UNKNOWN"
+            assert "connection" in track.detail
+            cluster.script = lambda asked: (
+                Fate.HANG_UP if asked.code == RequestCode.QUERY_TOPIC_CONSUME_BY_WHO else None
+            )
+            with pytest.raises(metaq.ConnectionFailed):
+                admin.track_message(one.offset_id, "orders")
 
 
 VIEW = ConsumerView("g", {"t": subscribe("t")})

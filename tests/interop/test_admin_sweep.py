@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from metaq import Consumer, Producer, PullConsumer, SendReceipt
-from metaq.admin import Admin
+from metaq.admin import Admin, MessageNotFound
 from tests.interop.admin_tool import admin_tool
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer, Server
@@ -225,6 +225,10 @@ MORE_KEYS = ("getBrokerConfig", "getNamesrvConfig")
 """Commands that may show more lines of ours: options that only we have."""
 
 
+LATE = ("topicRoute",)
+"""Beginnings of commands about what brokers tell name servers, of which RocketMQ's may do that behind its answer to the command before."""
+
+
 def masked(text: str, server: Server) -> str:
     """Without what differs from run to run: addresses, times, ids, and where in its own code the tool failed."""
     text = re.sub(r"(?m)^\t(at .*|\.\.\. \d+ more)\n", "", text)
@@ -353,6 +357,11 @@ def outcome(tool: ForeignClient, cluster: Cluster, command: str) -> str:
     return explained(command, masked(text, cluster.server))
 
 
+def outcomes_agree(tool: ForeignClient, clusters: list[Cluster], command: str) -> bool:
+    theirs, ours = (outcome(tool, cluster, command) for cluster in clusters)
+    return theirs == ours
+
+
 DASHBOARD = (
     Explained("topics", r'"RMQ_SYS_TRANS_HALF_TOPIC",', "", TRANSACTIONS),
     Explained("(all progress|state of a member)", r'"(\w*(TPS|Tps|RT))":[\d.]+', r'"\1":0', WINDOWS),
@@ -394,6 +403,11 @@ def test_each_command_finds_what_it_finds_in_rocketmq(clusters: list[Cluster], t
     different = []
     for command in filter(lambda line: line and line[0] != "#", COMMANDS.splitlines()):
         theirs, ours = (outcome(tool, cluster, command) for cluster in clusters)
+        if theirs != ours and command.startswith(LATE):
+            same = partial(outcomes_agree, tool, clusters, command)
+            with contextlib.suppress(AssertionError):
+                eventually(same, 30.0)
+            theirs, ours = (outcome(tool, cluster, command) for cluster in clusters)
         if command.startswith(MORE_KEYS):
             known = set(theirs.splitlines())
             ours = "\n".join(line for line in ours.splitlines() if line in known)
@@ -489,6 +503,9 @@ def test_what_is_stored_is_found_in_both(clusters: list[Cluster], tool: ForeignC
             assert [one.body for one in admin.find_messages(topic, message_id=sent[5].message_id).messages] == [b"5"]
             last = admin.get_message(sent[-1].offset_id)
             assert last.body == b"149"
+            # Inside the record its queue's number would be a size: RocketMQ answers with so many bytes.
+            with pytest.raises(MessageNotFound):
+                admin.get_message(f"{int(last.offset_id, 16) + 12:032X}")
             recent = admin.find_messages(topic, start=last.store_ms / 1000)
             assert recent.messages[-1].body == b"149"
             assert {one.store_ms for one in recent.messages} == {last.store_ms}

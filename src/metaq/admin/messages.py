@@ -17,7 +17,7 @@ from metaq.client.conversation.reading.newest import newest_between
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
-from metaq.errors import BadRequest, BrokerError, ConfigError, MetaqError
+from metaq.errors import BadRequest, BrokerError, ConfigError, MetaqError, RemoteProtocolError
 from metaq.model import BrokerData, MessageQueue, StoredMessage
 from metaq.model.inspection import QueueUnits
 from metaq.model.topics.topic import check_topic
@@ -100,6 +100,10 @@ async def find(core: ClientCore, wanted: Wanted) -> FoundMessages:
     )  # fmt: skip
     asked = [(data, search_key(search, data.broker, queues.get(data.broker, []))) for data in route.brokers]
     hits, silent = await _at_brokers(core, asked)
+    if wanted.message_id is not None and not any(one.messages for one in hits):
+        placed = await _behind_other_addresses(core, wanted.message_id, topic)
+        if placed is not None:
+            return FoundMessages((placed,))
     return _joined([one.messages for one in hits], wanted.limit, silent, more=any(one.more for one in hits))
 
 
@@ -157,12 +161,32 @@ async def _at_its_place(core: ClientCore, message_id: str) -> StoredMessage | No
     address = join_address(host, port)
     for data in (await core.consult(core.name_servers.cluster())).brokers.values():
         if address in data.addresses.values():
-            try:
-                found = await core.ask(address, ViewMessage(log_offset, data.broker))
-            except (BrokerError, BadRequest):  # nothing begins there
-                return None
-            return found if found.offset_id == message_id.upper() else None
+            return await _at(core, address, data.broker, log_offset, message_id)
     return None
+
+
+async def _behind_other_addresses(core: ClientCore, message_id: str, topic: str) -> StoredMessage | None:
+    """As `_at_its_place`, of a broker of ours that is registered under another address than its messages have, as behind NAT."""
+    try:
+        _, _, log_offset = parse_offset_id(message_id)
+    except BadRequest:
+        return None
+    await core.learn_levels(topic)
+    for data in (await core.routes.route(topic)).brokers:
+        # Not a RocketMQ: it takes what is at any offset for a size, and answers with so many bytes.
+        if data.master is not None and core.is_ours(data.broker):
+            found = await _at(core, data.master, data.broker, log_offset, message_id)
+            if found is not None and found.topic == topic:
+                return found
+    return None
+
+
+async def _at(core: ClientCore, address: str, broker: str, log_offset: int, message_id: str) -> StoredMessage | None:
+    try:
+        found = await core.ask(address, ViewMessage(log_offset, broker))
+    except (BrokerError, BadRequest, RemoteProtocolError):  # none begins there, whatever RocketMQ takes for one
+        return None
+    return found if found.offset_id == message_id.upper() else None
 
 
 async def _newest(
