@@ -31,7 +31,7 @@ from metaq.model import (
     TopicConfig,
 )
 from metaq.model.filters.subscription import subscribe
-from metaq.model.inspection import ConsumedDirectly, MemberQueue, MemberRates, MemberState, ConsumeVerdict
+from metaq.model.inspection import ConsumedDirectly, ConsumeVerdict, MemberQueue, MemberRates, MemberState
 from metaq.wire import bodies, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies import name_servers
