@@ -365,7 +365,7 @@ def test_no_constructor_reads_the_log(led, tmp_path):
         broker = Broker(environment, files, metaq1=settings(test=2, stock=1))
         assert watched.asked == set()
         broker.follow()
-        assert watched.asked == {"owes", "queues"}  # their ends, from where statistics count
+        assert watched.asked == {"owes"}
         broker.lead()
         assert {"heads", "queues", "existing_queue", "record_at", "owes"} <= watched.asked
         broker.close()

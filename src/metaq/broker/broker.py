@@ -218,7 +218,7 @@ class Broker:
         self.resets = OffsetResets(environment, tables, self.lookup)
         self.statistics = Sampling(
             clock, self.stats, self.topics, self.groups, options.broker_cluster_name,
-            queues=store.reader.queues, follows=lambda: store.state.follows is not None,
+            queues=lambda: store.reader.listed_queues()[0], follows=lambda: store.state.follows is not None,
         )  # fmt: skip
         self.reports = Reports(
             environment,

@@ -28,6 +28,7 @@ class MessageReader:
         self.pull, self.in_memory = puller.pull, puller.is_recent
         self.pull_path, self.pulls_are_plain = puller.fast_path, puller.are_plain
         self.queue, self.existing_queue, self.queues = parts.queues.made, parts.queues.get, parts.queues.named
+        self.listed_queues = parts.queues.listed
         self.record_at = parts.log.record
         self.log_bytes = parts.log.read
         """What replicas copy: the log's bytes as they are, up to its end and its file's; b"" where there are none."""

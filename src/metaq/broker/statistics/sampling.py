@@ -6,7 +6,7 @@ between two samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from metaq.broker.part import BrokerPart
@@ -17,7 +17,6 @@ from metaq.broker.tables.topics import Topics
 from metaq.clock import Clock
 from metaq.model.statistics import Statistic, StatisticFigures
 from metaq.store.queues.consume_queue import UNIT_BYTES, ConsumeQueue
-from metaq.store.queues.table import QueueKey
 
 K = TypeVar("K", bound=Hashable)
 
@@ -42,13 +41,13 @@ class Sampling(BrokerPart):
         groups: Groups,
         cluster: str,
         *,
-        queues: Callable[[], Mapping[QueueKey, ConsumeQueue]],
+        queues: Callable[[], Sequence[ConsumeQueue]],
         follows: Callable[[], bool],
     ) -> None:
         """
         Args:
             cluster: key of the figures of the whole broker.
-            queues: returns all queues.
+            queues: returns all queues, in a sequence that stays as it is.
             follows: whether this broker is a slave: what it copies is not put here.
         """
         self._clock, self._stats, self._topics, self._groups, self._cluster = clock, stats, topics, groups, cluster
@@ -64,7 +63,7 @@ class Sampling(BrokerPart):
 
     def open(self) -> None:
         """Count from here on: what the queues have already was put before."""
-        self._ends = {queue: queue.max_offset for queue in self._queues().values()}
+        self._ends = {queue: queue.max_offset for queue in self._queues()}
         self._due = [self._clock.monotonic()] * len(WINDOWS)
 
     def tick(self) -> None:
@@ -144,7 +143,7 @@ class Sampling(BrokerPart):
 
     def _count_puts(self) -> Iterator[None]:
         before, ends, work = self._ends, dict[ConsumeQueue, int](), 0
-        for queue in list(self._queues().values()):
+        for queue in self._queues():
             start, end = before.get(queue, 0), queue.max_offset
             ends[queue] = end
             work += 1
