@@ -406,7 +406,7 @@ def test_each_command_finds_what_it_finds_in_rocketmq(clusters: list[Cluster], t
         if theirs != ours and command.startswith(LATE):
             same = partial(outcomes_agree, tool, clusters, command)
             with contextlib.suppress(AssertionError):
-                eventually(same, 30.0)
+                eventually(same)
             theirs, ours = (outcome(tool, cluster, command) for cluster in clusters)
         if command.startswith(MORE_KEYS):
             known = set(theirs.splitlines())

@@ -9,12 +9,12 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from metaq.address import join_address
-from metaq.client.conversation.administration import GetUnits
 from metaq.client.conversation.call import FAULTS, Conversation
 from metaq.client.conversation.reading.key_search import FULL, KeySearch, search_key
 from metaq.client.conversation.reading.lookups import END_OF_TIME_MS, ViewMessage, opened
 from metaq.client.conversation.reading.newest import newest_between
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
+from metaq.client.conversation.reading.units import GetUnits
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
 from metaq.errors import BadRequest, BrokerError, ConfigError, MetaqError, RemoteProtocolError

@@ -7,7 +7,6 @@ from typing import ClassVar, Final
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, QueueStats
 from metaq.model.identity import ServerIdentity
-from metaq.model.inspection import QueueUnits
 from metaq.model.leadership import ReplicaState
 from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
@@ -100,32 +99,6 @@ class GetTopicStats(Call[dict[MessageQueue, QueueStats]], frozen=True):
 
     def read(self, answer: Command) -> dict[MessageQueue, QueueStats]:
         return bodies.topic_stats_of(answer.body)
-
-
-class GetUnits(Call[QueueUnits], frozen=True):
-    """Units of a queue from a QueueOffset on, and what a group gets of it (321).
-
-    RocketMQ answers without a body where there is no unit at `index`: BadRequest.
-    """
-
-    queue: MessageQueue
-    index: int
-    count: int
-    group: str | None = None
-
-    @property
-    def action(self) -> str:
-        return f"tell the units of {self.queue}"
-
-    def request(self) -> Command:
-        queue = self.queue
-        header = headers.ConsumeQueueHeader(
-            topic=queue.topic, queue_id=queue.queue_id, index=self.index, count=self.count, consumer_group=self.group
-        )
-        return request(RequestCode.QUERY_CONSUME_QUEUE, header)
-
-    def read(self, answer: Command) -> QueueUnits:
-        return bodies.queue_units_of(answer.body)
 
 
 class ReloadConfiguration(Call[Reloaded], frozen=True):

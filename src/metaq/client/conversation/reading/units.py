@@ -11,19 +11,27 @@ from metaq.wire.command import Command, request
 
 
 class GetUnits(Call[QueueUnits], frozen=True):
-    """`count` units of a queue from a QueueOffset on; brokers of ours return 1024 at most. None, if none is there."""
+    """`count` units of a queue from a QueueOffset on, and what a group gets of it (321); brokers of ours return 1024 at most.
+
+    No units, and 0 to 0, if none is there.
+    """
 
     queue: MessageQueue
     index: int
     count: int
+    group: str | None = None
 
     @property
     def action(self) -> str:
-        return f"tell the sizes of messages in {self.queue}"
+        return f"tell the units of {self.queue}"
 
     def request(self) -> Command:
         header = headers.ConsumeQueueHeader(
-            topic=self.queue.topic, queue_id=self.queue.queue_id, index=self.index, count=self.count
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            index=self.index,
+            count=self.count,
+            consumer_group=self.group,
         )
         return request(RequestCode.QUERY_CONSUME_QUEUE, header)
 
