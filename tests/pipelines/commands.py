@@ -16,7 +16,10 @@ from typing import Any
 from metaq.cli import commands as cli
 from tests.spark.jvm import java_options
 from tests.spark.running import kept_running
-from tests.support import PATIENCE, environment, metaq_command
+from tests.support import PATIENCE, environment, eventually, metaq_command
+
+LAST_WORDS = 10.0
+"""Seconds for what a pipeline that has ended has started: more than any needs, and no test fails if it is too short."""
 
 
 @contextlib.contextmanager
@@ -34,9 +37,24 @@ def pipeline(log: Path, name: str, *words: str) -> Iterator[subprocess.Popen[str
         try:
             yield running
         finally:
+            if (running.poll() or 0) >= 0 and running.returncode is not None:
+                # Spark's daemon, in a group of its own, may be in the middle of its last words.
+                with contextlib.suppress(AssertionError):
+                    eventually(lambda: not _left_of(running.pid), LAST_WORDS, what="the end of what it has started")
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             running.communicate(timeout=PATIENCE)
+
+
+def _left_of(session: int) -> list[str]:
+    """The processes of a session that live."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _parent, _group, of = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session and state != "Z":
+                found.append(stat.parent.name)
+    return found
 
 
 _LOST_HANDSHAKE = re.compile(

@@ -62,6 +62,7 @@ NameServers = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 
 
 def print_json(value: Any) -> None:

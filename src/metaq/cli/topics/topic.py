@@ -8,7 +8,7 @@ import typer
 
 from metaq.cli.completing import complete_topics
 from metaq.cli.groups import App
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, iso_time, print_json, print_table
 from metaq.cli.topics import order, topic_stats
 from metaq.cli.topics.units import show_units
 from metaq.model import Perm
@@ -173,7 +173,7 @@ def update_topic(
 @app.command("delete")
 def delete_topic(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:

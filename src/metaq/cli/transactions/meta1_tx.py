@@ -11,6 +11,7 @@ from metaq.cli.output import (
     NAMESRV_DEFAULT,
     AsJson,
     NameServers,
+    Yes,
     iso_time,
     print_json,
     print_table,
@@ -27,7 +28,6 @@ Broker = Annotated[
         metavar="NAME", help="this broker, by its name or as HOST:PORT of its remoting server; else all brokers"
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 
 
 @app.callback()

@@ -14,6 +14,7 @@ from metaq.cli.output import (
     NAMESRV_DEFAULT,
     AsJson,
     NameServers,
+    Yes,
     count,
     iso_time,
     print_json,
@@ -164,7 +165,7 @@ def show_transaction(
 @app.command("commit")
 def commit_transaction(
     transaction: Id,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -179,7 +180,7 @@ def commit_transaction(
 @app.command("rollback")
 def roll_transaction_back(
     transaction: Id,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -197,7 +198,7 @@ def forget_transaction(
         bool, typer.Option("--row", help="forget the row of a writer that numbers its transactions")
     ] = False,
     broker: Annotated[str | None, typer.Option(metavar="NAME", help="at this broker; else at all that know it")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
