@@ -168,6 +168,9 @@ def test_slave_copies_over_ipv6(tmp_path):
         async with aio.Producer(namesrv.address) as producer:
             assert (await producer.send("orders", b"x")).status is metaq.SendStatus.SEND_OK
         assert slave._broker.store.log.end == master._broker.store.log.end > 0
+        async with asyncio.timeout(PATIENCE):  # the master's tables come some tenths of a second behind its log
+            while slave._broker.topics.get("orders") is None:
+                await asyncio.sleep(0.01)
         shown = await asyncio.to_thread(run_metaq, "broker", "status", "a", "-n", namesrv.address)
         assert shown.returncode == 0, shown.stderr
         await master.close()
