@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metaq.cli.completing import complete_groups, complete_topics
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, count, print_json, print_table
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, count, print_json, print_table
 
 if TYPE_CHECKING:
     from metaq.admin.groups import MovedProgress
@@ -19,7 +19,6 @@ Group = Annotated[
 Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="name of the other group", autocompletion=complete_groups)
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 
 
 def create_group(
