@@ -205,8 +205,9 @@ def refuses(message: object) -> None:
     raise ValueError("no such order")
 
 
-def test_group_show_asks_a_member_and_message_resend_has_it_consume(cli, metaq_broker, orders):
+def test_group_show_asks_a_member_and_message_resend_has_it_consume(cli, metaq_broker):
     """Tables and JSON; exit code 1 if the message was not consumed, 3 if somebody or something is not there, 2 for a wrong use."""
+    orders = "cli-asked"
     with metaq.Producer(metaq_broker.namesrv) as producer:
         sent = producer.send(orders, b"again")
     consumer = metaq.Consumer(metaq_broker.namesrv, group="cli-asked", topics=orders, instance_name="asked")
