@@ -77,12 +77,6 @@ class Stats(BrokerPart):
         self.got_bytes += size
         self.group_gets.add((topic, group), pulls, messages, size)
 
-    def got_by_anybody(self, pulls: int, messages: int, size: int) -> None:
-        """Count pulls that were answered with messages, for the broker as a whole."""
-        self.get_hits += pulls
-        self.got_messages += messages
-        self.got_bytes += size
-
     def gave_back(self, group: str, topic: str) -> None:
         """Count a message of a topic that a group has sent back."""
         self.sent_back.add((topic, group), 1, 1, 0)

@@ -6,8 +6,7 @@ an option changes; then each pull is checked again.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.pulls.admission import Admission
@@ -112,31 +111,11 @@ class PullFastPaths:
         )
         return gate
 
-    def take_over(self, fast_path: PullPath, gates: Sequence[PullGate] = ()) -> None:
-        """Take over the statistics of pulls that a fast path has answered, and the offsets committed by them.
-
-        Args: gates: of each of these pulls.
-        """
-        pulls, messages, size, moved = fast_path.take()
-        if pulls:
-            self._count(gates, pulls, messages, size)
+    def take_over(self, fast_path: PullPath) -> None:
+        """Take over the statistics of pulls that a fast path has answered, and the offsets committed by them."""
+        answered, moved = fast_path.take()
+        for (group, topic, _), pulls, messages, size in answered:
+            self._stats.got(group, topic, pulls, messages, size)
         for gate in moved:
             group, topic, queue_id = gate.owner
             self._offsets.put(group, topic, queue_id, gate.committed, pulled=True)
-
-    def _count(self, gates: Sequence[PullGate], pulls: int, messages: int, size: int) -> None:
-        if len(gates) == 1:  # nearly always: pulls come one at a time
-            group, topic, _ = gates[0].owner
-            self._stats.got(group, topic, pulls, messages, size)
-            return
-        self._stats.got_by_anybody(pulls, messages, size)
-        # The compiled extension tells a sum. Pulls of several groups or topics that came in one read event share it evenly.
-        shares = Counter(gate.owner[:2] for gate in gates)
-        counted = messages_counted = size_counted = 0
-        for (group, topic), its in shares.items():
-            counted += its
-            its_messages = messages * counted // len(gates) - messages_counted
-            its_size = size * counted // len(gates) - size_counted
-            messages_counted += its_messages
-            size_counted += its_size
-            self._stats.group_gets.add((topic, group), its, its_messages, its_size)

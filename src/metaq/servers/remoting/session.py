@@ -282,11 +282,7 @@ class BrokerSession(RemotingSession):
         if fast_path is not None:
             done = hot.answer_pulls(space.table, row, rows, fast_path, answers, JOINED_BYTES_MAX)
             if done > row:
-                gates, table = fast_path.gates, space.table
-                if done == row + 1:  # without a comprehension, which is a call
-                    fast_paths.take_over(fast_path, (gates[hot.pull_key(table, row)],))
-                else:
-                    fast_paths.take_over(fast_path, [gates[hot.pull_key(table, one)] for one in range(row, done)])
+                fast_paths.take_over(fast_path)
                 if len(answers) >= JOINED_BYTES_MAX:
                     self.out.write(answers.take())
                 return done
@@ -408,7 +404,7 @@ class BrokerSession(RemotingSession):
         try:
             if not hot.answer_held(fast.fast_path, fast.gate, place, pull.count_max, opaque, binary, space.woken):
                 return None
-            space.broker.pulls.fast_paths.take_over(fast.fast_path, (fast.gate,))
+            space.broker.pulls.fast_paths.take_over(fast.fast_path)
             return space.woken.take()
         except MemoryError:
             space.woken.clear()

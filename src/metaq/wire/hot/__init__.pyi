@@ -842,8 +842,9 @@ class PullPath:
         """`fresh_from`: as in read(). Not plain: what begins more than `near_bytes` before the log's end, or more than
         `behind_max` messages before the queue's, or whose records have more than `body_bytes_max`. `bytes_max`,
         `count_max`: the most that a pull returns, as in select()."""
-    def take(self) -> tuple[int, int, int, list[PullGate]]:
-        """Since the last call: pulls answered, their messages, those bytes, and the gates whose `committed` was set."""
+    def take(self) -> tuple[list[tuple[Any, int, int, int]], list[PullGate]]:
+        """Since the last call: owner, pulls, messages and bytes of each gate that has answered, and the gates whose
+        `committed` was set."""
 
 def pull_key(table: FrameTable, row: int) -> bytes:
     """What tells the gate of a pull: group, topic, queue, expression type, and the subscription if it counts (SYSFLAG 4)."""

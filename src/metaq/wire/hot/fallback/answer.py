@@ -19,19 +19,20 @@ _SCAN_UNITS: Final = 800
 
 
 class PullGate:
-    __slots__ = ("committed", "owner", "queue", "suggest", "version", "wanted")
+    __slots__ = ("committed", "counts", "owner", "queue", "suggest", "version", "wanted")
 
     def __init__(self, queue: Any, wanted: Filter | None, version: int, suggest: int, owner: Any = None) -> None:
         if wanted is not None and wanted.reads:
             raise ValueError("a filter that reads messages may need more than one look")
         self.queue, self.wanted, self.version, self.suggest, self.owner = queue, wanted, version, suggest, owner
         self.committed = -1
+        self.counts = [0, 0, 0]
+        """Pulls answered since the path's last take(), their messages and bytes; in the path's list unless 0."""
 
 
 class PullPath:
     __slots__ = (
-        "behind_max", "body_bytes_max", "bytes_max", "count_max", "fresh_from", "gates", "log", "messages", "moved", "near_bytes",
-        "pulls", "size",
+        "answered", "behind_max", "body_bytes_max", "bytes_max", "count_max", "fresh_from", "gates", "log", "moved", "near_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -48,14 +49,18 @@ class PullPath:
         self.gates: dict[bytes, PullGate] = {}
         self.log, self.fresh_from, self.near_bytes, self.behind_max = log, fresh_from, near_bytes, behind_max
         self.body_bytes_max, self.bytes_max, self.count_max = body_bytes_max, bytes_max, count_max
-        self.pulls = self.messages = self.size = 0
+        self.answered: list[PullGate] = []
         self.moved: list[PullGate] = []
 
-    def take(self) -> tuple[int, int, int, list[PullGate]]:
-        taken = self.pulls, self.messages, self.size, self.moved
-        self.pulls = self.messages = self.size = 0
-        self.moved = []
-        return taken
+    def take(self) -> tuple[list[tuple[Any, int, int, int]], list[PullGate]]:
+        answered: list[tuple[Any, int, int, int]] = []
+        for gate in self.answered:
+            pulls, messages, size = gate.counts
+            answered.append((gate.owner, pulls, messages, size))
+            gate.counts = [0, 0, 0]
+        moved = self.moved
+        self.answered, self.moved = [], []
+        return answered, moved
 
 
 def _sized(text: bytes | None) -> bytes:
@@ -128,9 +133,12 @@ def _answer_from(
     if check(found, body, tail, fast_path.fresh_from)[1] < found.size:
         return False
     replies.add_pull(opaque, binary, 0, "FOUND", gate.suggest, found.next_offset, low, high, body)
-    fast_path.pulls += 1
-    fast_path.messages += found.count
-    fast_path.size += found.size
+    counts = gate.counts
+    if not counts[0]:
+        fast_path.answered.append(gate)
+    counts[0] += 1
+    counts[1] += found.count
+    counts[2] += found.size
     return True
 
 

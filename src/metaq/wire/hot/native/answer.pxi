@@ -20,6 +20,9 @@ cdef class PullGate:
     cdef int64_t version
     cdef int64_t suggest
     cdef bint moved  # it is in its path's list
+    cdef int64_t pulls  # since its path's last take(), as messages and size; in its path's list unless 0
+    cdef int64_t messages
+    cdef int64_t size
 
     def __cinit__(self, queue not None, Filter wanted, int64_t version, int64_t suggest, owner=None):
         if wanted is not None and wanted.reads:
@@ -27,6 +30,7 @@ cdef class PullGate:
         self.queue, self.tail, self.owner = queue, queue.tail, owner
         self.wanted, self.version, self.suggest = wanted, version, suggest
         self.committed, self.moved = -1, False
+        self.pulls = self.messages = self.size = 0
 
 
 cdef class PullPath:
@@ -38,9 +42,7 @@ cdef class PullPath:
     cdef int64_t body_bytes_max
     cdef int64_t bytes_max
     cdef int64_t count_max
-    cdef int64_t pulls
-    cdef int64_t messages
-    cdef int64_t size
+    cdef list answered
     cdef list moved
     cdef Selection found
 
@@ -51,18 +53,20 @@ cdef class PullPath:
         self.gates, self.log, self.fresh_from = {}, log, fresh_from
         self.near_bytes, self.behind_max, self.body_bytes_max = near_bytes, behind_max, body_bytes_max
         self.bytes_max, self.count_max = bytes_max, count_max
-        self.pulls = self.messages = self.size = 0
-        self.moved, self.found = [], Selection.__new__(Selection)
+        self.answered, self.moved, self.found = [], [], Selection.__new__(Selection)
 
     def take(self):
         cdef PullGate gate
-        cdef list moved = self.moved
-        taken = self.pulls, self.messages, self.size, moved
-        self.moved = []
-        self.pulls = self.messages = self.size = 0
-        for gate in moved:
-            gate.moved = False
-        return taken
+        cdef list answered = [], moved = self.moved
+        for gate in self.answered:
+            answered.append((gate.owner, gate.pulls, gate.messages, gate.size))
+            gate.pulls = gate.messages = gate.size = 0
+        self.answered.clear()
+        if moved:
+            self.moved = []
+            for gate in moved:
+                gate.moved = False
+        return answered, moved
 
 
 cdef inline uint8_t *put_sized(uint8_t *at, FrameTable table, Span *span) noexcept:
@@ -192,9 +196,11 @@ cdef bint answer_from(
         out.used = begun
         return False
     out.used += found.size
-    path.pulls += 1
-    path.messages += found.count
-    path.size += found.size
+    if not gate.pulls:
+        path.answered.append(gate)
+    gate.pulls += 1
+    gate.messages += found.count
+    gate.size += found.size
     return True
 
 
