@@ -27,12 +27,13 @@ GROUND = {
     "in_pieces",
     "kept",
     "log",
+    "named_file",
     "option_table",
     "options",
     "server_options",
     "tls_options",
 }
-"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, work in pieces, counts of memory, logging, the option tables."""
+"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, work in pieces, counts of memory, logging, files that options name, the option tables."""
 
 SERVICE_BYTES = {"wire.hot", "wire.record"}
 """The bytes that services and store work on: records and batches. Commands, headers, codes and bodies are a protocol server's."""
@@ -53,6 +54,7 @@ RULES: dict[str, Rule] = {
     "in_pieces": Rule(set(), "a shape of long work, for who does it and who runs it"),
     "kept": Rule(set(), "memory is counted by whoever keeps it, for the connection that it is kept for"),
     "log": Rule(set(), "rate limits need the clock and nothing else"),
+    "named_file": Rule(set(), "whoever has an option with a path: the limit and the sentences are the same everywhere"),
     "option_table": Rule(set(), "what a table is, for those too that need none of the servers'"),
     "options": Rule(set(), "tables of values: who reads them decides what they do"),
     "server_options": Rule(set(), "tables of values that brokers and name servers have in common"),

@@ -21,6 +21,7 @@ from metaq.model.access import Action
 from metaq.model.acl.accounts import AclFile, AclRules, reading_order
 from metaq.model.acl.changes import AclChange, changed
 from metaq.model.acl.secret import Credentials
+from metaq.named_file import read_named
 from metaq.options import MIB, BrokerOptions, NamesrvOptions
 from metaq.saved import Pending
 from metaq.wire.acl import reading, writing
@@ -69,7 +70,9 @@ class AclFiles:
                 f"aclEnable=true needs a file of accounts, and there is none at {main}: put RocketMQ's {ACL_FILE} there, or name "
                 "another path in aclPath"
             )
-        return AclRules({path: reading.read(_content(path), path) for path in reading_order(main, marks)})
+        return AclRules(
+            {path: reading.read(read_named(path, FILE_BYTES_MAX), path) for path in reading_order(main, marks)}
+        )
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -86,21 +89,10 @@ class AclFiles:
 
         Without a copy of the text before: it would keep the secrets of accounts that are gone.
         """
-        made = writing.rewrite(_content(path), wanted, path)
+        made = writing.rewrite(read_named(path, FILE_BYTES_MAX), wanted, path)
         if not made.comments_kept:
             log.warning("%s is written anew, without its comments: its form cannot be changed in place", path)
         write_secret(pathlib.Path(path), made.data)
-
-
-def _content(path: str) -> bytes:
-    try:
-        with pathlib.Path(path).open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
-    return data
 
 
 class AclWatch:
@@ -245,4 +237,4 @@ def credentials_of(options: BrokerOptions) -> Credentials | None:
     if not options.acl_credentials:
         return None
     path = str(pathlib.Path(options.acl_credentials).expanduser())
-    return reading.read_credentials(_content(path), path)
+    return reading.read_credentials(read_named(path, FILE_BYTES_MAX), path)

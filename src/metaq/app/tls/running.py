@@ -12,6 +12,7 @@ from metaq.app.configuration import read_properties
 from metaq.app.tls.made import made_context
 from metaq.app.watched_files import Marks, WatchedFiles, marks_of
 from metaq.errors import ConfigError
+from metaq.named_file import read_named
 from metaq.net.tls.client import ClientTls
 from metaq.net.tls.contexts import (
     ClientFiles,
@@ -177,12 +178,8 @@ def _path(path: str) -> str:
 
 def _text(path: str) -> str:
     try:
-        with pathlib.Path(path).open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-        if len(data) > FILE_BYTES_MAX:
-            raise ConfigError(f"tls.config.file {path} is larger than {FILE_BYTES_MAX} bytes")
-        return data.decode()
-    except (OSError, UnicodeDecodeError) as error:
+        return read_named(path, FILE_BYTES_MAX, "tls.config.file").decode()
+    except UnicodeDecodeError as error:
         raise ConfigError(f"tls.config.file {path} cannot be read: {error}") from None
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from metaq.errors import ConfigError
+from metaq.named_file import read_named
 from metaq.net.tls.settings import TlsSettings, tls_settings
 
 if TYPE_CHECKING:
@@ -122,11 +123,4 @@ def _read(path: str, name: str) -> Credentials:
     if not path:
         raise ConfigError(f"{name} is empty: give the path of a file with accessKey and secretKey")
     whole = pathlib.Path(path).expanduser()
-    try:
-        with whole.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{name}: {whole} cannot be read: {error}") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{name}: {whole} is larger than {FILE_BYTES_MAX} bytes")
-    return read_credentials(data, str(whole))
+    return read_credentials(read_named(whole, FILE_BYTES_MAX, f"{name}:"), str(whole))

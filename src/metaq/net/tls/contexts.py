@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import ssl
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -10,6 +9,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from metaq.errors import ConfigError
+from metaq.named_file import read_named
 from metaq.net.tls.layer import in_words
 
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -184,13 +184,7 @@ def _trust(context: ssl.SSLContext, path: str, what: str) -> None:
 
 
 def _read(path: str, what: str) -> str:
-    try:
-        with pathlib.Path(path).open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"{what} {path} cannot be read: {error.strerror or error}") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{what} {path} is larger than {FILE_BYTES_MAX} bytes")
+    data = read_named(path, FILE_BYTES_MAX, what)
     if not data.strip():
         raise ConfigError(f"{what} {path} is empty")
     return data.decode("latin-1")
