@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -235,6 +236,28 @@ def test_a_server_that_is_not_ready_in_time_goes_on_starting(run):
     assert (early.returncode, "not ready yet" in early.stderr) == (1, True)
     assert run("stop", "b").stdout.startswith("b has stopped (process")
     assert not (run.folder / "b" / "abort").exists()
+
+
+def test_a_server_ini_of_1x_starts_as_its_users_type_it(run, monkeypatch):
+    """`-f`, a path relative to the working directory, the topics of the file, and clients of both generations."""
+    port = free_port()
+    (run.folder / "conf").mkdir()
+    (run.folder / "conf" / "server.ini").write_text(
+        f"[system]\nbrokerId=3\nserverPort={port}\nnumPartitions=1\ndataPath={run.folder / 'meta'}\n"
+        "[zookeeper]\nzk.zkEnable=false\n[topic=test]\n"
+    )
+    monkeypatch.chdir(run.folder)
+    done = run("start", "up", "-f", "conf/server.ini", "--host", "127.0.0.1", *FREE, "--json", *SMALL)
+    assert done.returncode == 0, done.stderr
+    started = json.loads(done.stdout)
+    assert started["store"] == str(run.folder / "meta")
+    assert started["addresses"]["broker metaq1"] == f"127.0.0.1:{port}"
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+        client.sendall(b"put test 0 5 0 1\r\nhello")
+        assert client.recv(100).startswith(b"result 200 ")
+    found = run_metaq("consume", "test", "--json", "-n", started["addresses"]["namesrv remoting"])
+    assert json.loads(found.stdout.splitlines()[0])["body"] == "hello"
+    assert run("stop").returncode == 0
 
 
 def test_a_port_that_is_taken_is_the_reason_it_says(run, up):

@@ -11,6 +11,7 @@ import typer
 
 from metaq.cli.groups import App, MetaqGroup
 from metaq.cli.output import EXIT_USAGE, AsJson, print_json
+from metaq.cli.servers.background import RunDir, Waiting, description_json
 from metaq.cli.servers.commands import parameters_of
 from metaq.cli.servers.flags import SERVERS, flags_of, no_values, words_of
 
@@ -21,15 +22,6 @@ MIB: Final = 1024 * 1024
 READY_SECONDS: Final = 120.0
 _METAQ1: Final = frozenset({"local", "slave", "samsa", "gregor"})
 """Words behind 1.x's `metaServer.sh start`."""
-
-RunDir = Annotated[
-    str | None,
-    typer.Option(
-        "--run-dir",
-        metavar="DIR",
-        help="folder of pid files, descriptions and logs (METAQ_RUN_DIR; default metaq/servers in XDG_STATE_HOME, ~/.local/state)",
-    ),
-]
 
 
 class _Servers(MetaqGroup):
@@ -125,9 +117,7 @@ def _start(server: str, values: dict[str, Any], own: Mapping[str, Any]) -> None:
         print(f"metaq: {error}", file=sys.stderr)
         raise typer.Exit(error.code if error.code in {1, EXIT_USAGE} else 1) from None
     if own["as_json"]:
-        from metaq.cli.servers.status import as_json
-
-        print_json(as_json(started))
+        print_json(description_json(started))
     else:
         print(_ready(started))
 
@@ -135,21 +125,6 @@ def _start(server: str, values: dict[str, Any], own: Mapping[str, Any]) -> None:
 def _ready(started: Description) -> str:
     where = ", ".join(f"{kind} {address}" for kind, address in started.addresses.items())
     return f"{started.name} is ready (process {started.pid}): {where}\nits log is {started.log}; `metaq stop {started.name}` ends it"
-
-
-class Waiting:
-    """Tells on standard error that something takes long: after 2 s, and each 10 s from then on; on a terminal each second."""
-
-    def __init__(self, what: str, detail: Callable[[], str] = str) -> None:
-        self._what, self._detail = what, detail
-        self._every, self._next = (1.0, 2.0) if sys.stderr.isatty() else (10.0, 2.0)
-
-    def __call__(self, passed: float) -> None:
-        if passed < self._next:
-            return
-        self._next += self._every
-        detail = self._detail()
-        print(f"{self._what} ({passed:.0f} s){f': {detail}' if detail else ''}", file=sys.stderr, flush=True)
 
 
 for _server in SERVERS:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from metaq.cli.output import EXIT_NOT_FOUND, AsJson, iso_time, print_json, print_table, span
-from metaq.cli.servers.start import RunDir
+from metaq.cli.output import EXIT_NOT_FOUND, AsJson, print_json, print_table, span
+from metaq.cli.servers.background import RunDir, description_json
 
 if TYPE_CHECKING:
     from metaq.app.background.looking import Look
-    from metaq.app.background.places import Description
 
 # Of the Linux Standard Base, for `status`.
 _RUNS: Final = 0
@@ -54,25 +53,8 @@ def status(
     raise typer.Exit(_RUNS if looks and all(state.runs for state in states) else _DOES_NOT_RUN)
 
 
-def as_json(what: Description) -> dict[str, Any]:
-    """Return a description for JSON output."""
-    return {
-        "name": what.name,
-        "server": what.server,
-        "pid": what.pid,
-        "since": iso_time(what.since_ms),
-        "ready": iso_time(what.ready_ms or 0),
-        "addresses": what.addresses,
-        "store": what.data,
-        "log": what.log,
-        "arguments": what.arguments,
-        "folder": what.folder,
-        "ended": {"time": iso_time(what.ended.ms), "exit_code": what.ended.code} if what.ended is not None else None,
-    }
-
-
 def _look_json(look: Look) -> dict[str, Any]:
-    known = as_json(look.description) if look.description is not None else {}
+    known = description_json(look.description) if look.description is not None else {}
     return {**known, "name": look.name, "state": look.state.value, "pid": look.pid, "no_answer": list(look.closed)}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, print_json
-from metaq.cli.servers.start import RunDir, Waiting
+from metaq.cli.servers.background import RunDir, Waiting
 
 if TYPE_CHECKING:
     from metaq.app.background.places import Places
