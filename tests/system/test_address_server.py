@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import threading
 
 import pytest
@@ -22,7 +23,7 @@ from metaq.net.page import PAGE_BYTES_MAX, fetch_text
 from metaq.options import BrokerOptions, NamesrvOptions
 from metaq.testing import free_port
 from tests.broker.support import small_store
-from tests.support import PATIENCE, run_metaq
+from tests.support import PATIENCE, eventually, metaq_command, process, read_line, run_metaq
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,6 @@ def test_name_servers_are_exchanged_one_by_one_under_running_clients_without_one
         async with contextlib.AsyncExitStack() as stack:
             servers = {name: await start_namesrv(options(tmp_path, name)) for name in "abcd"}
             pages = await start_namesrv(options(tmp_path, "pages", address_page_port=0, address_page="a:1"))
-            page = next(one for one in pages._serving._started if one.name == "address page")._sessions
             running = {*servers.values(), pages}
 
             async def stop(one) -> None:
@@ -69,7 +69,11 @@ def test_name_servers_are_exchanged_one_by_one_under_running_clients_without_one
             def named(names: str) -> tuple[str, ...]:
                 return tuple(servers[name].address for name in names)
 
-            page.text = ";".join(named("ab"))
+            def tell(names: str) -> None:
+                """As SIGHUP does."""
+                pages.settings["namesrv"].change({"addressPage": ";".join(named(names))})
+
+            tell("ab")
             url = url_of(pages)
             given = BrokerOptions(
                 broker_name="x", listen_port=0, fetch_namesrv_addr_by_address_server=True, address_server=url
@@ -101,7 +105,7 @@ def test_name_servers_are_exchanged_one_by_one_under_running_clients_without_one
 
             await flows()
             for gone, left, topic in (("a", "bc", "later"), ("b", "cd", "latest")):
-                page.text = ";".join(named(left))
+                tell(left)
 
                 async def moved(left=left) -> bool:
                     cores_here = [one for one in cores._cores.values() if one.address_server == url]
@@ -294,6 +298,27 @@ def test_page_that_is_too_long_or_no_list(tmp_path, caplog):
             await namesrv.close()
 
     run(body())
+
+
+def test_the_page_changes_when_its_server_reads_its_file_again(tmp_path):
+    """SIGHUP; a list that is none changes nothing, and does not start."""
+    file, text = tmp_path / "namesrv.properties", "addressPagePort=0\nbindAddress=127.0.0.1\naddressPage={}\n"
+    file.write_text(text.format("a:1;b:2"))
+    command = metaq_command("namesrv", "-c", str(file), "--port", "0", "--data", str(tmp_path), "--host", "127.0.0.1")
+    with process(*command) as child:
+        log = iter(child.stderr)
+        place = next(line.split()[-1] for line in log if "the address page server listens at" in line)
+        read_line(child, "ready")
+        url = f"http://{place}/rocketmq/nsaddr"
+        assert fetch_text(url, PATIENCE) == "a:1;b:2"
+        for given, told in (("b:2;c:3", "b:2;c:3"), ("not a list", "b:2;c:3"), ("c:3", "c:3")):
+            file.write_text(text.format(given))
+            child.send_signal(signal.SIGHUP)
+            next(line for line in log if "addressPage" in line)
+            eventually(lambda told=told: fetch_text(url, PATIENCE) == told)
+    file.write_text(text.format("not a list"))
+    done = run_metaq(*command[3:])
+    assert (done.returncode, "addressPage=not a list" in done.stderr) == (2, True)
 
 
 def test_broker_without_a_page_does_not_start(tmp_path):

@@ -343,11 +343,13 @@ def load(
         metaq1 = identity.settled(metaq1, broker, store)
         if warning := identity.old_data(metaq1.data_path):
             warnings.append(warning)
+    namesrv = NamesrvOptions.read(values["namesrv"], where)[0]
+    told_name_servers(namesrv)
     return Configuration(
         broker,
         store,
         metaq1,
-        NamesrvOptions.read(values["namesrv"], where)[0],
+        namesrv,
         tuple(warnings),
         sections,
         TlsOptions.read(values[TLS], where)[0],
@@ -431,6 +433,18 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
         elif not takers:
             warnings.append(f"{parsed.path}: {key} is unknown and passed over{nearest(key, everything)}")
     return warnings
+
+
+def told_name_servers(options: NamesrvOptions) -> str:
+    """Return what `addressPage` says, `host:port;host:port`; empty: nothing. Raises ConfigError: it is no list of addresses."""
+    if not options.address_page:
+        return ""
+    from metaq.client.conversation.name_servers import parse_addresses  # here and not above: a broker has no page
+
+    try:
+        return ";".join(parse_addresses(options.address_page))
+    except ConfigError as error:
+        raise ConfigError(f"addressPage={options.address_page}: {error}") from None
 
 
 def acl_path(file: str | None, environment: Mapping[str, str]) -> str:
