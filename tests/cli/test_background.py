@@ -270,6 +270,18 @@ def test_a_port_that_is_taken_is_the_reason_it_says(run, up):
     assert sorted(path.name for path in run.places.folder.iterdir()) == ["namesrv.json", "namesrv.log"]
 
 
+def test_files_that_cannot_be_written_are_the_reason_it_says(run):
+    """A description, or a log, where a folder is in its way."""
+    (run.places.folder / "namesrv.json").mkdir()
+    (run.folder / "log").mkdir()
+    done = run("start", "namesrv", "--port", "0", "--data", str(run.folder / "kv"))
+    assert done.returncode == 1
+    assert f"the files of namesrv in {run.places.folder} cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = run("start", "namesrv", "--as", "n", "--log", str(run.folder / "log"), "--port", "0")
+    assert (done.returncode, f"the log file {run.folder / 'log'} cannot be written" in done.stderr) == (2, True)
+
+
 @pytest.fixture
 def stranger():
     """A process that has nothing to do with us."""

@@ -169,7 +169,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "broker promote": ("metaq broker promote broker-a", "metaq broker promote broker-a --id 1 --force"),
     "broker demote": ("metaq broker demote broker-a",),
     "broker scrub": ("metaq broker scrub broker-a", "metaq broker scrub broker-a --repair --rate 100"),
-    "start": ("metaq start up", "metaq start broker -n mq1:9876 -c broker.conf", "metaq status", "metaq stop"),
+    "start": ("metaq start up", "metaq start broker -n mq1:9876 -c broker.conf"),
     "start namesrv": ("metaq start namesrv", "metaq start namesrv --port 9877 --as second --log-size 16 --log-files 4"),
     "start broker": (
         "metaq start broker -n 'mq1:9876;mq2:9876' -c broker.conf",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import signal
 import threading
@@ -22,12 +23,12 @@ class StillRuns(MetaqError):
     """The server has not ended in time."""
 
 
-class Stopped:
+class StopOutcome(enum.StrEnum):
     """How `stop` has gone."""
 
-    CLEAN: Final = "stopped"
-    KILLED: Final = "killed"
-    NOT_RUNNING: Final = "not running"
+    CLEAN = "stopped"
+    KILLED = "killed"
+    NOT_RUNNING = "not running"
 
 
 def stop(
@@ -38,8 +39,8 @@ def stop(
     clock: Clock = SYSTEM,
     *,
     force: bool = False,
-) -> str:
-    """Have a server end cleanly (SIGTERM), and return when it has: one of `Stopped`.
+) -> StopOutcome:
+    """Have a server end cleanly (SIGTERM), and return when it has.
 
     Args:
         places: folder of its files.
@@ -55,22 +56,22 @@ def stop(
     pid = _signal(places, name, signal.SIGTERM)
     if pid is None:
         _tidy(places, name, -signal.SIGKILL, clock)  # as nobody said how it has ended
-        return Stopped.NOT_RUNNING
+        return StopOutcome.NOT_RUNNING
     if _wait(places, name, pid, timeout, progress, clock):
         _tidy(
             places, name, -signal.SIGTERM, clock
         )  # if it was so early that the signal ended it, and not the server itself
-        return Stopped.CLEAN
+        return StopOutcome.CLEAN
     if not force:
         raise StillRuns(f"{name} (process {pid}) still runs {timeout:.0f} s after it was told to stop")
     if _signal(places, name, signal.SIGKILL, only=pid) is None:
-        return Stopped.CLEAN
+        return StopOutcome.CLEAN
     if not _wait(places, name, pid, KILL_SECONDS, progress, clock):
         raise StillRuns(
             f"{name} (process {pid}) still runs {KILL_SECONDS:.0f} s after it was killed: the system waits for its disk, or something traces it"
         )
     _tidy(places, name, -signal.SIGKILL, clock)
-    return Stopped.KILLED
+    return StopOutcome.KILLED
 
 
 def _signal(places: Places, name: str, number: signal.Signals, only: int | None = None) -> int | None:

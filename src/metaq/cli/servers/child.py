@@ -36,13 +36,17 @@ def main() -> int:
             log=log,
         )
 
-    life = BackgroundLife.begin(
-        Places(pathlib.Path(folder)),
-        name,
-        describe,
-        lambda: RotatedLog(pathlib.Path(log), int(bytes_max), int(older)),
-        int(report),
-    )
+    try:
+        life = BackgroundLife.begin(
+            Places(pathlib.Path(folder)),
+            name,
+            describe,
+            lambda: RotatedLog(pathlib.Path(log), int(bytes_max), int(older)),
+            int(report),
+        )
+    except OSError as fault:
+        print(f"metaq: the files of {name} in {folder} cannot be written: {fault}", file=sys.stderr)
+        return 1
     return _serve(life, server, words) if life is not None else 1
 
 

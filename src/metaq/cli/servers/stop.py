@@ -72,7 +72,7 @@ def _stop(places: Places, name: str, timeout: float, *, force: bool, quiet: bool
     from pathlib import Path
 
     from metaq.app.background.starting import tail
-    from metaq.app.background.stopping import StillRuns, Stopped
+    from metaq.app.background.stopping import StillRuns, StopOutcome
     from metaq.app.background.stopping import stop as stop_server
     from metaq.clock import SYSTEM
 
@@ -84,7 +84,7 @@ def _stop(places: Places, name: str, timeout: float, *, force: bool, quiet: bool
 
     begun = SYSTEM.monotonic()
     try:
-        outcome = stop_server(places, name, timeout, Waiting(f"{name} is stopping", last_line), force=force)
+        outcome: str = stop_server(places, name, timeout, Waiting(f"{name} is stopping", last_line), force=force)
     except StillRuns as error:
         outcome = "still running"
         remedy = (
@@ -94,8 +94,8 @@ def _stop(places: Places, name: str, timeout: float, *, force: bool, quiet: bool
     seconds = round(SYSTEM.monotonic() - begun, 1)
     if not quiet and outcome != "still running":
         print({
-            Stopped.CLEAN: f"{name} has stopped (process {found.pid}, {seconds} s)",
-            Stopped.KILLED: f"{name} was killed (process {found.pid}, after {seconds} s): its next start recovers the store",
-            Stopped.NOT_RUNNING: f"{name} does not run",
-        }[outcome])  # fmt: skip
+            StopOutcome.CLEAN: f"{name} has stopped (process {found.pid}, {seconds} s)",
+            StopOutcome.KILLED: f"{name} was killed (process {found.pid}, after {seconds} s): its next start recovers the store",
+            StopOutcome.NOT_RUNNING: f"{name} does not run",
+        }[StopOutcome(outcome)])  # fmt: skip
     return {"name": name, "pid": found.pid, "outcome": outcome, "seconds": seconds}
