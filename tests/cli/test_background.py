@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -135,6 +136,19 @@ def test_a_second_start_of_the_same_is_refused(up):
     assert (found["state"], found["pid"], found["ended"]["exit_code"]) == ("stopped", None, 1)
     assert up("status", "second").returncode == 3
     assert up("status", "up").returncode == 0
+
+
+def test_of_starts_at_the_same_time_one_is_taken(run):
+    """The others are told so, and what they would have served is not touched."""
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        started = threads.map(
+            lambda number: run("start", "namesrv", "--port", "0", "--data", str(run.folder / number)), "123"
+        )
+        done = sorted(started, key=lambda one: one.returncode)
+    assert [one.returncode for one in done] == [0, 1, 1]
+    assert all("namesrv runs already" in one.stderr for one in done[1:]), done
+    assert run.places.log("namesrv").read_text().count("ready namesrv") == 1
+    assert run("stop").returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ class Places:
         """Return what there is of a name. Raises ConfigError: its files cannot be read."""
         path = self.pid_file(name)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return Found(name, None, False, self._read(name))
         except OSError as fault:

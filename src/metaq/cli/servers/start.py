@@ -39,7 +39,8 @@ class _Servers(MetaqGroup):
 
 app = App("Start a server in the background (docs/running.md).", group=_Servers)
 
-_TEXT = """{summary} In the background: returns when it accepts clients.
+_WHAT: Final = {"namesrv": "a name server", "broker": "a broker", "up": "a name server and a broker in one process"}
+_TEXT = """Start {what} in the background, and wait until it accepts clients.
 
 The options of `metaq {server}` hold, and all of docs/configuration.md by -o key=value. Its process goes on when the terminal is closed;
 `metaq stop` ends it, `metaq status` shows it. Exit codes: 0 it is ready, 1 it has ended, is not ready yet, or runs already, 2 wrong usage or
@@ -87,7 +88,7 @@ def _start_function(server: str) -> Callable[..., None]:
     parameters = [*parameters_of(flags), *_own_parameters()]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
-    run.__doc__ = _TEXT.format(summary=SERVERS[server], server=server)
+    run.__doc__ = _TEXT.format(what=_WHAT[server], server=server)
     return run
 
 
