@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import sys
 import pytest
 
 from metaq.app.background.places import Places
+from metaq.errors import ConfigError
 from metaq.testing import free_port
 from tests.support import PATIENCE, environment, eventually, read_line, run_metaq
 
@@ -61,7 +63,9 @@ class Run:
     def end(self) -> None:
         """No process of a test stays."""
         for name in self.places.names():
-            pid = self.places.find(name).pid
+            pid = None
+            with contextlib.suppress(ConfigError):  # a pid file that is none
+                pid = self.places.find(name).pid
             if pid:
                 os.kill(pid, signal.SIGKILL)
                 eventually(lambda name=name: self.places.find(name).pid is None)
@@ -294,6 +298,30 @@ def test_files_that_cannot_be_written_are_the_reason_it_says(run):
     assert "Traceback" not in done.stderr
     done = run("start", "namesrv", "--as", "n", "--log", str(run.folder / "log"), "--port", "0")
     assert (done.returncode, f"the log file {run.folder / 'log'} cannot be written" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_a_pid_file_that_is_none_is_named(run, kind):
+    """Nothing is followed, waited for or ended."""
+    path = run.places.pid_file("a")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("/dev/null")
+    else:
+        os.mkfifo(path)
+    for words in (("status",), ("stop", "a"), ("start", "namesrv", "--as", "a", "--port", "0")):
+        done = run(*words)
+        assert (done.returncode, f"the pid file {path} cannot be read" in done.stderr) == (2, True), done
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_pid_file_with_anything_in_it_is_one_of_a_server_that_has_died(run):
+    """What is in it counts for nothing."""
+    for text in (b"", b"-1\n", b"0\n", b"1\n", b"99999999999999999999\n", b"\0" * 10_000):
+        run.places.pid_file("a").write_bytes(text)
+        assert run("status", "a").returncode == 1
+        assert run("stop", "a", "--force").stdout == "a does not run\n"
 
 
 @pytest.fixture

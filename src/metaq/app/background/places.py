@@ -7,9 +7,11 @@ lives, so that the number of a process that came later is never taken for it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import re
+import stat
 from collections.abc import Mapping
 from typing import Final
 
@@ -127,15 +129,13 @@ class Places:
         """Return what there is of a name. Raises ConfigError: its files cannot be read."""
         path = self.pid_file(name)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            pid = _holder(path)
         except FileNotFoundError:
             return Found(name, None, False, self._read(name))
         except OSError as fault:
-            raise ConfigError(f"{path} cannot be read: {fault.strerror}; it may be another user's") from None
-        try:
-            pid = record_lock.holder(descriptor)
-        finally:
-            os.close(descriptor)
+            raise ConfigError(
+                f"the pid file {path} cannot be read: {fault.strerror}; it may be another user's"
+            ) from None
         description = self._read(name)
         # One of a life before, while the process that has the lock now has not written its own.
         if pid and description is not None and description.pid != pid:
@@ -192,6 +192,17 @@ class PidFile:
         """Remove the file, and give up the lock. Raises OSError."""
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
+
+
+def _holder(path: pathlib.Path) -> int | None:
+    """Return the process that has the lock of a pid file. Raises OSError: there is no such file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file")
+        return record_lock.holder(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _checked(name: str) -> str:
