@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from metaq.changed_options import WAITING_MAX, ChangedOptions
+from metaq.changed_options import BY_FILE_ALONE, WAITING_MAX, ChangedOptions
 from metaq.errors import ConfigError, Reason, Refused
 from metaq.options import BrokerOptions, NamesrvOptions, Settings, StoreOptions, camel
 from metaq.saved_file import TextFile
@@ -102,12 +102,21 @@ def test_no_option_that_can_be_changed_is_of_a_dangerous_kind():
     }  # fmt: skip
     for table in (BrokerOptions, StoreOptions, NamesrvOptions):
         defaults = table()
-        for name in table.hot_names():
+        for name in table.hot_names() - BY_FILE_ALONE:
             assert not dangerous & set(name.split("_")), name
             if isinstance(getattr(defaults, name), str):
                 settings = Settings(defaults)
                 with pytest.raises(Refused):
                     ChangedOptions(settings, TextFile(MemoryFile(), OPTIONS)).change({camel(name): "$(x) /etc/y"})
+
+
+def test_where_clients_go_changes_with_the_file_alone():
+    """It is hot, and nobody who may ask a server for changes leads its clients elsewhere."""
+    changed = ChangedOptions(Settings(NamesrvOptions()), TextFile(MemoryFile(), OPTIONS))
+    assert NamesrvOptions.hot_names() >= BY_FILE_ALONE
+    with pytest.raises(Refused, match=r"addressPage is not changed over the wire: .* send it SIGHUP") as caught:
+        changed.change({"addressPage": "10.0.0.9:9876"})
+    assert caught.value.reason is Reason.NO_PERMISSION
 
 
 def test_a_change_that_cannot_be_saved_is_none():

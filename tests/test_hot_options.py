@@ -26,6 +26,7 @@ from metaq.model import DataVersion, Heartbeat, MessageQueue, Perm, QueueLocks, 
 from metaq.model.filters.sql import Sql
 from metaq.model.topics.route import ORDER_NAMESPACE
 from metaq.model.transactions.staging import Chunk, Outcome, Phase
+from metaq.net.page import fetch_text
 from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions, camel
 from metaq.saved import Saving
 from metaq.testing import FaultyDisk
@@ -901,6 +902,18 @@ def answers(raw, wanted):
             while reader.next_command() is not None:
                 count += 1
     return count
+
+
+@effect_of("namesrv.address_page")
+def _(root):
+    def use(service):
+        url = f"http://{service.addresses['address page']}/rocketmq/nsaddr"
+        for given, told in (("a:1; b:2", "a:1;b:2"), ("c:3", "c:3"), ("", service.address)):
+            service.settings["namesrv"].change({"addressPage": given})
+            assert fetch_text(url, PATIENCE) == told
+
+    options = NamesrvOptions(listen_port=0, kv_config_path=str(root / "kv.json"), address_page_port=0)
+    at_listener(lambda: start_namesrv(options), use)
 
 
 @effect_of("namesrv.order_message_enable")

@@ -62,6 +62,7 @@ RULES: dict[str, Rule] = {
     "saved_file": Rule(set(), "what a file and its format are, for those who have them and those who read them"),
     "saved": Rule({"saved_file"}, "a table that is saved before it is seen knows neither its entries nor its file"),
     "changed_options": Rule({"saved", "saved_file"}, "options of a broker and of a name server alike"),
+    "record_lock": Rule(set(), "a lock of the system's, for those who keep processes apart"),
     "durable": Rule(set(), "files for whoever keeps some outside the store"),
     "model": Rule(set(), "values have no protocol and no file"),
     "archive": Rule({"durable", "model"}, "records and files that Spark writes and any process reads"),
@@ -70,6 +71,7 @@ RULES: dict[str, Rule] = {
     "store": Rule(
         {
             "model",
+            "record_lock",
             "saved",
             "saved_file",
             "wire.compression",
@@ -145,6 +147,7 @@ RULES: dict[str, Rule] = {
             "model",
             "namesrv",
             "net",
+            "record_lock",
             "registry",
             "saved",
             "saved_file",

@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+from metaq.cli.servers.flags import SERVERS
 from metaq.testing.embedded import SMALL
 from tests.support import ROOT, environment, process, read_line, run_metaq
 
@@ -56,6 +57,17 @@ def test_a_unit_starts_a_command_of_ours_with_its_data_where_it_may_write(name, 
     done = run_metaq(*arguments, "--print-config")
     assert done.returncode == 0, done.stderr
     assert found["RestartPreventExitStatus"] == str(run_metaq(arguments[0], "-o", "nonsense=1").returncode)
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_runs_its_server_in_the_foreground(name):
+    """systemd keeps the process and its log: no pid file, no log file, none of `metaq start|stop|status`."""
+    found = service(name)
+    commands = [value.split() for key, value in found.items() if key.startswith("Exec")]
+    assert found["ExecStart"].split()[1] in SERVERS
+    assert not [words for words in commands if {"start", "stop", "status", "--run-dir", "--log"} & set(words)]
+    assert not {"PIDFile", "StandardOutput", "StandardError", "ExecStop"} & set(found)
+    assert found["Type"] != "forking"
 
 
 @pytest.mark.parametrize("name", UNITS)

@@ -143,6 +143,13 @@ SESSION = (
         "metaq pipeline describe archive",
         "metaq pipeline status --folder nowhere",
     )),
+    Part("Servers in the background", "With a pid file and a log file ([running.md](running.md)); `--port 0` takes a free port.", (
+        "metaq start up --as demo --port 0 --namesrv-port 0",
+        "metaq start up --as demo",
+        "metaq status",
+        "metaq stop demo",
+        "metaq status demo --json | head -n 6",
+    )),
     Part("This machine", "", ("metaq doctor", "metaq broker --print-config | head -n 6")),
 )  # fmt: skip
 
@@ -210,6 +217,7 @@ def main() -> None:
         (folder / "secret.txt").write_text("another-example")
         environ = {key: value for key, value in os.environ.items() if not key.startswith(("METAQ_", "NAMESRV_"))}
         environ |= {"PATH": f"{folder}/bin:{environ['PATH']}", "HOME": name, "XDG_CONFIG_HOME": f"{name}/.config"}
+        environ["XDG_STATE_HOME"] = f"{name}/.local/state"
         parts = [INTRODUCTION]
         with EmbeddedBroker(folder / "store", options={"brokerName": "broker-a"}) as broker:
             own = environ | {"NAMESRV_ADDR": broker.namesrv, "STORE": str(folder / "store")}

@@ -29,6 +29,9 @@ _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
 _FORMS: Final = {"delete_when": (re.compile(r"\d{1,2}(;\d{1,2})*"), "hours, `;`-separated, as 04;16")}
 """Options that are texts → what they must look like."""
 
+BY_FILE_ALONE: Final = frozenset({"address_page"})
+"""Hot options that say where clients go: they change with the server's configuration file, which its owner alone writes."""
+
 ChangedFile = TextFile[dict[str, str]]
 """RocketMQ's name of an option → value."""
 
@@ -111,6 +114,11 @@ class ChangedOptions:
             raise Refused(
                 Reason.NO_PERMISSION,
                 f"{camel(name)} is not changed over the wire: set it in the server's configuration file and start it again",
+            )
+        if name in BY_FILE_ALONE:
+            raise Refused(
+                Reason.NO_PERMISSION,
+                f"{camel(name)} is not changed over the wire: set it in the server's configuration file and send it SIGHUP",
             )
         if len(value) > VALUE_CHARS_MAX:
             raise Refused(Reason.INVALID, f"{camel(name)}: the value has {len(value)} characters")

@@ -481,6 +481,7 @@ class NamesrvOptions(AuditOptions, QuotaOptions, PeerOptions):
         "",
         "Name servers' addresses, `host:port;host:port`, that the HTTP page /rocketmq/nsaddr at addressPagePort tells; by default "
         "this one's.",
+        hot=True,
     )
     address_page_port: int | None = option(
         None,

@@ -70,6 +70,26 @@ def test_rocketmq_key_that_we_lack_is_named_in_a_warning(broker_conf):
     assert "brokerName" not in warnings
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yml", "accounts:\n- accessKey: a\n  secretKey: b\n"),
+        ("a.xml", "<?xml version='1.0'?>\n<broker><name>a</name></broker>\n"),
+        ("a.json", '{\n  "brokerName": "a"\n}\n'),
+        ("my.cnf", "# mine\nuser = mysql\n"),
+        ("server.properties", "process.roles=broker\nlog.dirs=/tmp\n"),
+    ],
+)
+def test_a_file_that_is_none_of_the_three_kinds_is_told(tmp_path, name, text):
+    """Before a broker starts with everything in it passed over: the account file, for example, in place of broker.conf."""
+    path = write(tmp_path, text, name)
+    for serving in (("broker", "store", "tls", "metaq1"), ("namesrv", "tls")):
+        with pytest.raises(ConfigError) as caught:
+            load(path, serving=serving, environment={})
+        assert path in str(caught.value)
+        assert all(word in str(caught.value) for word in ("broker.conf", "server.ini", "metaq.toml")), caught.value
+
+
 def test_the_vip_port_is_on_in_a_rocketmq_file_and_off_elsewhere(tmp_path, broker_conf):
     """As RocketMQ has it; our own files and flags ask for it, and a broker.conf can do without."""
     assert load(broker_conf, environment={}).broker.vip_port_enable is True

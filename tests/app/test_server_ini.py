@@ -299,10 +299,15 @@ def test_messages_of_an_original_broker_in_the_data_folder_are_told(tmp_path):
         ("any", "[ topic = a ]\n", True),
         ("any.toml", "[broker]\n", False),
         ("broker.conf", "brokerId=0\n", False),
+        ("any", "brokerId=0\n[topic=a]\n", True),
+        ("server.properties", "brokerId=0\nbrokerName=a\nnamesrvAddr=h:1\n", False),
+        ("server.properties", "brokerId=0\nnumPartitions=1\nzk.zkConnect=h:1\n", True),
+        ("server.ini", "[broker]\n", False),
+        ("server.ini", "[sytem]\n", True),
     ],
 )
 def test_files_are_known_by_name_or_first_section(name, text, is_one):
-    """So that a copy may be called as its owner likes."""
+    """So that a copy may be called as its owner likes; what stands in it counts before its name."""
     assert is_server_ini(f"/etc/{name}", text) is is_one
 
 

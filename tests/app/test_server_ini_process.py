@@ -21,8 +21,8 @@ def ask(port, line, body=b""):
         return head, stream.read(int(head.split()[-2]))
 
 
-@pytest.mark.parametrize("name", ["server.ini", "server.properties"])
-def test_a_file_as_it_stands_starts_the_broker_though_its_zookeeper_is_away(tmp_path, name):
+@pytest.mark.parametrize(("flag", "name"), [("-f", "server.ini"), ("-c", "server.properties")])
+def test_a_file_as_it_stands_starts_the_broker_though_its_zookeeper_is_away(tmp_path, flag, name):
     """Data under `~/meta`, the MetaQ 1.x server at serverPort, topics of the file; the log says what it registers later."""
     pytest.importorskip("kazoo")
     port, zookeeper = free_port(), free_port()
@@ -30,7 +30,7 @@ def test_a_file_as_it_stands_starts_the_broker_though_its_zookeeper_is_away(tmp_
     file.parent.mkdir()
     file.write_text(SERVER_INI.replace("=8123", f"={port}").replace("localhost:2181", f"localhost:{zookeeper}"))
     flags = ("--port", "0", "--host", "127.0.0.1", "-o", "maxHashSlotNum=1000", "-o", "maxIndexNum=4000")
-    command = metaq_command("broker", "-c", str(file), *flags)
+    command = metaq_command("broker", flag, str(file), *flags)
     with process(*command, env=environment() | {"HOME": str(tmp_path)}) as broker:
         assert "broker-7" in read_line(broker, "ready broker")
         code, text = ask(port, "put test 0 5 0 1", b"hello")

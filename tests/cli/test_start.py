@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metaq.cli import commands
 from metaq.cli.groups import App
 from metaq.cli.servers import serve
-from metaq.cli.servers.flags import SERVERS, flags_of, read_plain
+from metaq.cli.servers.flags import SERVERS, flags_of, read_plain, words_of
 from tests.support import PATIENCE, environment, run_metaq
 
 _LOADED = """
@@ -70,7 +70,7 @@ def test_send_loads_no_admin_and_no_server(metaq_broker):
 
 
 WORDS = st.sampled_from(
-    ["-c", "--config", "-n", "--namesrv", "--host", "--port", "--namesrv-port", "--name", "--data", "-o", "-p", "-m",
+    ["-c", "-f", "--config", "-n", "--namesrv", "--host", "--port", "--namesrv-port", "--name", "--data", "-o", "-p", "-m",
      "--print-config", "--insecure", "--log-level", "--port=5", "--data=x", "--insecure=1", "--", "-", "a", "k=v", "7", "-7",
      "", "--help", "-ok=v", "-pm", "--hos", "status", "x y", "٣"]
 )  # fmt: skip
@@ -88,6 +88,14 @@ def test_plain_lines_mean_what_typer_says(server, words):
         patch.setattr(commands.signal, "signal", lambda *_: None)
         assert commands.run([server, *words]) == 0
     assert taken == [(server, plain)]
+
+
+@given(st.sampled_from(sorted(SERVERS)), st.lists(WORDS, max_size=8))
+def test_values_are_written_as_they_are_read(server, words):
+    """What `metaq start` hands to the process of a server is what it was given."""
+    plain = read_plain(server, words)
+    if plain is not None:
+        assert read_plain(server, words_of(server, plain)) == plain
 
 
 def test_every_flag_is_read_plainly():

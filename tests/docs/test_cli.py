@@ -47,5 +47,5 @@ def test_the_session_shows_most_commands():
     groups = {path.split()[0] for path in shown}
     assert groups >= {
         "send", "consume", "bench", "message", "topic", "group", "cluster", "context", "quota", "acl", "transaction", "meta1",
-        "store", "pipeline", "doctor", "broker",
+        "store", "pipeline", "doctor", "broker", "start", "stop", "status",
     }  # fmt: skip

@@ -75,14 +75,15 @@ class ForeignClient:
             raise DriverError(answer["error"], answer.get("code"))
         return answer.get("result")
 
-    def producer(self, name: str, namesrv: str, group: str | None = None, **options: Any) -> None:
-        self.call("producer", name=name, group=group or name, namesrv=namesrv, **options)
+    def producer(self, name: str, namesrv: str | None, group: str | None = None, **options: Any) -> None:
+        """Start a producer. `namesrv`: None: it finds the name servers otherwise."""
+        self.call("producer", name=name, group=group or name, **_given(namesrv), **options)
         self._names.append(name)
 
-    def consumer(self, name: str, namesrv: str, group: str, topics: dict[str, str], **options: Any) -> None:
+    def consumer(self, name: str, namesrv: str | None, group: str, topics: dict[str, str], **options: Any) -> None:
         with self._changed:  # an earlier test's consumer may have had this name
             self._events = [event for event in self._events if event["consumer"] != name]
-        self.call("consumer", name=name, group=group, namesrv=namesrv, topics=topics, **options)
+        self.call("consumer", name=name, group=group, **_given(namesrv), topics=topics, **options)
         self._names.append(name)
 
     def send(self, producer: str, topic: str, bodies: list[str], mode: str = "sync", **options: Any) -> list[Event]:
@@ -128,6 +129,10 @@ class ForeignClient:
             self._process.wait()
         self._reader.join()
         self._errors.close()
+
+
+def _given(namesrv: str | None) -> dict[str, str]:
+    return {"namesrv": namesrv} if namesrv is not None else {}
 
 
 def java_client(folder: Path, *options: str) -> ForeignClient:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import threading
 
 import pytest
@@ -22,7 +23,7 @@ from metaq.net.page import PAGE_BYTES_MAX, fetch_text
 from metaq.options import BrokerOptions, NamesrvOptions
 from metaq.testing import free_port
 from tests.broker.support import small_store
-from tests.support import PATIENCE, run_metaq
+from tests.support import PATIENCE, eventually, metaq_command, process, read_line, run_metaq
 
 
 @pytest.fixture(autouse=True)
@@ -43,70 +44,126 @@ def run(body):
     return asyncio.run(asyncio.wait_for(body, PATIENCE))
 
 
-def test_name_servers_are_exchanged_under_running_clients_without_one_failed_send(tmp_path, monkeypatch):
-    """The page names another name server; broker and clients go there, and the first one stops, while producers send on."""
+def test_name_servers_are_exchanged_one_by_one_under_running_clients_without_one_failed_send(tmp_path, monkeypatch):
+    """A;B become B;C and then C;D, by the page alone: broker, producer and consumer go along, and each that is gone from it stops
+    while messages flow. New topics are found at those that are left."""
     monkeypatch.setattr(sources, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(address_server, "POLL_SECONDS", 0.02)
 
     async def body() -> None:
         async with contextlib.AsyncExitStack() as stack:
-            first = await start_namesrv(options(tmp_path, "first"))
-            second = await start_namesrv(options(tmp_path, "second"))
-            stack.push_async_callback(second.close)
-            pages = await start_namesrv(options(tmp_path, "pages", address_page_port=0, address_page=first.address))
-            stack.push_async_callback(pages.close)
-            page = next(one for one in pages._serving._started if one.name == "address page")._sessions
+            servers = {name: await start_namesrv(options(tmp_path, name)) for name in "abcd"}
+            pages = await start_namesrv(options(tmp_path, "pages", address_page_port=0, address_page="a:1"))
+            running = {*servers.values(), pages}
+
+            async def stop(one) -> None:
+                running.discard(one)
+                await one.close()
+
+            async def stop_all() -> None:
+                for one in running.copy():
+                    await stop(one)
+
+            stack.push_async_callback(stop_all)
+
+            def named(names: str) -> tuple[str, ...]:
+                return tuple(servers[name].address for name in names)
+
+            def tell(names: str) -> None:
+                """As SIGHUP does."""
+                pages.settings["namesrv"].change({"addressPage": ";".join(named(names))})
+
+            tell("ab")
             url = url_of(pages)
             given = BrokerOptions(
-                broker_name="a", listen_port=0, fetch_namesrv_addr_by_address_server=True, address_server=url
+                broker_name="x", listen_port=0, fetch_namesrv_addr_by_address_server=True, address_server=url
             )
             broker = await start_broker(given, small_store(tmp_path / "data"))
             stack.push_async_callback(broker.close)
-            ended, sent, failures = threading.Event(), [0], []
-
-            def send() -> None:
-                with metaq.Producer(address_server=url, retries=0, poll_name_server_interval=0.05) as producer:
-                    core = producer._core
-                    while not ended.is_set():
-                        try:
-                            producer.send("orders", b"%d" % sent[0])
-                            sent[0] += 1
-                        except metaq.MetaqError as error:
-                            failures.append(error)
-                            return
-                    used.append(core.name_servers.addresses)
-
-            used: list[tuple[str, ...]] = []
-            sending = asyncio.create_task(asyncio.to_thread(send))
+            traffic = Traffic(url)
+            moving = asyncio.create_task(asyncio.to_thread(traffic.run))
             transport = Transport()
             stack.push_async_callback(transport.close)
 
-            async def until_sent(more: int) -> None:
-                wanted = sent[0] + more
-                while sent[0] < wanted and not failures:
+            async def until(probe) -> None:
+                while not await probe():
+                    assert not traffic.failures
+                    assert not moving.done(), moving
                     await asyncio.sleep(0.01)
 
             async def known(address: str) -> bool:
-                return "a" in (await ask(transport, address, GetCluster())).brokers
+                return "x" in (await ask(transport, address, GetCluster())).brokers
 
-            await until_sent(50)
-            assert not await known(second.address)
-            page.text = f"{first.address};{second.address}"
-            while not await known(second.address):
-                await asyncio.sleep(0.01)
-            page.text = second.address
-            [core] = [one for one in cores._cores.values() if one.address_server == url]
-            while core.name_servers.addresses != (second.address,) and not failures:
-                await asyncio.sleep(0.01)
-            await first.close()
-            await until_sent(50)
-            # A topic that nobody knew before is looked up at the second, too.
-            ended.set()
-            await sending
-            assert not failures
-            assert used == [(second.address,)]
+            async def flows() -> None:
+                """Until messages that are sent from now on are received."""
+                wanted = traffic.sent + 20
+
+                async def received() -> bool:
+                    return len(traffic.received) >= wanted
+
+                await until(received)
+
+            await flows()
+            for gone, left, topic in (("a", "bc", "later"), ("b", "cd", "latest")):
+                tell(left)
+
+                async def moved(left=left) -> bool:
+                    cores_here = [one for one in cores._cores.values() if one.address_server == url]
+                    told = all(set(one.name_servers.addresses) == set(named(left)) for one in cores_here)
+                    return told and all([await known(address) for address in named(left)])
+
+                await until(moved)
+                await stop(servers[gone])
+                traffic.topic = topic
+                await flows()
+            traffic.ended.set()
+            await moving
+            assert not traffic.failures
+            assert sorted(traffic.received) == sorted(set(traffic.received)) == sorted(traffic.numbers)
+            assert {topic for topic, _ in traffic.received} == {"orders", "later", "latest"}
 
     run(body())
+
+
+class Traffic:
+    """A producer without retries and a consumer, which have an address server's URL and nothing else, until `ended`."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.topic = url, "orders"
+        self.ended = threading.Event()
+        self.numbers: list[tuple[str, int]] = []
+        self.received: list[tuple[str, int]] = []
+        self.failures: list[metaq.MetaqError] = []
+
+    @property
+    def sent(self) -> int:
+        return len(self.numbers)
+
+    def run(self) -> None:
+        """Send and receive, one after the other. The first failure ends it."""
+        quick = {"address_server": self.url, "poll_name_server_interval": 0.05}
+        with (
+            metaq.Producer(retries=0, **quick) as producer,
+            metaq.Consumer(
+                group="readers", topics=["orders", "later", "latest"], start="earliest", **quick
+            ) as consumer,
+        ):
+            try:
+                while not self.ended.is_set():
+                    topic, number = self.topic, self.sent
+                    producer.send(topic, b"%d" % number)
+                    self.numbers.append((topic, number))
+                    self._receive(consumer, 0)
+                while len(set(self.received)) < self.sent:
+                    self._receive(consumer, PATIENCE)
+            except metaq.MetaqError as error:
+                self.failures.append(error)
+
+    def _receive(self, consumer: metaq.Consumer[bytes], timeout: float) -> None:
+        message = consumer.receive(timeout)
+        if message is not None:
+            with message:
+                self.received.append((message.topic, int(message.body)))
 
 
 def test_an_exchange_that_fails_is_tried_again(monkeypatch, caplog):
@@ -241,6 +298,27 @@ def test_page_that_is_too_long_or_no_list(tmp_path, caplog):
             await namesrv.close()
 
     run(body())
+
+
+def test_the_page_changes_when_its_server_reads_its_file_again(tmp_path):
+    """SIGHUP; a list that is none changes nothing, and does not start."""
+    file, text = tmp_path / "namesrv.properties", "addressPagePort=0\nbindAddress=127.0.0.1\naddressPage={}\n"
+    file.write_text(text.format("a:1;b:2"))
+    command = metaq_command("namesrv", "-c", str(file), "--port", "0", "--data", str(tmp_path), "--host", "127.0.0.1")
+    with process(*command) as child:
+        log = iter(child.stderr)
+        place = next(line.split()[-1] for line in log if "the address page server listens at" in line)
+        read_line(child, "ready")
+        url = f"http://{place}/rocketmq/nsaddr"
+        assert fetch_text(url, PATIENCE) == "a:1;b:2"
+        for given, told in (("b:2;c:3", "b:2;c:3"), ("not a list", "b:2;c:3"), ("c:3", "c:3")):
+            file.write_text(text.format(given))
+            child.send_signal(signal.SIGHUP)
+            next(line for line in log if "addressPage" in line)
+            eventually(lambda told=told: fetch_text(url, PATIENCE) == told)
+    file.write_text(text.format("not a list"))
+    done = run_metaq(*command[3:])
+    assert (done.returncode, "addressPage=not a list" in done.stderr) == (2, True)
 
 
 def test_broker_without_a_page_does_not_start(tmp_path):

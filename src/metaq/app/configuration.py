@@ -172,7 +172,7 @@ def _read_file(path: str) -> _File | ServerIni:
     first = next((line.strip() for line in text.splitlines() if line.strip() and line.strip()[0] not in "#!"), "")
     # A file whose first line is no section is RocketMQ's: Java properties have none.
     if not first.startswith("[") and not path.endswith(".toml"):
-        return _File(path, True, {"": _renamed(read_properties(text), path)})
+        return _File(path, True, {"": _renamed(_checked_properties(path, text), path)})
     import tomllib  # here and not above: the start without a file is measured in milliseconds
 
     try:
@@ -181,9 +181,26 @@ def _read_file(path: str) -> _File | ServerIni:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     for name, section in sections.items():
         if name not in SECTIONS or not isinstance(section, dict):
-            raise ConfigError(f"{path}: [{name}] is not a section; there are {', '.join(f'[{s}]' for s in SECTIONS)}")
+            raise ConfigError(
+                f"{path}: [{name}] is not a section; there are {', '.join(f'[{s}]' for s in SECTIONS)}, and in a server.ini of MetaQ 1.x "
+                "[system], [zookeeper] and [topic=NAME]"
+            )
     pairs_of = {name: _renamed(pairs, f"[{name}] of {path}") for name, pairs in _with_tls(sections).items()}
     return _File(path, False, pairs_of)
+
+
+def _checked_properties(path: str, text: str) -> dict[str, str]:
+    """Return the pairs of a RocketMQ file. Raises ConfigError: not one key is known, so that it is something else."""
+    pairs = read_properties(text)
+    known = {GROUP_COMMIT, *_ROCKETMQ_ONLY, *(key for table in SECTIONS.values() for key in table.spellings())}
+    if pairs and not any(key in known or key.startswith("tls.") for key in pairs):
+        first = next(iter(pairs))
+        raise ConfigError(
+            f"{path} is no configuration file: neither a RocketMQ broker.conf or namesrv.properties (key=value; not one of its keys is known, "
+            f"the first is {first[:80]!r}{nearest(first, known)}), nor a MetaQ 1.x server.ini ([system], [zookeeper], [topic=NAME]), nor a "
+            "metaq.toml ([broker], [store], ...)"
+        )
+    return pairs
 
 
 def _with_tls(sections: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -326,11 +343,13 @@ def load(
         metaq1 = identity.settled(metaq1, broker, store)
         if warning := identity.old_data(metaq1.data_path):
             warnings.append(warning)
+    namesrv = NamesrvOptions.read(values["namesrv"], where)[0]
+    told_name_servers(namesrv)
     return Configuration(
         broker,
         store,
         metaq1,
-        NamesrvOptions.read(values["namesrv"], where)[0],
+        namesrv,
         tuple(warnings),
         sections,
         TlsOptions.read(values[TLS], where)[0],
@@ -414,6 +433,18 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
         elif not takers:
             warnings.append(f"{parsed.path}: {key} is unknown and passed over{nearest(key, everything)}")
     return warnings
+
+
+def told_name_servers(options: NamesrvOptions) -> str:
+    """Return what `addressPage` says, `host:port;host:port`; empty: nothing. Raises ConfigError: it is no list of addresses."""
+    if not options.address_page:
+        return ""
+    from metaq.client.conversation.name_servers import parse_addresses  # here and not above: a broker has no page
+
+    try:
+        return ";".join(parse_addresses(options.address_page))
+    except ConfigError as error:
+        raise ConfigError(f"addressPage={options.address_page}: {error}") from None
 
 
 def acl_path(file: str | None, environment: Mapping[str, str]) -> str:

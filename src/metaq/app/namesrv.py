@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from metaq.app.addressing.told import advertised_by, listeners_of
 from metaq.app.auditing import RunningAudit, open_audit
-from metaq.app.configuration import TLS, listen_limits
+from metaq.app.configuration import TLS, listen_limits, told_name_servers
 from metaq.app.serving import Serving
 from metaq.app.tls.wanted import tls_of
 from metaq.broker.quota.service import Quotas, defaults_of
-from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
@@ -164,17 +163,21 @@ def _page(options: NamesrvOptions, server: PeerServer[NameService]) -> list[Peer
     """Make the server of `addressPage`, if there is to be one, not bound yet. Raises ConfigError."""
     if options.address_page_port is None:
         return []
-    given = ";".join(parse_addresses(options.address_page)) if options.address_page else ""
+    told_name_servers(options)  # a wrong one is told before anything is opened
     place = options.bind_address, options.address_page_port
-    return [
-        PeerServer(
-            "address page",
-            place,
-            listen_limits(options),
-            lambda _service, _server: AddressPage(given or advertised_by(server.address)),
-            what="the address page (addressPagePort)",
-        )
-    ]
+
+    def make(service: NameService, _server: PeerServer[NameService]) -> AddressPage:
+        page = AddressPage("")
+
+        def tell(_names: frozenset[str]) -> None:
+            page.text = told_name_servers(service.options) or advertised_by(server.address)
+
+        service.settings.watch(tell)
+        tell(frozenset())
+        return page
+
+    what = "the address page (addressPagePort)"
+    return [PeerServer("address page", place, listen_limits(options), make, what=what)]
 
 
 def _named(options: NamesrvOptions, gates: Gates, tls: ServerTls | None) -> list[PeerServer[NameService]]:

@@ -16,8 +16,8 @@ _INTRODUCTION = """\
 
 <!-- Written by `make docs` from the option tables; a test compares them. -->
 
-A broker is configured by flags, by `-o key=value` for any option, by a file (`-c`), and by the environment variable
-`NAMESRV_ADDR`; the first of these that has a value wins. The file is either
+A broker is configured by flags, by `-o key=value` for any option, by a file (`-c`, or `-f`), and by the environment
+variable `NAMESRV_ADDR`; the first of these that has a value wins. The file is either
 
 - a RocketMQ `broker.conf` or `namesrv.properties`, as it stands: a key that means nothing here is named in a warning
   (with the nearest one that does), and a key whose neglect would break a promise ([below](#keys-that-stop-the-start):

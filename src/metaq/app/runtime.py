@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from metaq.app.reload import Reload, Reloadable
@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS: Final = 0.0005
 """Most seconds that the loop waits for the interpreter when a thread of the store works: at each system call, so the 5 ms of
 Python's default would be 10 ms a request."""
+STOP_WITH_STDIN: Final = "METAQ_STOP_WITH_STDIN"
+"""Variable of the environment: 1 has a server end with its standard input."""
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -30,6 +33,11 @@ EXIT_USAGE: Final = 2
 
 class Running(Reloadable, Protocol):
     """A running service."""
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Protocol server → `host:port`."""
+        ...
 
     @property
     def ready(self) -> str:
@@ -49,8 +57,19 @@ class Running(Reloadable, Protocol):
         ...
 
 
-def run(start: Callable[[], Awaitable[Running]], reload: Reload | None = None) -> int:
+def print_ready(service: Running) -> None:
+    """Print the line that says that it is."""
+    print(service.ready, flush=True)  # noqa: T201  who started us waits for this line
+
+
+def run(
+    start: Callable[[], Awaitable[Running]],
+    reload: Reload | None = None,
+    tell_ready: Callable[[Running], None] = print_ready,
+) -> int:
     """Run one service until SIGTERM, Ctrl-C or its own failure. Returns the exit code.
+
+    `tell_ready`: called when it accepts clients.
 
     SIGHUP reloads the configuration by `reload`. Without one there is nothing to read, and SIGHUP stops the service:
     its terminal was closed. A failure to start (ConfigError, StoreLocked, a taken port) is one line on standard error.
@@ -61,24 +80,26 @@ def run(start: Callable[[], Awaitable[Running]], reload: Reload | None = None) -
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(start, reload))
+            return runner.run(_serve(start, reload, tell_ready))
     except MetaqError as error:
         print(f"metaq: {error}", file=sys.stderr)  # noqa: T201  the one line that the user sees
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
 
 
-async def _serve(start: Callable[[], Awaitable[Running]], reload: Reload | None) -> int:
+async def _serve(
+    start: Callable[[], Awaitable[Running]], reload: Reload | None, tell_ready: Callable[[Running], None]
+) -> int:
     loop = asyncio.get_running_loop()
     stop, hung_up = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, hung_up.set if reload else stop.set)
-    if os.environ.get("METAQ_STOP_WITH_STDIN") == "1":  # metaq.testing: the child goes when its parent is gone
+    if os.environ.get(STOP_WITH_STDIN) == "1":  # metaq.testing: the child goes when its parent is gone
         loop.add_reader(0, _stop_at_end, loop, stop)
     stopping = asyncio.ensure_future(stop.wait())
     try:
         while True:
-            ended = await _serve_once(start, stopping, hung_up, reload)
+            ended = await _serve_once(start, stopping, hung_up, reload, tell_ready)
             if ended is not None:
                 return ended
     finally:
@@ -90,6 +111,7 @@ async def _serve_once(
     stopping: asyncio.Future[Any],
     hung_up: asyncio.Event,
     reload: Reload | None,
+    tell_ready: Callable[[Running], None],
 ) -> int | None:
     """Run the service until it ends. Returns the exit code; None: it is to be started again."""
     starting = asyncio.ensure_future(start())
@@ -106,7 +128,7 @@ async def _serve_once(
         if reload is not None:
             reloading = asyncio.ensure_future(reload.whenever(hung_up, service))
             reloading.add_done_callback(when_dead(log, "the configuration is not read again any more, until a restart"))
-        print(service.ready, flush=True)  # noqa: T201  who started us waits for this line
+        tell_ready(service)
         # Objects of the start live as long as the process: frozen, they are not walked in every full collection.
         gc.collect()
         gc.freeze()
@@ -175,8 +197,9 @@ def follow_log_level(service: Reloadable) -> None:
     changed(settings.pinned)  # it may have been changed over the wire, before this start
 
 
-def set_up_logging(level: str) -> None:
-    """Log to standard error, one line per event. Standard output carries only the `ready` line."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+def set_up_logging(level: str, handler: logging.Handler | None = None) -> None:
+    """Log to `handler`, or to standard error, one line per event. Standard output carries only the `ready` line then."""
+    if handler is None:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter(LOG_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler])

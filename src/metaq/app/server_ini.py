@@ -35,7 +35,7 @@ from metaq.app.partition_sections import (
     topic_spellings,
 )
 from metaq.errors import ConfigError
-from metaq.options import Metaq1Options, camel, nearest
+from metaq.options import BrokerOptions, Metaq1Options, StoreOptions, camel, nearest
 
 TOPIC_FILE: Final = "topic.ini"
 PROVIDED: Final = "provided"
@@ -44,6 +44,8 @@ NAMES: Final = ("server.ini", "server.properties", TOPIC_FILE)
 SYSTEM: Final = "system"
 ZOOKEEPER: Final = "zookeeper"
 TOPIC_PREFIX: Final = "topic="
+_TOML_SECTIONS: Final = frozenset({"broker", "store", "metaq1", "namesrv", "tls"})
+"""Of a `metaq.toml`, whatever it is called."""
 
 _INTERNAL: Final = {"lastModified", "path", "configFileChecksum", "topics"}
 _DIAMOND: Final = {"diamondZKDataId", "diamondZKGroup"}
@@ -87,13 +89,17 @@ class _Parsed(Struct):
 
 
 def is_server_ini(path: str, text: str) -> bool:
-    """Return whether a file is a server.ini of MetaQ 1.x, by its name or its first section."""
-    if pathlib.PurePath(path).name in NAMES:
-        return True
-    lines = (line.strip() for line in text.splitlines())
-    first = next((line for line in lines if line and line[0] not in "#;!"), "")
-    name = first[1:-1].replace(" ", "") if first.startswith("[") and first.endswith("]") else ""
-    return name in {SYSTEM, ZOOKEEPER} or name.startswith(TOPIC_PREFIX)
+    """Return whether a file is a server.ini of MetaQ 1.x: by its first section, else by its name and its keys."""
+    named = pathlib.PurePath(path).name in NAMES
+    lines = [line for line in map(str.strip, text.splitlines()) if line and line[0] not in "#;!"]
+    section = next((line[1:-1].replace(" ", "") for line in lines if line[0] == "[" and line[-1] == "]"), None)
+    if section is not None:
+        known = section in {SYSTEM, ZOOKEEPER} or section.startswith(TOPIC_PREFIX)
+        return known or (named and section not in _TOML_SECTIONS)
+    keys = {re.split(r"[=:\s]", line, maxsplit=1)[0] for line in lines}
+    ours = Metaq1Options.spellings().keys()
+    theirs = BrokerOptions.spellings().keys() | StoreOptions.spellings().keys()
+    return named and (not keys or len(keys & ours) >= max(len(keys & theirs), 1))
 
 
 def read_server_ini(path: str) -> ServerIni:

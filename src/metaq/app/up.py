@@ -23,6 +23,12 @@ class RunningUp:
         self.metaq1, self.reloading = broker.metaq1, broker.reloading
 
     @property
+    def addresses(self) -> dict[str, str]:
+        """Of each protocol server, by name, behind the name of the server that it is of."""
+        parts = {"namesrv": self.namesrv.addresses, "broker": self.broker.addresses}
+        return {f"{part} {name}": address for part, ones in parts.items() for name, address in ones.items()}
+
+    @property
     def ready(self) -> str:
         return f"ready up namesrv={self.namesrv.address} broker={self.broker.address} data={self.data}"
 

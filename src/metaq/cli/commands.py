@@ -68,6 +68,9 @@ class _Commands(LazyGroup):
         "namesrv": Lazy("metaq.cli.servers.commands", "namesrv", SERVERS["namesrv"]),
         "broker": Lazy("metaq.cli.cluster.replicas", "app", SERVERS["broker"]),
         "up": Lazy("metaq.cli.servers.commands", "up", SERVERS["up"]),
+        "start": Lazy("metaq.cli.servers.start", "app", "Start a server in the background (docs/running.md)."),
+        "stop": Lazy("metaq.cli.servers.stop", "stop", "Stop servers in the background."),
+        "status": Lazy("metaq.cli.servers.status", "status", "Show the servers in the background."),
     }
 
 

@@ -169,5 +169,15 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "broker promote": ("metaq broker promote broker-a", "metaq broker promote broker-a --id 1 --force"),
     "broker demote": ("metaq broker demote broker-a",),
     "broker scrub": ("metaq broker scrub broker-a", "metaq broker scrub broker-a --repair --rate 100"),
+    "start": ("metaq start up", "metaq start broker -n mq1:9876 -c broker.conf"),
+    "start namesrv": ("metaq start namesrv", "metaq start namesrv --port 9877 --as second --log-size 16 --log-files 4"),
+    "start broker": (
+        "metaq start broker -n 'mq1:9876;mq2:9876' -c broker.conf",
+        "metaq start broker -f server.ini",
+        "metaq start broker -n mq1:9876 --name broker-a --data /var/lib/metaq --log /var/log/metaq/broker-a.log",
+    ),
+    "start up": ("metaq start up", "metaq start up --data ~/mq --run-dir ~/mq/run --json"),
+    "stop": ("metaq stop", "metaq stop broker-a --timeout 600", "metaq stop --all --json"),
+    "status": ("metaq status", "metaq status broker-a --json"),
     "up": ("metaq up", "metaq up --data ~/metaq-data --port 10911 --namesrv-port 9876"),
 }

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import logging
 import os
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from metaq import record_lock
 from metaq.errors import ConfigError, StoreForeign, StoreLocked
 from metaq.options import StoreOptions
 from metaq.store.config_file import ConfigFile
@@ -36,9 +35,6 @@ VERSION: Final = 1
 """Of a store's folder and all that we put into it beside RocketMQ's formats. A folder without one is of RocketMQ, or older."""
 HALF_COPY: Final = "copying.json"
 """File in a folder that is being copied to (`metaq store copy`)."""
-_FLOCK: Final = struct.Struct("hhqqi4x")
-"""C's `struct flock` on 64-bit Linux: type, whence, start, length, process."""
-
 _open_here: set[Path] = set()
 """Folders open in this process. A POSIX record lock belongs to the process, so it does not keep a second store of it out."""
 
@@ -52,8 +48,7 @@ def is_open(root: Path) -> bool:
     except OSError:
         return False
     try:
-        asked = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
-        return int(_FLOCK.unpack(asked)[0]) != fcntl.F_UNLCK
+        return record_lock.holder(descriptor) is not None
     except OSError:
         return False
     finally:
@@ -153,12 +148,10 @@ class StoreFolder:
             raise StoreLocked(refusal)
         with reserving(path):
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)  # byte 0, as Java's FileChannel.lock(0, 1)
-        except OSError:
+        if not record_lock.take(self._lock):
             os.close(self._lock)
             self._lock = -1
-            raise StoreLocked(refusal) from None
+            raise StoreLocked(refusal)
         # RocketMQ writes this text, too.
         os.pwrite(self._lock, b"lock", 0)
         _open_here.add(root)

@@ -126,7 +126,9 @@ public final class Driver {
     private Object startProducer(JSONObject request) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(null, request.getString("group"), signing(request),
             request.getBooleanValue("trace"), request.getString("trace_topic"));
-        producer.setNamesrvAddr(request.getString("namesrv"));
+        if (request.containsKey("namesrv")) { // else the address server says (-Drocketmq.namesrv.domain)
+            producer.setNamesrvAddr(request.getString("namesrv"));
+        }
         producer.setInstanceName(request.getString("name"));
         producer.setSendMsgTimeout(PATIENCE_MS);
         producer.setMqClientApiTimeout(PATIENCE_MS);
@@ -147,7 +149,9 @@ public final class Driver {
         String name = request.getString("name");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(null, request.getString("group"), signing(request),
             new AllocateMessageQueueAveragely(), request.getBooleanValue("trace"), request.getString("trace_topic"));
-        consumer.setNamesrvAddr(request.getString("namesrv"));
+        if (request.containsKey("namesrv")) { // else the address server says (-Drocketmq.namesrv.domain)
+            consumer.setNamesrvAddr(request.getString("namesrv"));
+        }
         consumer.setInstanceName(name);
         consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setVipChannelEnabled(request.getBooleanValue("vip"));

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -35,16 +35,19 @@ def server_function(server: str, summary: str) -> Callable[..., None]:
             serve.main(server, {**no_values(server), **{name: one for name, one in values.items() if one is not None}})
         )
 
-    parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
-    for flag in flags_of(server):
-        kind, default = _typed(flag)
-        parameters.append(
-            inspect.Parameter(flag.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        )
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    parameters = [context, *parameters_of(flags_of(server))]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     run.__doc__ = _TEXT.format(summary=summary)
     return run
+
+
+def parameters_of(flags: Sequence[Flag]) -> list[inspect.Parameter]:
+    """Return the parameters that typer makes these flags of."""
+    typed = [(flag.name, *_typed(flag)) for flag in flags]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(name, keyword, default=usual, annotation=kind) for name, kind, usual in typed]
 
 
 def _typed(flag: Flag) -> tuple[Any, Any]:

@@ -36,7 +36,7 @@ def flags_of(server: str) -> list[Flag]:
     file = {
         "namesrv": "a RocketMQ namesrv.properties",
         "broker": "a RocketMQ broker.conf or a MetaQ 1.x server.ini as it stands",
-        "up": "a RocketMQ broker.conf as it stands",
+        "up": "a RocketMQ broker.conf or a MetaQ 1.x server.ini as it stands",
     }[server]
     folder = {
         "namesrv": "folder of the KV configuration (default ~/namesrv)",
@@ -47,7 +47,7 @@ def flags_of(server: str) -> list[Flag]:
     beside = Flag("namesrv_port", ("--namesrv-port",), int, "P", "port of the name server (default 9876)")
     called = Flag("name", ("--name",), str, "NAME", "name of the broker (default: the host's name)")
     return [
-        Flag("file", ("-c", "--config"), str, "FILE", f"{file}, or a metaq.toml; flags beat it"),
+        Flag("file", ("-c", "-f", "--config"), str, "FILE", f"{file}, or a metaq.toml; flags beat it"),
         *([at] if server == "broker" else []),
         Flag("host", ("--host",), str, "H", "address to listen on (default 127.0.0.1)"),
         Flag("port", ("--port",), int, "P", f"port (default {port}; 0 takes a free one)"),
@@ -74,6 +74,20 @@ def no_values(server: str) -> dict[str, Any]:
     """Return the values of a command line without flags."""
     empty: Mapping[type, Any] = {list: [], bool: False}
     return {flag.name: empty.get(flag.kind) for flag in flags_of(server)}
+
+
+def words_of(server: str, values: Mapping[str, Any]) -> list[str]:
+    """Return a command line with these values, which `read_plain` reads."""
+    words: list[str] = []
+    for flag in flags_of(server):
+        value, text = values[flag.name], flag.texts[-1]
+        if flag.kind is bool:
+            words += [text] if value else []
+        elif flag.kind is list:
+            words += [word for one in value for word in (text, one)]
+        elif value is not None:
+            words.append(f"{text}={value}")
+    return words
 
 
 def read_plain(server: str, words: Sequence[str]) -> dict[str, Any] | None:

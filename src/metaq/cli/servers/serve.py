@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import pathlib
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from metaq.app.configuration import Configuration, load, template
 from metaq.app.reload import Reload
-from metaq.app.runtime import EXIT_OK, EXIT_USAGE, loop_name, run, set_up_logging
+from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, print_ready, run, set_up_logging
 from metaq.cli.servers.flags import DEFAULT_FOLDER
 from metaq.errors import ConfigError
 from metaq.store.offline.sizes import SMALL, first_use
 
-_SECTIONS = {
+if TYPE_CHECKING:
+    from metaq.app.background.life import BackgroundLife
+
+_SECTIONS: Final = {
     "namesrv": ("namesrv", "tls"),
     "broker": ("broker", "store", "tls", "metaq1"),
     "up": ("broker", "store", "namesrv", "tls", "metaq1"),
@@ -24,10 +27,10 @@ _SECTIONS = {
 log = logging.getLogger("metaq")
 
 
-def main(command: str, values: Mapping[str, Any]) -> int:
-    """Run a server, with the values of its flags (`flags_of`). Returns the exit code."""
+def main(command: str, values: Mapping[str, Any], life: BackgroundLife | None = None) -> int:
+    """Run a server, with the values of its flags (`flags_of`). Returns the exit code. `life`: of a process in the background."""
     try:
-        configuration = _configure(command, values)
+        configuration = configure(command, values)
     except ConfigError as error:
         print(f"metaq {command}: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -36,17 +39,33 @@ def main(command: str, values: Mapping[str, Any]) -> int:
         print(template(tables, configuration.sections), end="")
         return EXIT_OK
     leading = "namesrv" if command == "namesrv" else "broker"
-    set_up_logging(getattr(configuration, leading).log_level)
+    set_up_logging(getattr(configuration, leading).log_level, life.handler if life is not None else None)
     for warning in configuration.warnings:
         log.warning("%s", warning)
     # Without a file there is nothing that could have changed, and no reload.
     file = values["file"]
-    return _run(
-        command, configuration, Reload(file, lambda: _configure(command, values), configuration) if file else None
-    )
+    reload = Reload(file, lambda: configure(command, values), configuration) if file else None
+    if life is None:
+        return _run(command, configuration, reload)
+    life.know_data(_data(command, configuration))
+    return _run(command, configuration, reload, life.tell_ready)
 
 
-def _run(command: str, configuration: Configuration, reload: Reload | None) -> int:
+def _data(command: str, configuration: Configuration) -> str:
+    """Return the folder of a server's data."""
+    if command == "namesrv":
+        from metaq.app.namesrv import KV_FILE_DEFAULT
+
+        return str(pathlib.Path(configuration.namesrv.kv_config_path or KV_FILE_DEFAULT).parent)
+    return configuration.store.store_path_root_dir
+
+
+def _run(
+    command: str,
+    configuration: Configuration,
+    reload: Reload | None,
+    tell_ready: Callable[[Running], None] = print_ready,
+) -> int:
     import metaq
     from metaq.wire import hot
 
@@ -54,7 +73,7 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
     if command == "namesrv":
         from metaq.app.namesrv import start_namesrv
 
-        return run(lambda: start_namesrv(configuration.namesrv, tls=configuration.tls), reload)
+        return run(lambda: start_namesrv(configuration.namesrv, tls=configuration.tls), reload, tell_ready)
     # Before the start: it tells how much disk the log files will take.
     log.info("%s", first_use(configuration.store))
     if command == "broker":
@@ -71,6 +90,7 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
                 configuration.broker, configuration.store, metaq1=configuration.metaq1_settings, tls=configuration.tls
             ),
             reload,
+            tell_ready,
         )
     from metaq.app.up import start_up
 
@@ -83,10 +103,12 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
             tls=configuration.tls,
         ),
         reload,
+        tell_ready,
     )
 
 
-def _configure(command: str, values: Mapping[str, Any]) -> Configuration:
+def configure(command: str, values: Mapping[str, Any]) -> Configuration:
+    """Return the configuration that the values of a server's flags mean. Raises ConfigError."""
     flags: dict[str, dict[str, Any]] = {"broker": {}, "store": {}, "namesrv": {}}
     defaults: dict[str, dict[str, Any]] = {"store": {}} if command == "broker" else {}
     if command == "up":

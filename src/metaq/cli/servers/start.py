@@ -1,0 +1,132 @@
+"""`metaq start`: a server in the background, with the flags that it has in the foreground."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from metaq.cli.groups import App, MetaqGroup
+from metaq.cli.output import EXIT_USAGE, AsJson, print_json
+from metaq.cli.servers.background import RunDir, Waiting, description_json
+from metaq.cli.servers.commands import parameters_of
+from metaq.cli.servers.flags import SERVERS, flags_of, no_values, words_of
+
+if TYPE_CHECKING:
+    from metaq.app.background.places import Description
+
+MIB: Final = 1024 * 1024
+READY_SECONDS: Final = 120.0
+_METAQ1: Final = frozenset({"local", "slave", "samsa", "gregor"})
+"""Words behind 1.x's `metaServer.sh start`."""
+
+
+class _Servers(MetaqGroup):
+    """`metaq start`. Knows what users of 1.x type."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args and args[0] in _METAQ1:
+            raise typer.BadParameter(
+                f"`start {args[0]}` is MetaQ 1.x's: `metaq start broker -f server.ini` starts a broker with its file; ZooKeeper is a server of its "
+                "own here, and slaves are RocketMQ's (docs/replication.md)"
+            )
+        found: tuple[str | None, Any, list[str]] = super().resolve_command(ctx, args)
+        return found
+
+
+app = App("Start a server in the background (docs/running.md).", group=_Servers)
+
+_WHAT: Final = {"namesrv": "a name server", "broker": "a broker", "up": "a name server and a broker in one process"}
+_TEXT = """Start {what} in the background, and wait until it accepts clients.
+
+The options of `metaq {server}` hold, and all of docs/configuration.md by -o key=value. Its process goes on when the terminal is closed;
+`metaq stop` ends it, `metaq status` shows it. Exit codes: 0 it is ready, 1 it has ended, is not ready yet, or runs already, 2 wrong usage or
+configuration.
+"""
+
+
+def _own_parameters() -> list[inspect.Parameter]:
+    """Return the parameters that each server has in the background only."""
+    options: Mapping[str, tuple[Any, Any]] = {
+        "called": (
+            Annotated[
+                str | None,
+                typer.Option("--as", metavar="NAME", help="its name for stop and status (default: --name, else what kind it is)"),
+            ],
+            None,
+        ),
+        "run_dir": (RunDir, None),
+        "log": (Annotated[str | None, typer.Option(metavar="FILE", help="log file (default NAME.log in the run dir)")], None),
+        "log_size": (
+            Annotated[int, typer.Option("--log-size", min=0, metavar="MIB", help="size at which a new log file is begun; 0: never")],
+            64,
+        ),
+        "log_files": (
+            Annotated[int, typer.Option("--log-files", min=1, max=1000, metavar="N", help="older log files that are kept")],
+            9,
+        ),
+        "timeout": (
+            Annotated[float, typer.Option(min=0, metavar="S", help="longest wait until it is ready; it goes on starting afterwards")],
+            READY_SECONDS,
+        ),
+        "as_json": (AsJson, False),
+    }  # fmt: skip
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(name, keyword, default=usual, annotation=kind) for name, (kind, usual) in options.items()]
+
+
+def _start_function(server: str) -> Callable[..., None]:
+    flags = [flag for flag in flags_of(server) if flag.name != "print_config"]
+
+    def run(**values: Any) -> None:
+        own = {name: values.pop(name) for name in [one.name for one in _own_parameters()]}
+        _start(server, {**no_values(server), **{name: one for name, one in values.items() if one is not None}}, own)
+
+    parameters = [*parameters_of(flags), *_own_parameters()]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__doc__ = _TEXT.format(what=_WHAT[server], server=server)
+    return run
+
+
+def _start(server: str, values: dict[str, Any], own: Mapping[str, Any]) -> None:
+    import os
+    import pathlib
+
+    from metaq.app.background.places import Places, run_folder
+    from metaq.app.background.starting import EndedAtStart, LogSettings, start_in_background
+    from metaq.cli.servers import serve
+
+    serve.configure(server, values)  # what is wrong with it is said before anything is touched
+    places = Places(run_folder(own["run_dir"], os.environ))
+    name = own["called"] or values.get("name") or server
+    path = pathlib.Path(own["log"]).expanduser().absolute() if own["log"] else places.log(name)
+    log = LogSettings(path, own["log_size"] * MIB, own["log_files"])
+
+    def command(report: int) -> list[str]:
+        # -P: a module in the working directory must not stand in for one of ours.
+        program = [sys.executable, "-P", "-m", "metaq.cli.servers.child"]
+        place = [str(places.folder), name, str(report), str(path), str(log.bytes_max), str(log.older)]
+        return [*program, *place, server, *words_of(server, values)]
+
+    try:
+        started = start_in_background(places, name, command, log, own["timeout"], Waiting(f"{name} is starting"))
+    except EndedAtStart as error:
+        print(f"metaq: {error}", file=sys.stderr)
+        raise typer.Exit(error.code if error.code in {1, EXIT_USAGE} else 1) from None
+    if own["as_json"]:
+        print_json(description_json(started))
+    else:
+        print(_ready(started))
+
+
+def _ready(started: Description) -> str:
+    where = ", ".join(f"{kind} {address}" for kind, address in started.addresses.items())
+    return f"{started.name} is ready (process {started.pid}): {where}\nits log is {started.log}; `metaq stop {started.name}` ends it"
+
+
+for _server in SERVERS:
+    app.command(_server)(_start_function(_server))
