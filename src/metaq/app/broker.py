@@ -210,9 +210,12 @@ class RunningBroker:
         self._broker.store.keeper.tick(self._steady.now_ms())
 
     def _stop(self, why: str) -> None:
+        # Not in this turn: whoever has asked for it is answered first.
+        self._loop.call_later(STOP_PAUSE_SECONDS, self._stop_now, why)
+
+    def _stop_now(self, why: str) -> None:
         if not self.stopped.done():
-            # Not in this turn: whoever has asked for it is answered first.
-            self._loop.call_later(STOP_PAUSE_SECONDS, lambda: self.stopped.done() or self.stopped.set_result(why))
+            self.stopped.set_result(why)
 
     def _on_store_failure(self, why: str) -> None:
         self._loop.call_soon_threadsafe(self._fail, why)  # called in the flush thread
