@@ -13,6 +13,9 @@ from tests.support import PATIENCE, eventually
 POLL = 0.2
 """Seconds between two looks at routes."""
 
+BEFORE = b"before"
+"""Body of messages that are none of a `Traffic`."""
+
 
 class Traffic:
     """A producer and a consumer of one topic, each in a thread, until `stop`."""
@@ -79,6 +82,8 @@ class Traffic:
                 with contextlib.suppress(metaq.errors.MetaqError):
                     message = consumer.receive(0.1)
                     if message is not None:
+                        message.ack()
+                        if message.body == BEFORE:
+                            continue
                         self.seen[message.body] += 1
                         self.from_brokers[message.queue.broker] += 1
-                        message.ack()

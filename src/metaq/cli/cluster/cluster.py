@@ -37,6 +37,7 @@ def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT,
                     "disk_used": broker.disk_used,
                     "behind_bytes": behind(brokers, broker),
                     "started": iso_time(broker.started_ms),
+                    "draining": broker.draining,
                     "error": broker.error or None,
                     "runtime": broker.runtime,
                 }
@@ -63,6 +64,8 @@ def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT,
         ),
     )
     for broker in brokers:
+        if broker.draining:
+            print(f"{broker.broker}: drained, producers do not find it; `metaq broker drain {broker.broker} --undo`")
         for key in ("metaqTrouble", "unsavedFiles"):
             if trouble := broker.runtime.get(key):
                 print(f"{broker.broker}: {trouble}")

@@ -91,7 +91,9 @@ class DeleteTopicRoute(Order, frozen=True):
         return f"delete topic {self.topic}"
 
     def request(self) -> Command:
-        return request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic=self.topic, broker_name=self.broker))
+        return request(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic=self.topic, broker_name=self.broker)
+        )
 
 
 class ListValues(Call[dict[str, str]], frozen=True):
