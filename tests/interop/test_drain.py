@@ -1,14 +1,19 @@
-"""A broker is drained and removed while the unchanged Java client 4.9.8 sends and consumes all the time."""
+"""A broker is drained and removed while the unchanged Java client 4.9.8 sends and consumes all the time; and RocketMQ's servers."""
 
 import contextlib
 import itertools
 import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
 
 import pytest
 
-from metaq.admin import Admin
+from metaq.admin import Admin, Refusal
 from metaq.testing import Cluster
+from tests.admin.growing import Traffic
 from tests.interop.driver import DriverError, ForeignClient
+from tests.interop.servers import MetaqServer, RocketmqServer
 from tests.support import PATIENCE, eventually
 
 pytestmark = [pytest.mark.interop, pytest.mark.all]
@@ -26,7 +31,7 @@ class Sends:
         self._java, self._topic, self._end = java, topic, threading.Event()
         self._thread = threading.Thread(target=self._send)
 
-    def __enter__(self) -> "Sends":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -68,3 +73,48 @@ def test_no_send_of_a_java_producer_fails(java: ForeignClient) -> None:
         assert sorted(event["body"] for event in events) == sorted(f"m{number}" for number in range(len(sends.brokers)))
         with contextlib.suppress(DriverError):
             java.shutdown_all()
+
+
+def test_a_rocketmq_broker_is_drained_by_its_permission(tmp_path: Path) -> None:
+    """Beside one of ours, at our name server: sends go to ours, none fails, all is read; nobody can stop it from here."""
+    with Cluster(brokers=1) as cluster, Admin(cluster.namesrv) as admin, ExitStack() as ends:
+        foreign = RocketmqServer(tmp_path, namesrv=cluster.namesrv)
+        foreign.start()
+        ends.callback(foreign.kill)
+        eventually(lambda: len(admin.list_brokers()) == 2)
+        for broker in ("broker-0", "broker-a"):
+            admin.create_topic("beside", queues=2, broker=broker)
+        with Traffic(cluster.namesrv, "beside", "beside-group") as traffic:
+            eventually(lambda: traffic.since() == {"broker-0", "broker-a"})
+            with pytest.raises(Refusal, match="is a RocketMQ"):
+                admin.drain_broker("broker-a", stop=True)
+            done = admin.remove_broker("broker-a", quiet_seconds=2, timeout=PATIENCE)
+            assert not done.stopped
+            assert not done.left.waits
+            assert traffic.since() == {"broker-0"}
+            admin.undo_drain("broker-a")
+            eventually(lambda: traffic.since() == {"broker-0", "broker-a"})
+        traffic.whole()
+
+
+def test_a_topic_moves_at_a_name_server_of_rocketmq(tmp_path: Path) -> None:
+    """Which could only forget the whole route: the topic stays at the old broker, read-only, and no send fails."""
+    with ExitStack() as ends:
+        foreign = RocketmqServer(tmp_path / "foreign")
+        foreign.start_namesrv()
+        ends.callback(foreign.kill)
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            broker = MetaqServer(tmp_path / name, namesrv=foreign.namesrv, options=[f"brokerName=broker-{name}"])
+            broker.start()
+            ends.callback(broker.stop)
+        admin = ends.enter_context(Admin(foreign.namesrv))
+        eventually(lambda: len(admin.list_brokers()) == 2)
+        admin.create_topic("moves", queues=2, broker="broker-a")
+        with Traffic(foreign.namesrv, "moves", "moves-group") as traffic:
+            done = admin.move_topic("moves", "broker-a", "broker-b", quiet_seconds=2, timeout=PATIENCE)
+            assert done.left
+            assert traffic.since() == {"broker-b"}
+        traffic.whole()
+        perms = {data.broker: data.perm for data in admin.describe_topic("moves").route.queues}
+        assert perms == {"broker-a": 4, "broker-b": 6}
