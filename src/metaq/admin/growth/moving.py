@@ -27,15 +27,18 @@ from metaq.admin.growth.places import (
 )
 from metaq.admin.growth.work import delays, half_offsets, lags_at, stats_at
 from metaq.admin.topics import TopicNotFound
-from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetRuntime, Identify
+from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetRuntime
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.routes import DeleteTopicRoute, GetRoute
+from metaq.client.conversation.routes import DeleteTopicRoute, GetNameServerSettings, GetRoute
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
 from metaq.errors import ConfigError
 from metaq.model import TopicConfig
 from metaq.model.topics.route import OrderLayout
 from metaq.model.topics.topic import Perm, check_topic
+
+_OURS = "brokerLeaseMs"
+"""Setting that only name servers of ours have."""
 
 
 class MoveProgress(Struct, frozen=True):
@@ -259,8 +262,10 @@ class _Moving:
     async def leave(self) -> bool:
         """Take the old broker's queues out of the routes, and delete the topic there. Returns False if it had to stay."""
         core, topic, here = self._core, self._topic, self._here
-        known = await asyncio.gather(*(core.ask(address, Identify()) for address in core.name_servers.addresses))
-        if any(one is None for one in known):
+        servers = core.name_servers.addresses
+        # Not asked who they are (30021): RocketMQ's name servers leave what they do not know without an answer.
+        settings = await asyncio.gather(*(core.ask(address, GetNameServerSettings()) for address in servers))
+        if not all(_OURS in one for one in settings):
             self._tell(self._progress("done", self._quiet_seconds))
             return False
         await self._out_of_routes()
