@@ -140,6 +140,26 @@ def test_a_broker_that_dies_while_it_is_drained(cluster, admin, monkeypatch):
     eventually(lambda: everywhere(cluster, "drain-dies", A) == Perm.READ)
 
 
+def test_a_drain_that_somebody_undoes_ends(cluster, admin):
+    made(admin, "drain-undone")
+    undone = threading.Event()
+
+    def told(_now):
+        if not undone.is_set():
+            undone.set()
+            other.start()
+
+    def undo():
+        with Admin(cluster.namesrv) as second:
+            second.undo_drain(A)
+
+    other = threading.Thread(target=undo)
+    with pytest.raises(Unfinished, match="somebody has undone it"):
+        admin.drain_broker(A, quiet_seconds=PATIENCE, progress=told)
+    other.join()
+    assert everywhere(cluster, "drain-undone", A) == Perm.READ | Perm.WRITE
+
+
 def test_a_new_broker_gets_topics_and_groups_and_clients_spread_onto_it(cluster, admin):
     """Within one look at routes; a group that is offline misses nothing there; it may be repeated."""
     made(admin, "grow-traffic")

@@ -14,6 +14,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from metaq.admin import order
+from metaq.admin.brokers import BrokerNotFound
 from metaq.admin.growth.places import (
     Place,
     Refusal,
@@ -262,12 +263,13 @@ async def _until_empty(
     while True:
         began = clock.monotonic()
         try:
+            place = await _still_draining(core, place)
             tables = await tables_of(core, place.master, place.cluster, place.broker)
             work, trouble = await look(core, place, tables), ""
             announced = [at for at, still in (await announced_at(core, place.broker, _sample(tables))).items() if still]
             answered = clock.monotonic()
             silence = quiet.seen(answered, work.stored, announced=bool(announced))
-        except FAULTS as error:
+        except (*FAULTS, BrokerNotFound) as error:
             trouble = str(error)
         now = clock.monotonic()
         moving = bool(trouble or announced or silence < quiet_seconds)
@@ -291,6 +293,16 @@ async def _until_empty(
                 "undo it"
             )
         await asyncio.sleep(max(PAUSE_SECONDS, 3 * (now - began)))
+
+
+async def _still_draining(core: ClientCore, place: Place) -> Place:
+    """Return the broker as it is now: another master may lead. Raises Unfinished: somebody has undone the drain; as `find`."""
+    now = await find(core, place.broker)
+    if now.ours and not now.draining:
+        if now.master == place.master:
+            raise Unfinished(f"broker {place.broker} is not drained any more: somebody has undone it")
+        await set_draining(core, now, on=True)  # a slave that did not answer then leads now
+    return now
 
 
 async def stop_all(core: ClientCore, place: Place) -> None:
