@@ -306,6 +306,18 @@ def test_a_topic_does_not_leave_before_its_groups_have_read_it(cluster, admin):
     assert {data.broker for data in admin.describe_topic("move-lag").route.queues} == {B}
 
 
+def test_a_topic_that_nobody_has_read_is_moved_by_force_only(cluster, admin):
+    """Its messages would be deleted."""
+    made(admin, "move-unread", A)
+    with metaq.Producer(cluster.namesrv, instance_name="move-unread") as producer:
+        producer.send("move-unread", b"1")
+    with pytest.raises(Refusal, match="no group has ever read its 1 messages at broker broker-0"):
+        admin.move_topic("move-unread", A, B)
+    assert everywhere(cluster, "move-unread", A) == Perm.READ | Perm.WRITE
+    admin.move_topic("move-unread", A, B, force=True, quiet_seconds=0.2, timeout=PATIENCE)
+    assert admin.describe_topic("move-unread").messages == 0
+
+
 def test_a_topic_of_fixed_order_is_moved_by_force_only(cluster, admin):
     """Its layout then names the new broker in the old one's place."""
     made(admin, "move-fixed", A)
@@ -348,3 +360,18 @@ def test_a_drain_that_does_not_end_says_what_is_open(cluster, admin):
     assert "drain-lags" not in str(raised.value)
     assert "half" not in str(raised.value)
     assert "delayed" in str(raised.value)
+
+
+def test_a_group_that_has_read_a_topic_elsewhere_only_is_waited_for(cluster, admin):
+    """It is stopped, and would read what is there when it is back."""
+    made(admin, "drain-elsewhere", B)
+    with metaq.Producer(cluster.namesrv, instance_name="drain-elsewhere") as producer:
+        producer.send("drain-elsewhere", b"1")
+    with metaq.Consumer(cluster.namesrv, group="elsewhere", topics="drain-elsewhere", start="earliest") as consumer:
+        consumer.receive(PATIENCE).ack()
+    eventually(lambda: admin.group_progress("elsewhere").lag == 0)
+    made(admin, "drain-elsewhere", A)
+    with metaq.Producer(cluster.namesrv, instance_name="drain-here") as producer:
+        producer.send("drain-elsewhere", b"2", queue=metaq.MessageQueue("drain-elsewhere", A, 0))
+    with pytest.raises(Unfinished, match="group elsewhere has 1 message to consume"):
+        admin.drain_broker(A, quiet_seconds=0, timeout=0)

@@ -6,7 +6,7 @@ ordered topics, whose keys would move.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from msgspec import Struct, structs
 
@@ -66,7 +66,7 @@ async def add(core: ClientCore, name: str, *, like: str | None = None, dry_run: 
     if not dry_run:
         await each(changed.values(), lambda one: core.ask(place.master, PutGroup(one)))
         progress = [await progress_at(core, one.master) for one in sources]
-        readers = readers_of(progress)
+        readers = readers_of(progress, groups)
         here = await progress_at(core, place.master)
         # One after the other: each is registered at the name servers before its answer comes.
         for topic in missing.values():
@@ -118,11 +118,13 @@ async def progress_at(core: ClientCore, address: str) -> Progress:
     return bodies.group_offsets_of(await core.ask(address, GetTable(GROUP_OFFSETS)))
 
 
-def readers_of(progress: Iterable[Progress]) -> dict[str, list[str]]:
-    """Return topic → groups with progress in it at some broker."""
+def readers_of(progress: Iterable[Progress], groups: Container[str]) -> dict[str, list[str]]:
+    """Return topic → those of the groups that have progress in it at some broker."""
     readers: dict[str, set[str]] = {}
     for one in progress:
         for topic, group in one:
+            if group not in groups:  # a broker's own, or one that was deleted and left its progress
+                continue
             readers.setdefault(topic, set()).add(group)
     return {topic: sorted(groups) for topic, groups in readers.items()}
 

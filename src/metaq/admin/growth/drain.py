@@ -28,7 +28,7 @@ from metaq.admin.growth.places import (
     tables_of,
     writable_elsewhere,
 )
-from metaq.admin.growth.work import OpenWork, look
+from metaq.admin.growth.work import OpenWork, look, readers_elsewhere
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.drain import ChangeSettings, StopBroker, WipeWritePermission
 from metaq.client.conversation.routes import GetCluster
@@ -265,7 +265,7 @@ async def _until_empty(
         try:
             place = await _still_draining(core, place)
             tables = await tables_of(core, place.master, place.cluster, place.broker)
-            work, trouble = await look(core, place, tables), ""
+            work, trouble = await look(core, place, tables, await readers_elsewhere(core, place)), ""
             announced = [at for at, still in (await announced_at(core, place.broker, _sample(tables))).items() if still]
             answered = clock.monotonic()
             silence = quiet.seen(answered, work.stored, announced=bool(announced))

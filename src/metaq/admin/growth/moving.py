@@ -25,10 +25,11 @@ from metaq.admin.growth.places import (
     tables_of,
     without_write,
 )
-from metaq.admin.growth.work import delays, half_offsets, lags_at, stats_at
+from metaq.admin.growth.work import TopicStats, delays, half_offsets, lags_at, readers_elsewhere, stats_at
 from metaq.admin.topics import TopicNotFound
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetRuntime
 from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.group_settings import PutGroup
 from metaq.client.conversation.routes import DeleteTopicRoute, GetNameServerSettings, GetRoute
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
@@ -45,7 +46,8 @@ class MoveProgress(Struct, frozen=True):
     """How far a topic's move is. All times are seconds.
 
     `phase`: `moving` while something is sent to the old broker, `reading` while groups have messages there, `leaving` while consumers
-    find out that its queues are gone, `done`. `lags`: group → messages that it has not consumed there. `waiting`: delayed messages,
+    find out that its queues are gone, `done`. `lags`: group → messages that it has not consumed there. `unread`: messages there, if no group has any
+    progress in the topic. `waiting`: delayed messages,
     half messages and parts of staged transactions of any topic that may become messages of this one there.
     """
 
@@ -57,8 +59,14 @@ class MoveProgress(Struct, frozen=True):
     quiet: float
     quiet_wanted: float
     lags: dict[str, int] = field(default_factory=dict)
+    unread: int = 0
     waiting: int = 0
     trouble: str = ""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left at the old broker that somebody may want."""
+        return not (self.lags or self.unread or self.waiting)
 
     def text(self) -> str:
         """One line for people."""
@@ -66,6 +74,8 @@ class MoveProgress(Struct, frozen=True):
             return f"consumers have {self.quiet_wanted - self.quiet:.0f} s to leave {self.source}"
         said = [f"no send to {self.source} for {self.quiet:.0f} s of {self.quiet_wanted:.0f} s"]
         said += [f"group {group} has {lag} to consume" for group, lag in sorted(self.lags.items())]
+        if self.unread:
+            said.append(f"no group has ever read its {self.unread} messages there")
         if self.waiting:
             said.append(f"{self.waiting} delayed or half messages or parts of transactions wait")
         if self.trouble:
@@ -123,6 +133,13 @@ async def move(
             f"topic {topic} is not moved: its order is fixed to {layout}, and keys would be read from both brokers at once while {here.broker} "
             "still has messages. Stop its producers until it is read, or force it"
         )
+    if not force and not dry_run:
+        _, unread = await _unconsumed(core, here, topic, await stats_at(core, here.master, topic))
+        if unread:
+            raise Refusal(
+                f"topic {topic} is not moved: no group has ever read its {unread} messages at broker {here.broker}, which would be deleted. "
+                "Read them first, or force it"
+            )
     wanted = structs.replace(old, perm=old.perm | int(Perm.WRITE))
     steps = _steps(here, there, topic, old, new, fixed=fixed)
     if dry_run:
@@ -179,8 +196,21 @@ async def _at(core: ClientCore, place: Place, topic: str) -> TopicConfig | None:
 
 
 async def _make(core: ClientCore, here: Place, there: Place, wanted: TopicConfig) -> None:
-    readers = readers_of([await progress_at(core, here.master)]).get(wanted.name, ())
+    groups = (await tables_of(core, here.master, here.cluster, here.broker)).groups
+    known = (await tables_of(core, there.master, there.cluster, there.broker)).groups
+    readers = readers_of([await progress_at(core, here.master)], groups).get(wanted.name, [])
+    for name in readers:
+        if name not in known:
+            await core.ask(there.master, PutGroup(groups[name]))
     await make(core, there, wanted, readers, await progress_at(core, there.master))
+
+
+async def _unconsumed(core: ClientCore, here: Place, topic: str, stats: TopicStats) -> tuple[dict[str, int], int]:
+    """Return group → messages that it lacks, and, if no group reads the topic at all, the messages that are there."""
+    found = await lags_at(core, here.master, {topic: stats}, await readers_elsewhere(core, here))
+    lags = {group: one[topic] for group, one in found.items() if topic in one}
+    kept = 0 if lags else sum(one.max_offset - one.min_offset for one in stats.values())
+    return {group: lag for group, lag in lags.items() if lag}, kept
 
 
 class _Moving:
@@ -224,7 +254,7 @@ class _Moving:
             except FAULTS as error:
                 now = structs.replace(now, trouble=str(error))
             self._tell(now)
-            if now.phase == "reading" and not now.trouble and (force or not (now.lags or now.waiting)):
+            if now.phase == "reading" and not now.trouble and (force or now.empty):
                 return
             moment = core.clock.monotonic()
             if now.trouble and moment - self._answered > SILENT_SECONDS:
@@ -241,11 +271,7 @@ class _Moving:
         runtime = await core.ask(address, GetRuntime())
         stats = await stats_at(core, address, self._topic)
         announced = any((await announced_at(core, self._here.broker, [self._topic])).values())
-        lags = {
-            group: lag
-            for group, found in (await lags_at(core, address, {self._topic: stats})).items()
-            if (lag := found.get(self._topic, 0))
-        }
+        lags, unread = await _unconsumed(core, self._here, self._topic, stats)
         stored = sum(one.max_offset for one in stats.values())
         silence = quiet.seen(core.clock.monotonic(), stored, announced=announced)
         still = silence >= self._quiet_seconds
@@ -257,7 +283,7 @@ class _Moving:
         waiting = sum(max(0, ends.get(level, 0) - delivered) for level, (delivered, _) in delays(runtime).items())
         waiting += max(0, halves - first) + int(runtime.get("metaqStagedParts", "0"))
         now = self._progress("reading" if still else "moving", silence)
-        return structs.replace(now, lags=lags, waiting=waiting)
+        return structs.replace(now, lags=lags, unread=unread, waiting=waiting)
 
     async def leave(self) -> bool:
         """Take the old broker's queues out of the routes, and delete the topic there. Returns False if it had to stay."""

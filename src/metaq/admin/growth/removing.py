@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from metaq.admin.growth import drain as draining
 from metaq.admin.growth.places import Refusal, find, tables_of
-from metaq.admin.growth.work import OpenWork, look
+from metaq.admin.growth.work import OpenWork, look, readers_elsewhere
 from metaq.client.shared.core import ClientCore
 
 
@@ -41,7 +41,7 @@ async def remove(
     place = await find(core, name)
     if not force:
         tables = await tables_of(core, place.master, place.cluster, place.broker)
-        _check_read(place.broker, await look(core, place, tables))
+        _check_read(place.broker, await look(core, place, tables, await readers_elsewhere(core, place)))
     done = await draining.drain(
         core,
         name,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct, field
 
+from metaq.admin.brokers import masters
 from metaq.admin.growth.places import Place, Tables, each, is_system_group
 from metaq.client.conversation.administration import GetRuntime, GetTopicStats
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.following import GROUP_OFFSETS, GetTable
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetGroups
 from metaq.client.conversation.staged.xa_by_hand import ListBranches
 from metaq.client.shared.core import ClientCore
@@ -16,6 +19,7 @@ from metaq.model import MessageModel, MessageQueue, QueueStats
 from metaq.model.topics.system import HALF_TOPIC, TRANSACTION_GROUP
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.model.transactions.metaq1 import BranchPhase
+from metaq.wire import bodies
 
 _SHOWN = 5
 BRANCHES_MAX = 200
@@ -70,14 +74,18 @@ def _messages(number: int) -> str:
     return "1 message" if number == 1 else f"{number} messages"
 
 
-async def look(core: ClientCore, place: Place, tables: Tables) -> OpenWork:
-    """Return what is open at a broker now. Raises FAULTS: it cannot be asked."""
+Readers = Mapping[str, Collection[str]]
+"""Topic → groups."""
+
+
+async def look(core: ClientCore, place: Place, tables: Tables, elsewhere: Readers) -> OpenWork:
+    """Return what is open at a broker now. Raises FAULTS: it cannot be asked. Args: elsewhere: of `readers_elsewhere`."""
     address = place.master
     runtime = await core.ask(address, GetRuntime())
     stats = await each(
         [*tables.topics, *tables.retries, *tables.dead_letters], lambda topic: stats_at(core, address, topic)
     )
-    lags = await lags_at(core, address, stats)
+    lags = await lags_at(core, address, stats, elsewhere)
     read = {topic for found in lags.values() for topic in found}
     kept = {topic: _kept(stats[topic]) for topic in (*tables.topics, *tables.dead_letters) if topic not in read}
     return OpenWork(
@@ -94,14 +102,37 @@ async def look(core: ClientCore, place: Place, tables: Tables) -> OpenWork:
 TopicStats = dict[MessageQueue, QueueStats]
 
 
-async def lags_at(core: ClientCore, address: str, stats: Mapping[str, TopicStats]) -> dict[str, dict[str, int]]:
+async def readers_elsewhere(core: ClientCore, place: Place) -> Readers:
+    """Return topic → groups that have progress in it at other brokers: also what is here waits for them. One that is away is left out."""
+
+    async def at(address: str) -> Collection[tuple[str, str]]:
+        try:
+            return bodies.group_offsets_of(await core.ask(address, GetTable(GROUP_OFFSETS))).keys()
+        except FAULTS:
+            return ()
+
+    others = [address for name, address in (await masters(core)).items() if name != place.broker]
+    found: dict[str, set[str]] = {}
+    for pairs in (await each(others, at)).values():
+        for topic, group in pairs:
+            if not is_system_group(group):
+                found.setdefault(topic, set()).add(group)
+    return found
+
+
+async def lags_at(
+    core: ClientCore, address: str, stats: Mapping[str, TopicStats], elsewhere: Readers
+) -> dict[str, dict[str, int]]:
     """Return group → topic → messages that it has not consumed at one broker, 0 where it has all; of these topics, and their retries.
 
-    A group that reads a topic and has no progress yet lacks all that is there; one that broadcasts is left out: only its members know
-    its progress. So is a topic of which an online group wants nothing any more.
+    A group that reads a topic, here or elsewhere, and has no progress here lacks all that is there; one that broadcasts is left out:
+    only its members know its progress. So is a topic of which an online group wants nothing any more.
     """
     plain = [topic for topic in stats if not topic.startswith(RETRY_PREFIX)]
-    readers = await each(plain, lambda topic: _groups(core, address, topic))
+    here = await each(plain, lambda topic: _groups(core, address, topic))
+    readers = {
+        topic: {*found, *(elsewhere.get(topic, ()) if _kept(stats[topic]) else ())} for topic, found in here.items()
+    }
     groups = {name for found in readers.values() for name in found}
     groups |= {topic.removeprefix(RETRY_PREFIX) for topic in stats if topic.startswith(RETRY_PREFIX)}
 
@@ -125,10 +156,10 @@ async def lags_at(core: ClientCore, address: str, stats: Mapping[str, TopicStats
 async def _wanted(
     core: ClientCore, address: str, group: str, lags: dict[str, int], begun: dict[str, int]
 ) -> dict[str, int]:
-    """Return the lags of what an online group wants; of one that is offline, all that it has progress in."""
+    """Return the lags of what an online group wants; of one that is offline, of all that it has ever read. Args: begun: without progress."""
     online = await core.ask(address, GetConnections(group))
     if online is None:
-        return lags
+        return {**lags, **begun}
     view = online[1]
     if view.model is MessageModel.BROADCASTING:
         return {}
