@@ -213,6 +213,25 @@ def _(root):
         assert set(told) == set(changed)
 
 
+@effect_of("broker.draining")
+def _(root):
+    with Running(root) as running:
+        running.fill(1)
+        told = []
+        running.broker.topics.watch(told.append)
+        _, version = running.broker.registration()
+        running.change(draining=True)
+        changed, newer = running.broker.registration()
+        assert {topic.perm & Perm.WRITE for topic in changed.values()} == {0}
+        assert changed["T"].perm == Perm.READ
+        assert newer.counter > version.counter, "or name servers would not listen"
+        assert set(told) == set(changed)
+        running.fill(1)
+        assert running.pulled()[0] == 2, "who does not know yet is not refused"
+        running.change(draining=False)
+        assert running.broker.registration()[0]["T"].perm == Perm.READ | Perm.WRITE
+
+
 def sql_pull(running, text="a = 5", topic="T"):
     return running.client.pull(topic, subscription=text, expression_type="SQL92")[0].code
 

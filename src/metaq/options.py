@@ -217,6 +217,11 @@ class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions):
         hot=True,
     )
     broker_permission: int = option(6, "4 readable, 2 writable, 6 both.", low=0, high=7, hot=True)
+    draining: bool = option(
+        False,
+        "Announce every topic as not writable and take what is sent all the same (`metaq broker drain`).",
+        hot=True,
+    )
     acl_enable: bool = option(
         False, "Do only what accounts are allowed to whose clients sign their requests (docs/security.md)."
     )

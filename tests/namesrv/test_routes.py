@@ -149,6 +149,7 @@ def test_topics_by_cluster_and_by_flag(routes):
     assert routes.topics("D") == []
     assert routes.topics_flagged([1]) == ["T", "U"]
     assert routes.topics_flagged([2], drop=1) == []
+    routes.delete_topic("T", broker="nobody")
     routes.delete_topic("T", "D")
     assert routes.topics() == ["T", "U"]
     routes.delete_topic("T", "C")

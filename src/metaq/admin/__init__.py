@@ -1,7 +1,7 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
 `Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `group_changes`,
-`figures`, `messages`, `tracks`, `traces`, `transactions`, `brokers`, `replicas` and `scrubbing`.
+`figures`, `growth`, `messages`, `tracks`, `traces`, `transactions`, `brokers`, `replicas` and `scrubbing`.
 """
 
 from metaq.admin.acl import AccountNotFound
@@ -10,6 +10,12 @@ from metaq.admin.brokers import BrokerStatus
 from metaq.admin.figures.topic_figures import QueueFigures, TopicFigures
 from metaq.admin.group_changes import GroupInUse, GroupOnline
 from metaq.admin.groups import GroupProgress, PartlyMoved, QueueProgress
+from metaq.admin.growth.adding import AddedBroker
+from metaq.admin.growth.drain import Drained, DrainProgress
+from metaq.admin.growth.moving import MovedTopic, MoveProgress
+from metaq.admin.growth.places import Refusal, Unfinished
+from metaq.admin.growth.removing import RemovedBroker
+from metaq.admin.growth.work import OpenWork
 from metaq.admin.messages import FoundMessages, MessageNotFound
 from metaq.admin.order import TopicOrder
 from metaq.admin.replicas import NoSuchReplica, Replica
@@ -21,6 +27,6 @@ from metaq.admin.tracks import GroupTrack, MessageTrack, TrackState
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 
 __all__ = [
-    "AccountNotFound", "Admin", "BrokerStatus", "FailedRepair", "FoundMessages", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "NoSuchReplica", "NothingDone",
-    "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Replica", "ScrubProgress", "StagedTransaction", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound",
+    "AccountNotFound", "AddedBroker", "Admin", "BrokerStatus", "DrainProgress", "Drained", "FailedRepair", "FoundMessages", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "MoveProgress", "MovedTopic", "NoSuchReplica", "NothingDone", "OpenWork",
+    "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Refusal", "RemovedBroker", "Replica", "ScrubProgress", "StagedTransaction", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound", "Unfinished",
 ]  # fmt: skip

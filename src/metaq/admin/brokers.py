@@ -57,6 +57,11 @@ class BrokerStatus(Struct, frozen=True):
         return int(_first_number(text)) if text else None
 
     @property
+    def draining(self) -> bool:
+        """Whether it announces no topic as writable (`metaq broker drain`)."""
+        return self.runtime.get("metaqDraining") == "true"
+
+    @property
     def started_ms(self) -> int:
         return int(_first_number(self.runtime.get("bootTimestamp", "")))
 

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.1
+STOP_PAUSE_SECONDS: Final = 0.2
+"""Between the answer to a stop request and the stop."""
 FAILED_PAUSE_SECONDS: Final = 0.1
 """Pause before delayed messages are tried again, after a failure and at the start."""
 
@@ -171,6 +173,9 @@ class RunningBroker:
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()
         broker.store.state.when_failed(self._on_store_failure)
+        self.stopped: asyncio.Future[str] = self._loop.create_future()
+        """Gets a reason when an administrator has the broker stop."""
+        broker.stopping.by(self._stop)
         self.again = tasks.role.again
         """Gets a reason when the broker is to be closed and started again, because it has another role then."""
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
@@ -203,6 +208,14 @@ class RunningBroker:
 
     def _tick_store(self) -> None:
         self._broker.store.keeper.tick(self._steady.now_ms())
+
+    def _stop(self, why: str) -> None:
+        # Not in this turn: whoever has asked for it is answered first.
+        self._loop.call_later(STOP_PAUSE_SECONDS, self._stop_now, why)
+
+    def _stop_now(self, why: str) -> None:
+        if not self.stopped.done():
+            self.stopped.set_result(why)
 
     def _on_store_failure(self, why: str) -> None:
         self._loop.call_soon_threadsafe(self._fail, why)  # called in the flush thread

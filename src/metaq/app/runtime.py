@@ -52,6 +52,11 @@ class Running(Reloadable, Protocol):
         """Gets a reason when the service is to be closed and started again in this process; None: never."""
         ...
 
+    @property
+    def stopped(self) -> asyncio.Future[str] | None:
+        """Gets a reason when the process is to stop, with exit code 0; None: never."""
+        ...
+
     async def close(self) -> None:
         """Stop cleanly: unregister, close connections, flush, mark the store as closed. To be called once."""
         ...
@@ -134,17 +139,19 @@ async def _serve_once(
         gc.freeze()
         return_freed_memory()
         again: asyncio.Future[str] = service.again or asyncio.get_running_loop().create_future()
-        ends: set[asyncio.Future[Any]] = {service.failure, stopping}
-        ends.add(again)
+        ends: set[asyncio.Future[Any]] = {service.failure, stopping, again}
+        if (stopped := service.stopped) is not None:
+            ends.add(stopped)
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         failure = service.failure.result() if service.failure.done() else ""
-        goes_on = again.done() and not stopping.done() and not failure
+        asked = stopped.result() if stopped is not None and stopped.done() else ""
+        goes_on = again.done() and not stopping.done() and not failure and not asked
         if failure:
             log.critical("stopping: %s", failure)
         elif goes_on:
             log.warning("%s", again.result())
         else:
-            log.info("stopping")
+            log.info("stopping%s", f": {asked}" if asked else "")
         await service.close()
         if goes_on:
             gc.unfreeze()  # its objects are garbage now

@@ -18,7 +18,7 @@ class RunningUp:
     def __init__(self, namesrv: RunningNamesrv, broker: RunningBroker, data: str) -> None:
         self.namesrv, self.broker, self.data = namesrv, broker, data
         self.failure = broker.failure
-        self.again = broker.again
+        self.again, self.stopped = broker.again, broker.stopped
         self.settings = {**broker.settings, **namesrv.settings}
         self.metaq1, self.reloading = broker.metaq1, broker.reloading
 

@@ -57,6 +57,7 @@ from metaq.broker.staged.peers import ALONE, Peers
 from metaq.broker.staged.service import StagingService
 from metaq.broker.statistics.sampling import Sampling
 from metaq.broker.stats import Stats
+from metaq.broker.stopping import Stopping
 from metaq.broker.tables.closed_partitions import ClosedPartitions
 from metaq.broker.tables.groups import Groups
 from metaq.broker.tables.members import Members
@@ -118,6 +119,7 @@ class Broker:
         administration = everybody if options.remote_administration_enable else administered_locally
         self.gatekeeper = gatekeeper = gatekeeper or Gatekeeper(administration=administration)
         self.reloading = Reloading(gatekeeper)
+        self.stopping = Stopping(gatekeeper)
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
         # First: what is made below reads the options as they are then.
@@ -233,6 +235,7 @@ class Broker:
             metaq1_progress=self.metaq1.progress.of if self.metaq1 is not None else None,
             unsaved=self._unsaved,
             held=lambda: self.staging.held,
+            open_halves=lambda: self.transactions.progress.open_halves if self.leads else 0,
         )
         self.consumer_questions = ConsumerQuestions(tables)
         self.cleaning = Cleaning(environment, tables, self.deletions, call_soon)

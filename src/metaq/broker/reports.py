@@ -38,15 +38,18 @@ class Reports:
         metaq1_progress: Callable[[str, str | None], Mapping[QueueKey, int]] | None,
         unsaved: Callable[[], Mapping[str, str]],
         held: Callable[[], tuple[int, int]],
+        open_halves: Callable[[], int],
     ) -> None:
         """
         Args:
             metaq1_progress: see `PartitionProgress.of`; None: no clients of MetaQ 1.x are served.
             unsaved: returns the table files whose last save failed → reason.
             held: returns (parts, bytes) of open staged transactions.
+            open_halves: returns the number of half messages whose transactions have not ended.
         """
         self._metaq1_progress = metaq1_progress
         self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held
+        self._open_halves = open_halves
         self._held_pulls, self._lookup, self._schedule, self._stats = held_pulls, lookup, schedule, stats
         self._statistics, self._roles, self._scrub = statistics, roles, scrub
 
@@ -81,6 +84,8 @@ class Reports:
             staged_bytes=staged_bytes,
             held_for=holding.topic if holding else "",
             held_bytes=holding.bytes if holding else 0,
+            open_halves=self._open_halves(),
+            draining=self._environment.options.draining,
             delay_levels=self._schedule.progress(),
             unsaved=self._unsaved(),
             replica=self._roles.state(),

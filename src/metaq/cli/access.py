@@ -24,6 +24,9 @@ def _add(command: Any, options: list[Any]) -> None:
     if hasattr(command, "commands"):
         for one in command.commands.values():
             _add(one, options)
+        # One that does something by itself, as `metaq cluster`; `metaq broker` runs a server, which signs by its own options.
+        if {"namesrv", "as_json"} <= {parameter.name for parameter in command.params}:
+            command.params.extend(options)
     elif _SERVER_PARAMETERS.intersection(parameter.name for parameter in command.params):
         asks_name_servers = any(parameter.name == "namesrv" for parameter in command.params)
         command.params.extend(one for one in options if asks_name_servers or one.name != "context")

@@ -46,7 +46,9 @@ class _Commands(LazyGroup):
             "Groups of consumers and producers: look at them, move, change and delete them.",
         ),
         "cluster": Lazy(
-            "metaq.cli.cluster.cluster", "show_cluster", "Show the brokers of all clusters and how they are."
+            "metaq.cli.cluster.cluster",
+            "app",
+            "Show the brokers of all clusters and how they are; add and remove them.",
         ),
         "context": Lazy("metaq.cli.contexts.commands", "app", "Clusters by name: add, list, show, use, delete."),
         "quota": Lazy("metaq.cli.cluster.quota", "app", "Limits of clients, accounts and addresses."),

@@ -60,6 +60,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq topic update orders --write-queues 8 --broker broker-a",
     ),
     "topic delete": ("metaq topic delete orders", "metaq topic delete orders --yes"),
+    "topic move": (
+        "metaq topic move orders --from broker-a --to broker-b --dry-run",
+        "metaq topic move orders --from broker-a --to broker-b",
+    ),
     "topic order": ("metaq topic order set orders 'broker-a:8;broker-b:8'",),
     "topic order show": ("metaq topic order show orders",),
     "topic order set": ("metaq topic order set orders", "metaq topic order set orders 'broker-a:8;broker-b:8'"),
@@ -84,6 +88,14 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "group reset": (
         "metaq group reset mailer orders --to earliest",
         "metaq group reset mailer orders --to 2026-01-31T08:00:00.250Z --dry-run",
+    ),
+    "cluster add-broker": (
+        "metaq cluster add-broker broker-c --dry-run",
+        "metaq cluster add-broker broker-c --like broker-a",
+    ),
+    "cluster remove-broker": (
+        "metaq cluster remove-broker broker-c",
+        "metaq cluster remove-broker broker-c --timeout 3600 --yes",
     ),
     "cluster": ("metaq cluster", "metaq cluster --context prod --json"),
     "context": ("metaq context add prod -n mq1:9876 --use", "metaq context list"),
@@ -166,6 +178,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq broker status broker-a",
     ),
     "broker status": ("metaq broker status broker-a", "metaq broker status broker-a --wait"),
+    "broker drain": (
+        "metaq broker drain broker-a",
+        "metaq broker drain broker-a --stop --timeout 3600",
+        "metaq broker drain broker-a --undo",
+    ),
     "broker promote": ("metaq broker promote broker-a", "metaq broker promote broker-a --id 1 --force"),
     "broker demote": ("metaq broker demote broker-a",),
     "broker scrub": ("metaq broker scrub broker-a", "metaq broker scrub broker-a --repair --rate 100"),

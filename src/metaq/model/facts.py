@@ -80,6 +80,10 @@ class BrokerFacts(Struct, frozen=True, kw_only=True):
     """Topic for whose sake alone the oldest log files are still kept; empty if there is none."""
     held_bytes: int
     """Bytes of these files."""
+    open_halves: int
+    """Half messages whose transactions have not ended."""
+    draining: bool
+    """Whether it announces no topic as writable."""
     delay_levels: Mapping[int, LevelProgress]
     unsaved: Mapping[str, str]
     """Configuration file → why it could not be saved last."""

@@ -251,11 +251,13 @@ class RouteTable:
             if any(data.sys_flag & bits and not data.sys_flag & drop for data in holders.values())
         )
 
-    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Drop a topic, everywhere or at the brokers of one cluster. A broker that still has it registers it again."""
+    def delete_topic(self, topic: str, cluster: str | None = None, broker: str | None = None) -> None:
+        """Drop a topic, everywhere, at the brokers of one cluster or at one broker. Who still has it registers it again."""
         holders = self._queues.get(topic, {})
         for name in list(holders):
             data = self._brokers.get(name)
+            if broker not in {None, name}:
+                continue
             if cluster is None or (data and data.cluster == cluster):
                 del holders[name]
                 self._charges[name].add(-_size_of(topic))

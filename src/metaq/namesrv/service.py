@@ -137,9 +137,9 @@ class NameService:
     def unit_subscribed_plain_topics(self) -> list[str]:
         return self._routes.topics_flagged([UNIT_SUBSCRIBED], drop=UNIT)
 
-    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Drop a topic, everywhere or at the brokers of one cluster."""
-        self._routes.delete_topic(topic, cluster)
+    def delete_topic(self, topic: str, cluster: str | None = None, broker: str | None = None) -> None:
+        """Drop a topic, everywhere, at the brokers of one cluster or at one broker."""
+        self._routes.delete_topic(topic, cluster, broker)
 
     # ---------------------------------------------------------------- KV configuration
 

@@ -112,6 +112,19 @@ def test_topics_that_take_or_give_nothing_say_so(tmp_path: pathlib.Path) -> None
         assert partitions.all.published() == {"test": values.Published(1, publish=False, subscribe=False)}
 
 
+def test_a_drained_broker_is_published_to_by_nobody_and_takes_what_comes(tmp_path: pathlib.Path) -> None:
+    """Who watches is told: ZooKeeper has its topics to be subscribed to only."""
+    with open_broker(tmp_path, FakeClock(), metaq1=settings(test=1)) as broker:
+        partitions, told = Patient(broker), list[int]()
+        partitions.all.watch(lambda: told.append(1))
+        broker.settings.change({"draining": "true"})
+        broker.topics.saved.close()  # waits for the save
+        broker.tick()
+        assert told
+        assert partitions.all.published() == {"test": values.Published(1, publish=False, subscribe=True)}
+        put(partitions, b"x")
+
+
 def test_what_an_administrator_forbids_to_read_is_not_read_here_either(tmp_path: pathlib.Path) -> None:
     """The perm of the topic, and the broker's own."""
     with open_broker(tmp_path, FakeClock(), metaq1=settings(test=1)) as broker:

@@ -136,6 +136,9 @@ public final class Driver {
         if (request.containsKey("poll_ms")) {
             producer.setPollNameServerInterval(request.getIntValue("poll_ms"));
         }
+        if (request.containsKey("retries")) {
+            producer.setRetryTimesWhenSendFailed(request.getIntValue("retries"));
+        }
         if (request.containsKey("namespace")) {
             producer.setNamespace(request.getString("namespace"));
         }

@@ -187,6 +187,9 @@ def test_lists_and_permissions(server):
     assert bodies.route_of("T", ask_route(link, "T").body).writable() == []
     assert link.ask(request(RequestCode.ADD_WRITE_PERM_OF_BROKER, name)).ext == {"addTopicCount": "2"}
     assert len(bodies.route_of("T", ask_route(link, "T").body).writable()) == 4
+    of_another = headers.DeleteRouteHeader(topic="U", broker_name="b")
+    assert link.ask(request(RequestCode.DELETE_TOPIC_IN_NAMESRV, of_another)).code == 0
+    assert ask_route(link, "U").code == 0
     assert link.ask(request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic="U"))).code == 0
     assert ask_route(link, "U").code == ResponseCode.TOPIC_NOT_EXIST
     assert b"brokerLeaseMs=120000" in bytes(link.ask(request(RequestCode.GET_NAMESRV_CONFIG)).body)

@@ -21,7 +21,7 @@ FACTS = BrokerFacts(
     put_mornings=Mornings(1, 3), got_mornings=Mornings(2, 5), log_min=100,
     log_end=5000, log_flushed=952, earliest_ms=9, disk_ratio=0.25, disk_bytes=(3 << 40, 5 << 29),
     log_folder="/d/commitlog", put_latencies=PutLatencies(0.001_234, 0.0256, 0.4), held_pulls=3, staged_parts=11, staged_bytes=2200, held_for="long",
-    held_bytes=77,
+    held_bytes=77, open_halves=5, draining=True,
     delay_levels={3: LevelProgress(5, 8)}, unsaved={"topics.json": "broken", "delayOffset.json": "full"}, trouble="lost",
     scrub=ScrubState(1, 2, 3),
     replica=ReplicaState(
@@ -44,7 +44,7 @@ def test_figures_stand_under_rocketmqs_names():
         "unsavedFiles": "topics.json: broken; delayOffset.json: full", "metaqTrouble": "lost", "heldPulls": "3",
         "metaqSlaves": "10.0.0.2:40000 4900 250; 10.0.0.3:40000 5000 0", "metaqEpoch": "7",
         "metaqMaster": "10.0.0.4:10911 5100",
-        "metaqStagedParts": "11", "metaqStagedBytes": "2200", "commitLogDiskRatio_/d/commitlog": "0.2500",
+        "metaqStagedParts": "11", "metaqStagedBytes": "2200", "metaqOpenHalves": "5", "metaqDraining": "true", "commitLogDiskRatio_/d/commitlog": "0.2500",
         "commitLogDirCapacity": "Total : 3.0 TiB, Free : 2.5 GiB.", "putLatency99": "1.23", "putLatency999": "25.60",
         "putMessageEntireTimeMax": "400",
     }.items() <= table.items()  # fmt: skip

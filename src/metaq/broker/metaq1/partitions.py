@@ -412,7 +412,9 @@ class Partitions(BrokerPart):
 
     def _published(self, config: TopicConfig) -> Published:
         settings = self._settings.rules.settings(config.name)
-        publish, subscribe = settings.accept_publish and config.writable, settings.accept_subscribe and config.readable
+        draining = self._environment.options.draining
+        publish = settings.accept_publish and config.writable and not draining
+        subscribe = settings.accept_subscribe and config.readable
         return Published(_queues(config), publish, subscribe)
 
     def watch(self, changed: Callable[[], None]) -> None:

@@ -149,7 +149,7 @@ class Topics:
         if "auto_create_topic_enable" in names and (template := self._other_template()):
             self.saved.change(AUTO_CREATE_TOPIC, template)
         # Registrations carry the permission with every topic, and name servers take them only with a newer data version.
-        if "broker_permission" in names:
+        if "broker_permission" in names or "draining" in names:
             self.changes += 1
             self.saved.renew(SCHEDULE_TOPIC).when_done(lambda error: self._all_changed() if error is None else None)
 
@@ -322,13 +322,16 @@ class Topics:
     def announced(self, names: Collection[str] | None = None) -> dict[str, TopicConfig]:
         """Return the table, or the topics of `names`, as registered with name servers.
 
-        A broker without read or write permission registers every topic with its own permission, as RocketMQ's does.
+        A broker without read or write permission registers every topic with its own permission, as RocketMQ's does. One that is
+        drained takes only the write permission off each: producers go elsewhere, and what they still send is taken.
         """
         perm = self._options.broker_permission
         table = dict(self.table) if names is None else {name: self.table[name] for name in names if name in self.table}
-        if perm & Perm.READ and perm & Perm.WRITE:
-            return table
-        return {name: structs.replace(config, perm=perm) for name, config in table.items()}
+        if not (perm & Perm.READ and perm & Perm.WRITE):
+            table = {name: structs.replace(config, perm=perm) for name, config in table.items()}
+        if self._options.draining:
+            table = {name: structs.replace(config, perm=config.perm & ~Perm.WRITE) for name, config in table.items()}
+        return table
 
 
 def check_numbers(config: TopicConfig) -> None:

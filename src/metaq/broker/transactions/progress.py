@@ -214,6 +214,12 @@ class TransactionProgress:
         """Lowest slot that is not done; the end of the half queue if all are."""
         return self.slots.first
 
+    @property
+    def open_halves(self) -> int:
+        """Number of half messages that are not done."""
+        queue = self._store.reader.existing_queue(HALF_TOPIC, 0)
+        return max(0, queue.max_offset - self.slots.first - self.slots.done_above) if queue is not None else 0
+
     def is_open(self, slot: int) -> bool:
         """Return whether the half message in this slot is not done."""
         return not self.slots.is_done(slot)

@@ -1,12 +1,23 @@
-"""`metaq cluster`: the brokers of all clusters."""
+"""`metaq cluster`: the brokers of all clusters; `add-broker` and `remove-broker` (`growth`)."""
 
 from __future__ import annotations
 
+import typer
+
+from metaq.cli.cluster import growth
+from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
 
+app = App("", invoke_without_command=True, no_args_is_help=False)
+app.command("add-broker")(growth.add_broker)
+app.command("remove-broker")(growth.remove_broker)
 
-def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Show the brokers of all clusters and how they are."""
+
+@app.callback()
+def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
+    """Show the brokers of all clusters and how they are; add one, or remove one."""
+    if context.invoked_subcommand is not None:
+        return
     from metaq.admin import Admin
     from metaq.admin.brokers import behind
 
@@ -26,6 +37,7 @@ def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
                     "disk_used": broker.disk_used,
                     "behind_bytes": behind(brokers, broker),
                     "started": iso_time(broker.started_ms),
+                    "draining": broker.draining,
                     "error": broker.error or None,
                     "runtime": broker.runtime,
                 }
@@ -52,6 +64,8 @@ def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
         ),
     )
     for broker in brokers:
+        if broker.draining:
+            print(f"{broker.broker}: drained, producers do not find it; `metaq broker drain {broker.broker} --undo`")
         for key in ("metaqTrouble", "unsavedFiles"):
             if trouble := broker.runtime.get(key):
                 print(f"{broker.broker}: {trouble}")

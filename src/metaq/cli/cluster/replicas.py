@@ -1,4 +1,4 @@
-"""`metaq broker status|promote|demote|scrub`: the replicas of a broker. Without one of these, `metaq broker` runs a broker (`serve`)."""
+"""`metaq broker status|promote|demote|scrub`: the replicas of a broker; `drain` (`growth`). Without one of these, `metaq broker` runs a broker (`serve`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from metaq.cli.cluster import growth
 from metaq.cli.groups import App
 from metaq.cli.output import (
     EXIT_FAILED,
@@ -37,6 +38,9 @@ app = App("", invoke_without_command=True, no_args_is_help=False)
 app.callback()(server_function("broker", SERVERS["broker"]))
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="brokerName, or host:port of one broker")]
+
+
+app.command("drain")(growth.drain_broker)
 
 
 @app.command("status")

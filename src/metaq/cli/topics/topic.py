@@ -1,4 +1,4 @@
-"""`metaq topic`: create, list, show, update, delete, `stats` (`topic_stats`), `units` and `order`."""
+"""`metaq topic`: create, list, show, update, delete, `stats` (`topic_stats`), `units`, `order` and `move` (`growth`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from metaq.cli.cluster import growth
 from metaq.cli.completing import complete_topics
 from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, iso_time, print_json, print_table
@@ -17,6 +18,7 @@ app = App("Create, list, show, change and delete topics.")
 
 app.add_typer(order.app, name="order")
 app.command("units")(show_units)
+app.command("move")(growth.move_topic)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic", autocompletion=complete_topics)]
 _PERMS = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.WRITE}

@@ -78,16 +78,40 @@ class ListBrokersOwnTopics(Call[list[str]], frozen=True):
 
 
 class DeleteTopicRoute(Order, frozen=True):
-    """Delete the route of a deleted topic at one name server (216). Each name server must get it: they share no state."""
+    """Delete the route of a deleted topic at one name server (216). Each name server must get it: they share no state.
+
+    `broker`: only its queues; for name servers of ours alone: RocketMQ's would delete the whole route.
+    """
 
     topic: str
+    broker: str | None = None
 
     @property
     def action(self) -> str:
         return f"delete topic {self.topic}"
 
     def request(self) -> Command:
-        return request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic=self.topic))
+        return request(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic=self.topic, broker_name=self.broker)
+        )
+
+
+class ListValues(Call[dict[str, str]], frozen=True):
+    """All values of a namespace of a name server's KV configuration (219)."""
+
+    answers = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+    namespace: str
+
+    @property
+    def action(self) -> str:
+        return f"tell the values of {self.namespace}"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_KVLIST_BY_NAMESPACE, headers.NamespaceHeader(namespace=self.namespace))
+
+    def read(self, answer: Command) -> dict[str, str]:
+        return {} if answer.code == ResponseCode.QUERY_NOT_FOUND else bodies.kv_table_of(answer.body)
 
 
 class GetNameServerSettings(Call[dict[str, str]], frozen=True):

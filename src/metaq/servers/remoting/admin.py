@@ -173,6 +173,11 @@ class AdminHandlers:
         change = self._broker.roles.ask_to_follow(call.caller, call.header.broker_id, call.header.master)
         return answer_when_done(call, change, extensions.replica_state)
 
+    @handles(RequestCode.STOP, NoHeader, Action.ADMINISTER)
+    def _stop(self, call: Call[NoHeader]) -> None:
+        log.warning("%s has this broker stop", call.session.remote)
+        self._broker.stopping.ask(call.caller)
+
     # -- pieces of the log, for those who compare it with another replica's
     # Of all topics' messages, as the bytes below: with access control, only for accounts that administer.
     @handles(RequestCode.LOG_CHECKSUMS, headers.LogChecksumsHeader, Action.ADMINISTER)

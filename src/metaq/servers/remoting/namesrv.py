@@ -229,7 +229,7 @@ class RouteHandlers:
 
     @handles(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader, Action.ADMINISTER)
     def _delete_topic(self, call: Call[headers.DeleteRouteHeader]) -> None:
-        self._service.delete_topic(call.header.topic, call.header.cluster)
+        self._service.delete_topic(call.header.topic, call.header.cluster, call.header.broker_name)
 
 
 class IdentityHandlers:

@@ -76,6 +76,8 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "metaqScrub": "" if facts.replica.leads else scrub_state(facts.scrub),
         "metaqStagedParts": str(facts.staged_parts),
         "metaqStagedBytes": str(facts.staged_bytes),
+        "metaqOpenHalves": str(facts.open_halves),
+        "metaqDraining": str(facts.draining).lower(),
         "metaqHeldForTopic": facts.held_for,
         "metaqHeldForTopicBytes": str(facts.held_bytes),
         **OUR_MARK,

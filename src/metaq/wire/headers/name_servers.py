@@ -99,10 +99,12 @@ class RestoredReplyHeader(Header, kw_only=True):
 
 
 class DeleteRouteHeader(Header, kw_only=True):
-    """DELETE_TOPIC_IN_NAMESRV (216); with a cluster, only that cluster's brokers lose the topic."""
+    """DELETE_TOPIC_IN_NAMESRV (216); with a cluster, only that cluster's brokers lose the topic. With a broker (ours), only that
+    one does: a RocketMQ ignores it."""
 
     topic: str
     cluster: str | None = field(name="clusterName", default=None)
+    broker_name: str | None = None
 
 
 class ClusterHeader(Header, kw_only=True):

@@ -1,0 +1,116 @@
+"""The part of `Admin` that changes a cluster's size while clients run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from metaq.admin.growth import adding, drain, moving, removing
+from metaq.admin.growth.places import Place
+from metaq.client.shared.core import ClientCore
+
+Result = TypeVar("Result")
+
+
+class _Opened(Protocol):
+    @property
+    def _open(self) -> ClientCore: ...
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result: ...
+
+
+class Growth:
+    """Drain, add and remove brokers; move topics. Each method may be called again after a failure, and goes on then.
+
+    `progress` is called about once a second, in the thread of the client's event loop: it may not wait. Closing the `Admin` ends a call
+    that waits; what it has begun stays as it is.
+    """
+
+    def drain_broker(
+        self: _Opened,
+        broker: str,
+        *,
+        quiet_seconds: float = drain.QUIET_SECONDS,
+        timeout: float | None = None,
+        force: bool = False,
+        mend_order: bool = False,
+        stop: bool = False,
+        progress: Callable[[drain.DrainProgress], None] | None = None,
+    ) -> drain.Drained:
+        """Have producers leave a broker, and wait until its consumers, delays and transactions have done with it. No send fails.
+
+        Args:
+            broker: its name, or `host:port` of its master.
+            quiet_seconds: returns not before so long no send has come.
+            timeout: seconds; None: as long as it takes.
+            force: also if a topic has no other broker that can be sent to.
+            mend_order: take the broker out of the fixed layouts of strictly ordered topics.
+            stop: stop its processes in the end.
+
+        Raises also brokers.BrokerNotFound, ConfigError; growth.places.Refusal: nothing was changed; growth.places.Unfinished: it is
+        drained, and not empty in time.
+        """
+        return self._run(
+            drain.drain(
+                self._open, broker, quiet_seconds=quiet_seconds, timeout=timeout, force=force, mend_order=mend_order,
+                stop=stop, told=progress,
+            )
+        )  # fmt: skip
+
+    def undo_drain(self: _Opened, broker: str) -> Place:
+        """Have producers send to a broker again. Returns when the name servers say so. Raises also brokers.BrokerNotFound."""
+        return self._run(drain.undo(self._open, broker))
+
+    def add_broker(self: _Opened, broker: str, *, like: str | None = None, dry_run: bool = False) -> adding.AddedBroker:
+        """Give a new, running broker the topics and groups of its cluster.
+
+        Args:
+            like: the broker whose topics and groups it gets; None: those of all brokers of its cluster.
+            dry_run: only say what it would get.
+
+        Raises also brokers.BrokerNotFound, ConfigError, growth.places.Refusal.
+        """
+        return self._run(adding.add(self._open, broker, like=like, dry_run=dry_run))
+
+    def remove_broker(
+        self: _Opened,
+        broker: str,
+        *,
+        quiet_seconds: float = drain.QUIET_SECONDS,
+        timeout: float | None = None,
+        force: bool = False,
+        progress: Callable[[drain.DrainProgress], None] | None = None,
+    ) -> removing.RemovedBroker:
+        """Drain a broker, wait until it is empty, and stop it: its queues leave the routes.
+
+        Args: force: leave behind what nobody has read. The others: as `drain_broker`. Raises: as `drain_broker`.
+        """
+        return self._run(
+            removing.remove(
+                self._open, broker, quiet_seconds=quiet_seconds, timeout=timeout, force=force, told=progress
+            )
+        )
+
+    def move_topic(
+        self: _Opened,
+        topic: str,
+        source: str,
+        target: str,
+        *,
+        quiet_seconds: float = drain.QUIET_SECONDS,
+        timeout: float | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+        progress: Callable[[moving.MoveProgress], None] | None = None,
+    ) -> moving.MovedTopic:
+        """Move a topic from one broker to another: new messages come there, and it is deleted here when groups have read the rest.
+
+        Args: force: also if its order is fixed, and without waiting until groups have read the rest. dry_run: only say what would be
+        done. The others: as `drain_broker`. Raises also topics.TopicNotFound, and as `drain_broker`.
+        """
+        return self._run(
+            moving.move(
+                self._open, topic, source, target, quiet_seconds=quiet_seconds, timeout=timeout, force=force,
+                dry_run=dry_run, told=progress,
+            )
+        )  # fmt: skip

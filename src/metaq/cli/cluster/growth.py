@@ -1,0 +1,261 @@
+"""`metaq broker drain`, `metaq cluster add-broker|remove-broker`, `metaq topic move`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from metaq.cli.completing import complete_topics
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, count, print_json
+
+if TYPE_CHECKING:
+    from metaq.admin.growth.drain import DrainProgress
+    from metaq.admin.growth.moving import MoveProgress
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="brokerName, or host:port of its master")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic", autocompletion=complete_topics)]
+Quiet = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="without a send, before it is taken that clients have moved: they look at routes every 30 s",
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(min=0, metavar="SECONDS", help="then end with what is still open; by default it waits on"),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="show what would be done, and do nothing")]
+QUIET_DEFAULT = 40.0
+
+
+def drain_broker(
+    name: Name,
+    undo: Annotated[bool, typer.Option("--undo", help="have producers send to it again")] = False,
+    quiet_seconds: Quiet = QUIET_DEFAULT,
+    stop: Annotated[bool, typer.Option("--stop", help="stop its processes when it is empty, slaves first")] = False,
+    mend_order: Annotated[
+        bool, typer.Option("--mend-order", help="take it out of the fixed layouts of strictly ordered topics")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="also if a topic has no other broker that can be sent to: sends to it will fail"),
+    ] = False,
+    timeout: Timeout = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Have producers leave a broker, and wait until consumers, delays and transactions have done with it. No send fails.
+
+    What is sent to it meanwhile is taken. Progress is on standard error (with --json a document a line there); Ctrl-C leaves it drained,
+    also over a restart: the same command goes on, --undo undoes it.
+    """
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        if undo:
+            place = admin.undo_drain(name)
+            if as_json:
+                print_json({"broker": place.broker, "drained": False})
+            else:
+                print(f"broker {place.broker} is sent to again")
+            return
+        if not as_json:
+            print(f"draining broker {name}: producers leave it with their next look at routes ...", file=sys.stderr)
+        with _interrupted(
+            f"broker {name} stays drained, and is not empty yet: the same command goes on, `metaq broker drain {name} --undo` undoes it"
+        ):
+            done = admin.drain_broker(
+                name, quiet_seconds=quiet_seconds, timeout=timeout, force=force, mend_order=mend_order, stop=stop,
+                progress=_told(as_json),
+            )  # fmt: skip
+    if as_json:
+        print_json({"broker": done.broker, "drained": True, **_without_name(done)})
+        return
+    print(
+        f"broker {done.broker} is drained: nothing is sent to it, and nothing is open{', and it has stopped' if stop else ''}"
+    )
+    _print_layouts(done.layouts)
+    if done.work.unread:
+        print(f"no group has ever read {done.work.unread_text()} there")
+    if not stop:
+        print(f"stop it whenever you like; `metaq broker drain {done.broker} --undo` has it sent to again")
+
+
+def add_broker(
+    name: Annotated[str, typer.Argument(metavar="NEW", help="brokerName of the new broker, which runs already")],
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="the broker whose topics and groups it gets; by default of all in its cluster"
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Give a new broker the topics and consumer groups of its cluster: clients spread onto it with their next look at routes.
+
+    Groups begin at the first message there, also those without members now. Not copied: accounts (nobody gives out their secrets),
+    quotas, options, messages, dead letters, fixed layouts of strictly ordered topics.
+    """
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        done = admin.add_broker(name, like=like, dry_run=dry_run)
+    if as_json:
+        print_json({"dry_run": dry_run, **msgspec.to_builtins(done)})
+        return
+    gets = "would get" if dry_run else "has got"
+    print(
+        f"broker {done.broker} {gets} {count(len(done.topics), 'topic')} and {count(len(done.groups), 'group')} of {', '.join(done.like)}"
+    )
+    for what, names in (("topic", done.topics), ("group", done.groups)):
+        for one in names:
+            print(f"  {what} {one}")
+    for one in done.different:
+        print(
+            f"topic {one} is there with other queues or permissions, and stays so: see `metaq topic show {one}`, `topic update`"
+        )
+    for one in done.fixed:
+        print(
+            f"topic {one} has a fixed layout, which does not name it: `metaq topic order set {one}` would move its keys"
+        )
+    print("not copied: accounts, quotas, options; see docs/growth.md")
+
+
+def remove_broker(
+    name: Name,
+    quiet_seconds: Quiet = QUIET_DEFAULT,
+    force: Annotated[bool, typer.Option("--force", help="leave behind what groups have not read there")] = False,
+    timeout: Timeout = None,
+    yes: Yes = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Drain a broker, wait until it is empty, and stop it: its queues leave the routes, and nothing is lost. Its folder stays.
+
+    It is taken out of the fixed layouts of strictly ordered topics. Refused if messages there were never read by any group.
+    """
+    from metaq.admin import Admin
+
+    if not yes:
+        typer.confirm(f"Drain broker {name} and stop it when it is empty?", abort=True)
+    with (
+        Admin(namesrv) as admin,
+        _interrupted(
+            f"broker {name} stays drained, and was not removed: the same command goes on, `metaq broker drain {name} --undo` undoes it"
+        ),
+    ):
+        done = admin.remove_broker(
+            name, quiet_seconds=quiet_seconds, timeout=timeout, force=force, progress=_told(as_json)
+        )
+    if as_json:
+        print_json({"broker": done.broker, **_without_name(done)})
+        return
+    ended = "is stopped, and no name server has it any more" if done.stopped else "is a RocketMQ: stop it where it runs"
+    print(f"broker {done.broker} {ended}")
+    left = [*done.left.sentences(), *([f"nobody has read {text}"] if (text := done.left.unread_text()) else [])]
+    print(
+        f"left behind in its folder: {'; '.join(left)}"
+        if left
+        else "nothing is left behind: groups have read all that was there"
+    )
+    _print_layouts(done.layouts)
+
+
+def move_topic(
+    name: Topic,
+    source: Annotated[str, typer.Option("--from", metavar="BROKER", help="the broker that it leaves")],
+    target: Annotated[str, typer.Option("--to", metavar="BROKER", help="the broker that it goes to")],
+    quiet_seconds: Quiet = QUIET_DEFAULT,
+    force: Annotated[
+        bool, typer.Option("--force", help="also a topic of fixed order; and delete what groups have not read")
+    ] = False,
+    timeout: Timeout = None,
+    dry_run: DryRun = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Move a topic to another broker: new messages come there, and it is deleted here when its groups have read the rest.
+
+    No send fails. Ctrl-C leaves it where it is, at both brokers: the same command goes on.
+    """
+    from metaq.admin import Admin
+
+    with (
+        Admin(namesrv) as admin,
+        _interrupted(f"topic {name} has moved in part: it is sent to at {target}; the same command goes on"),
+    ):
+        done = admin.move_topic(
+            name, source, target, quiet_seconds=quiet_seconds, timeout=timeout, force=force, dry_run=dry_run,
+            progress=_told(as_json),
+        )  # fmt: skip
+    if as_json:
+        print_json({"dry_run": dry_run, **msgspec.to_builtins(done)})
+        return
+    if dry_run or not done.steps:
+        print(
+            "\n".join(done.steps)
+            or f"topic {done.topic} is not at {done.source} any more, and at {done.target}: nothing is to be done"
+        )
+        return
+    print(
+        f"topic {done.topic} is at {done.target}, and no longer at {done.source}"
+        if not done.left
+        else _left(done.topic, done.source)
+    )
+
+
+def _left(topic: str, source: str) -> str:
+    return (
+        f"topic {topic} has moved; {source} still has it, empty and read-only, because a name server is a RocketMQ, which could only "
+        "forget the whole topic"
+    )
+
+
+def _told(as_json: bool) -> Callable[[DrainProgress | MoveProgress], None]:
+    last: list[str] = []
+
+    def told(now: DrainProgress | MoveProgress) -> None:
+        if as_json:
+            print_json_line_to_stderr(msgspec.to_builtins(now))
+        elif now.phase != "done" and (text := f"{now.phase}: {now.text()}") not in last:
+            last[:] = [text]
+            print(text, file=sys.stderr, flush=True)
+
+    return told
+
+
+def print_json_line_to_stderr(value: Any) -> None:
+    """Print one JSON document on one line of standard error."""
+    print(msgspec.json.encode(value).decode(), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _interrupted(text: str) -> Iterator[None]:
+    """Say what a signal leaves behind."""
+    try:
+        yield
+    except SystemExit:
+        print(f"metaq: interrupted: {text}", file=sys.stderr)
+        raise
+
+
+def _without_name(done: Any) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(done)
+    found.pop("broker")
+    return found
+
+
+def _print_layouts(layouts: dict[str, str]) -> None:
+    for topic, layout in layouts.items():
+        print(
+            f"the fixed layout of topic {topic} was {layout}: `metaq topic order set {topic} '{layout}'` makes it so again"
+        )
