@@ -56,6 +56,7 @@ class ChangedOptions:
         self.failing = ""
         """Reason of the last save's failure; "" if it succeeded."""
         if file is not None:
+            settings.kept_in = file.file.where
             self._load(file)
 
     @property

@@ -7,6 +7,7 @@ original key is an alias without being listed; other spellings are. Documentatio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from metaq.option_table import (
     GIB,
@@ -22,7 +23,7 @@ from metaq.option_table import (
     nearest,
     option,
 )
-from metaq.server_options import AuditOptions, PeerOptions, QuotaOptions
+from metaq.server_options import LOG_LEVELS, AuditOptions, LogOptions, PeerOptions, QuotaOptions
 
 __all__ = [
     "GIB",
@@ -44,12 +45,11 @@ __all__ = [
 ]
 
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions(OptionTable):
     """What `metaq.store` obeys."""
+
+    section: ClassVar = "store"
 
     store_path_root_dir: str = option("~/store", "Folder of all store files.", aliases=("data",))
     store_path_commit_log: str | None = option(None, "Folder of the commit log; by default `commitlog` under the root.")
@@ -121,8 +121,10 @@ class StoreOptions(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions):
+class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions):
     """What `metaq.broker` and its servers obey."""
+
+    section: ClassVar = "broker"
 
     namesrv_addr: str | None = option(None, "Name servers to register at, `host:port`, `;`-separated.")
     fetch_namesrv_addr_by_address_server: bool = option(
@@ -370,6 +372,8 @@ class Metaq1Options(OptionTable):
     `model/metaq1/settings.py`.
     """
 
+    section: ClassVar = "metaq1"
+
     enable: bool = option(False, "Serve MetaQ 1.x; on when a server.ini is loaded.")
     broker_id: int = option(
         0, "Number of the broker, unique under its ZooKeeper root; in ids of messages and partitions.", low=0, high=1023
@@ -467,8 +471,10 @@ class Metaq1Options(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamesrvOptions(AuditOptions, QuotaOptions, PeerOptions):
+class NamesrvOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions):
     """What `metaq.namesrv` and its server obey."""
+
+    section: ClassVar = "namesrv"
 
     listen_port: int = option(9876, "Port of the name server; 0 takes a free one.", low=0, high=65535)
     bind_address: str = option("127.0.0.1", "Address that the server listens on.", aliases=("host",))

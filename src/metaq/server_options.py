@@ -56,6 +56,23 @@ class QuotaOptions(OptionTable):
     )
 
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_LEVEL_OF_PART = rf"metaq(\.\w+)*=({'|'.join(LOG_LEVELS)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOptions(OptionTable):
+    """Parts of the log."""
+
+    log_levels: str = option(
+        "",
+        "Other levels of parts of the log than logLevel: `metaq.broker=debug,metaq.net=warning`. The parts are the names in the log's "
+        "lines, with all that begins with such a name and a dot.",
+        form=(rf"{_LEVEL_OF_PART}(,{_LEVEL_OF_PART})*", "metaq.PART=LEVEL, `,`-separated, as metaq.broker=debug"),
+        hot=True,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(OptionTable):
     """The audit log."""

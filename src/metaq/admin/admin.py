@@ -25,6 +25,7 @@ from metaq.admin import (
     tracks,
     transactions,
 )
+from metaq.admin.configuring.calls import OptionCalls
 from metaq.admin.figures import group_list, topic_figures
 from metaq.client.conversation.accounts import SetAccount
 from metaq.client.identity.names import LATEST, checked, milliseconds, start_of
@@ -47,7 +48,7 @@ from metaq.model.transactions.staging import Outcome, RowState
 Result = TypeVar("Result")
 
 
-class Admin:
+class Admin(OptionCalls):
     """Administration of one cluster.
 
     Args:

@@ -66,6 +66,7 @@ class RunningNamesrv:
         """`addresses`: those of the named listeners are under `remoting NAME`."""
         self._acl, self._tls, self._audit = acl, tls, audit
         self.settings = {"namesrv": service.settings, TLS: Settings(tls_options)}
+        service.all_settings.append(self.settings[TLS])
         self.metaq1 = self.reloading = self.again = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
         serving.limit(listen_limits(service.options))  # some may have been changed over the wire, before this start

@@ -96,6 +96,9 @@ class Reload:
             refused += [f"{section}.{camel(name)}, which was changed over the wire" for name in sorted(pinned)]
             changes = {name: value for name, value in changes.items() if name not in pinned}
             applied = setting.change(changes, self._file)
+            kept = {name: setting.origin(name) for name in applied.refused}
+            others = {name: origin for name, origin in setting.origins.items() if name not in old}
+            setting.origins = {**others, **found.origins.get(section, {}), **kept}
             changed += [f"{section}.{change}" for change in applied.changed.values()]
             refused += [f"{section}.{change}" for change in applied.refused.values()]
             # What is not hot stays as it was in `_loaded`, and so is named again at the next reload.

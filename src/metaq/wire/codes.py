@@ -129,6 +129,7 @@ class RequestCode(enum.IntEnum):
     EXPLAIN_ACCESS = 30020
     # C>B, C>N
     IDENTIFY = 30021
+    OPTIONS = 30022
 
 
 class ResponseCode(enum.IntEnum):

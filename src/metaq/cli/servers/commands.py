@@ -54,5 +54,4 @@ def _typed(flag: Flag) -> tuple[Any, Any]:
     return Annotated[kind | None, typer.Option(*flag.texts, metavar=flag.metavar, help=flag.help)], None
 
 
-namesrv = server_function("namesrv", SERVERS["namesrv"])
 up = server_function("up", SERVERS["up"])

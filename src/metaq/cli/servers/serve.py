@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from metaq.app.configuration import Configuration, load, template
+from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload
-from metaq.app.runtime import EXIT_OK, EXIT_USAGE, loop_name, run, set_up_logging
+from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, run, set_up_logging, with_origins
 from metaq.cli.servers.flags import DEFAULT_FOLDER
 from metaq.errors import ConfigError
 from metaq.store.offline.sizes import SMALL, first_use
@@ -37,6 +38,7 @@ def main(command: str, values: Mapping[str, Any]) -> int:
         return EXIT_OK
     leading = "namesrv" if command == "namesrv" else "broker"
     set_up_logging(getattr(configuration, leading).log_level)
+    set_log_levels(getattr(configuration, leading).log_levels)
     for warning in configuration.warnings:
         log.warning("%s", warning)
     # Without a file there is nothing that could have changed, and no reload.
@@ -50,11 +52,14 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
     import metaq
     from metaq.wire import hot
 
+    def serve(start: Callable[[], Awaitable[Running]]) -> int:
+        return run(with_origins(start, configuration.origins), reload)
+
     log.info("metaq %s %s; compiled extension: %s; event loop: %s", metaq.__version__, command, hot.WHY, loop_name())
     if command == "namesrv":
         from metaq.app.namesrv import start_namesrv
 
-        return run(lambda: start_namesrv(configuration.namesrv, tls=configuration.tls), reload)
+        return serve(lambda: start_namesrv(configuration.namesrv, tls=configuration.tls))
     # Before the start: it tells how much disk the log files will take.
     log.info("%s", first_use(configuration.store))
     if command == "broker":
@@ -66,23 +71,21 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
                 " of RocketMQ's" if configuration.metaq1.enable else "",
             )
 
-        return run(
+        return serve(
             lambda: start_broker(
                 configuration.broker, configuration.store, metaq1=configuration.metaq1_settings, tls=configuration.tls
-            ),
-            reload,
+            )
         )
     from metaq.app.up import start_up
 
-    return run(
+    return serve(
         lambda: start_up(
             configuration.broker,
             configuration.store,
             configuration.namesrv,
             metaq1=configuration.metaq1_settings,
             tls=configuration.tls,
-        ),
-        reload,
+        )
     )
 
 
