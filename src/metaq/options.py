@@ -329,6 +329,9 @@ class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions):
     slave_read_enable: bool = option(False, "Suggest a slave to consumers that are far behind.", hot=True)
     flush_consumer_offset_interval: int = option(5000, "Milliseconds between saves of consumer offsets.", low=10)
     log_level: str = option("info", "How much of the log is written.", choices=LOG_LEVELS, hot=True)
+    register_broker_timeout_mills: int = option(
+        6000, "Milliseconds that a name server may take to answer a registration.", low=100, high=60_000
+    )
     register_name_server_period: int = option(30_000, "Milliseconds between registrations.", low=1000, high=60_000)
     held_pulls_max: int = option(
         100_000, "Held pulls of all peers together, of one client a quarter; more are answered at once.", low=1

@@ -12,6 +12,18 @@ class PeerOptions(OptionTable):
     """What the peers of a server may take, one of them and all together."""
 
     server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)
+    server_socket_backlog: int = option(
+        1024, "Connections that may wait at a port to be accepted; the system may allow fewer.", low=1, high=65_535
+    )
+    server_socket_snd_buf_size: int = option(
+        0,
+        "Bytes that the system may keep of answers to one connection (SO_SNDBUF); 0: as it finds best.",
+        low=0,
+        high=GIB,
+    )
+    server_socket_rcv_buf_size: int = option(
+        0, "Bytes that it may keep of what one connection sends (SO_RCVBUF); 0: as it finds best.", low=0, high=GIB
+    )
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
     connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)
     unanswered_bytes_max: int = option(

@@ -66,7 +66,7 @@ def test_rocketmq_key_that_we_lack_is_named_in_a_warning(broker_conf):
     """A misspelt key is told with the nearest name, a key of RocketMQ's own as one without meaning here."""
     warnings = "\n".join(load(broker_conf, environment={}).warnings)
     assert "flushDiskTyp is unknown and passed over; the nearest is flushDiskType" in warnings
-    assert "sendMessageThreadPoolNums is passed over" in warnings
+    assert "sendMessageThreadPoolNums has no effect here: one event loop" in warnings
     assert "brokerName" not in warnings
 
 

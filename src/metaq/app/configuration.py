@@ -12,7 +12,7 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
@@ -32,7 +32,6 @@ from metaq.option_table import (
 )
 from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions, OptionTable, StoreOptions, camel, nearest
 from metaq.server_options import PeerOptions
-from metaq.servers.remoting.rocketmq_settings import DEFAULTS
 from metaq.store.disk import file_limit
 from metaq.store.offline.sizes import sizes_found
 from metaq.tls_options import TlsOptions
@@ -106,22 +105,6 @@ class _File(Struct, frozen=True):
     pairs: Mapping[str, Mapping[str, Any]]
 
 
-_ROCKETMQ_ONLY: Final = (
-    frozenset(DEFAULTS)
-    | {
-        "configBlackList",
-        "configStorePath",
-        "dLegerGroup",
-        "dLegerPeers",
-        "dLegerSelfId",
-        "preferredLeaderId",
-        "productEnvName",
-        "rocketmqHome",
-        "storePathDLedgerCommitLog",
-    }
-    | PROMISES.keys()
-)
-"""Keys of RocketMQ 4.9.8's broker, store, network and name server that have no effect here."""
 _ACCOUNTS: Final = frozenset({"aclEnable", "aclPath"})
 
 
@@ -394,9 +377,17 @@ def _take(into: dict[str, Any], table: type[OptionTable], pairs: Mapping[str, An
         if table is not Metaq1Options:  # its brokerId is a number of 1.x, not a role
             refuse(key, value, where, foreign=False)
         if key not in spellings:
-            raise ConfigError(f"{where}: there is no option {key!r}{nearest(key, spellings)}")
+            raise ConfigError(f"{where}: there is no option {key!r}{_hint(key, spellings)}")
         table.read({key: value}, where)  # here, where the place of a wrong value is still known
         into[spellings[key]] = value
+
+
+def _hint(key: str, names: Iterable[str]) -> str:
+    """Return the end of an error about a key that is no option: why RocketMQ's is none here, or the nearest that is one."""
+    from metaq.app.passed_over import REASONS  # here and not above: a start without a wrong key goes without
+
+    reason = REASONS.get(camel(key))
+    return f" here: {reason}" if reason is not None else nearest(key, names)
 
 
 def _renamed(pairs: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -437,12 +428,14 @@ def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequ
     if not known:
         refuse(rest, value, f"-o {setting}", foreign=False)
         everything = {spelling: "" for name in takers for spelling in SECTIONS[name].spellings()}
-        raise ConfigError(f"-o {setting}: there is no option {rest!r}{nearest(rest, everything)}")
+        raise ConfigError(f"-o {setting}: there is no option {rest!r}{_hint(rest, everything)}")
     _take(values[known[0]], SECTIONS[known[0]], {rest: value}, f"-o {setting}")
 
 
 def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: Sequence[str]) -> list[str]:
-    warnings = []
+    from metaq.app import passed_over  # here and not above: most starts have no such file
+
+    warnings, without_effect = list[str](), list[str]()
     everything = {spelling: "" for section in serving for spelling in SECTIONS[section].spellings()}
     for key, value in parsed.pairs[""].items():
         refuse(key, value, parsed.path, foreign=True)
@@ -451,11 +444,11 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
             takers = ["broker"]  # RocketMQ's name server has none: its broker.conf means the broker
         for section in takers:
             _take(values[section], SECTIONS[section], {key: value}, parsed.path)
-        if not takers and key in _ROCKETMQ_ONLY:
-            warnings.append(f"{parsed.path}: {key} is passed over: this broker has nothing that it could set")
-        elif not takers:
+        if not takers and key in passed_over.REASONS:
+            without_effect.append(key)
+        elif not takers and key not in PROMISES:
             warnings.append(f"{parsed.path}: {key} is unknown and passed over{nearest(key, everything)}")
-    return warnings
+    return [*warnings, *passed_over.notices(without_effect, parsed.path)]
 
 
 def acl_path(file: str | None, environment: Mapping[str, str]) -> str:
@@ -511,6 +504,9 @@ def listen_limits(options: PeerOptions) -> ListenLimits:
         half_read_bytes_max=options.half_read_bytes_max,
         peer_bytes_max=options.peer_bytes_max,
         idle_seconds=options.server_channel_max_idle_time_seconds,
+        backlog=options.server_socket_backlog,
+        send_buffer=options.server_socket_snd_buf_size,
+        receive_buffer=options.server_socket_rcv_buf_size,
     )
 
 

@@ -27,6 +27,8 @@ EACH_ITS_OWN: Final = frozenset(
     }
 )  # fmt: skip
 """Options in which the servers of a cluster are meant to differ."""
+_OURS: Final = "brokerLeaseMs"
+"""An option that only name servers of ours have."""
 _UNNAMED: Final = ("broker", "store", "namesrv", "tls", "")
 
 
@@ -64,10 +66,15 @@ def key_of(state: OptionState) -> str:
 
 async def read(core: ClientCore, server: str, address: str, *, namesrv: bool = False) -> ServerOptions:
     """Return the options of the server at an address."""
-    states = await core.ask(address, GetOptions())
-    if states is not None:
-        return ServerOptions(server, address, True, sorted(states, key=key_of))
-    settings = await core.ask(address, GetNameServerSettings() if namesrv else GetSettings())
+    settings: dict[str, str] | None = None
+    if namesrv:  # a RocketMQ's leaves requests that it does not know without an answer
+        settings = await core.ask(address, GetNameServerSettings())
+    if settings is None or _OURS in settings:
+        states = await core.ask(address, GetOptions())
+        if states is not None:
+            return ServerOptions(server, address, True, sorted(states, key=key_of))
+    if settings is None:
+        settings = await core.ask(address, GetSettings())
     plain = [OptionState(key, "", value, None, "", "") for key, value in sorted(settings.items())]
     return ServerOptions(server, address, False, plain)
 
