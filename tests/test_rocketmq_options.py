@@ -8,9 +8,9 @@ import pathlib
 
 import pytest
 
-from metaq.app import passed_over
 from metaq.app.configuration import GROUP_COMMIT, SECTIONS, load
-from metaq.app.refused import PROMISES
+from metaq.app.foreign import passed_over
+from metaq.app.foreign.refused import PROMISES
 from metaq.errors import ConfigError
 from metaq.servers.remoting.rocketmq_settings import DEFAULTS
 from tests.test_hot_options import EFFECTS

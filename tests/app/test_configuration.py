@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from metaq.app.broker import start_broker
 from metaq.app.configuration import load, read_properties, template
-from metaq.app.refused import PROMISES
+from metaq.app.foreign.refused import PROMISES
 from metaq.errors import ConfigError
 from metaq.options import KIB, BrokerOptions, NamesrvOptions, StoreOptions, judge
 from tests.broker.metaq1.support import settings

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct
 
 from metaq.app.addressing.told import EVERYWHERE, listeners_of
-from metaq.app.refused import PROMISES, refuse
+from metaq.app.foreign.refused import PROMISES, refuse
 from metaq.errors import ConfigError
 from metaq.net.address import is_loopback
 from metaq.net.budget import ListenLimits
@@ -384,7 +384,7 @@ def _take(into: dict[str, Any], table: type[OptionTable], pairs: Mapping[str, An
 
 def _hint(key: str, names: Iterable[str]) -> str:
     """Return the end of an error about a key that is no option: why RocketMQ's is none here, or the nearest that is one."""
-    from metaq.app.passed_over import REASONS  # here and not above: a start without a wrong key goes without
+    from metaq.app.foreign.passed_over import REASONS  # here and not above: a start without a wrong key goes without
 
     reason = REASONS.get(camel(key))
     return f" here: {reason}" if reason is not None else nearest(key, names)
@@ -433,7 +433,7 @@ def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequ
 
 
 def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: Sequence[str]) -> list[str]:
-    from metaq.app import passed_over  # here and not above: most starts have no such file
+    from metaq.app.foreign import passed_over  # here and not above: most starts have no such file
 
     warnings, without_effect = list[str](), list[str]()
     everything = {spelling: "" for section in serving for spelling in SECTIONS[section].spellings()}

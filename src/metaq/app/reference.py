@@ -8,8 +8,8 @@ import typing
 from typing import Any
 
 from metaq.app.configuration import SECTIONS
-from metaq.app.passed_over import REASONS
-from metaq.app.refused import PROMISES
+from metaq.app.foreign.passed_over import REASONS
+from metaq.app.foreign.refused import PROMISES
 from metaq.options import OptionTable, camel
 
 _INTRODUCTION = """\

@@ -1,6 +1,6 @@
 """Options of RocketMQ 4.9 that have no effect here, and why: a server that finds one set says so when it starts.
 
-Those whose neglect would break a promise stop the start instead (`metaq.app.refused`).
+Those whose neglect would break a promise stop the start instead (`metaq.app.foreign.refused`).
 """
 
 from __future__ import annotations
