@@ -168,10 +168,12 @@ def with_origins(
     start: Callable[[], Awaitable[Running]], origins: Mapping[str, Origins]
 ) -> Callable[[], Awaitable[Running]]:
     """Return a `start` after which the server knows where its options come from (section → field name → origin)."""
+    from metaq.app.foreign.passed_over import REASONS
 
     async def begin() -> Running:
         service = await start()
         for section, settings in service.settings.items():
+            settings.without_effect = REASONS
             settings.origins = {**settings.origins, **origins.get(section, {})}
         return service
 

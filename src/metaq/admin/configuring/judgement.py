@@ -27,7 +27,9 @@ def checked(server: ServerOptions, pairs: Mapping[str, str]) -> dict[str, str]:
     wrong, found = list[str](), dict[str, str]()
     for given, value in pairs.items():
         state = known.get(given) or known.get(camel(given))
-        if state is None:
+        if state is None and server.is_ours:
+            found[given] = value  # it knows other spellings, and why there is no option of a name
+        elif state is None:
             wrong.append(f"{server.server} has no option {given[:SHOWN_MAX]!r}{nearest(given[:100], known)}")
         elif why := _why_not(server, state, value):
             wrong.append(why)
