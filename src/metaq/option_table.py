@@ -273,6 +273,8 @@ class Settings:
         """Options whose values stand until somebody changes them over the wire: a configuration that is read again does not."""
         self.kept_in = ""
         """File with the values of those."""
+        self.waiting: Mapping[str, str] = {}
+        """Field name of an option → value that the configuration has for it now, in force after a restart."""
         self.without_effect: Mapping[str, str] = {}
         """Keys that others have options of, and why there are none here; for those who try to change them."""
         self.origins: Origins = {}

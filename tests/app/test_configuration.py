@@ -280,6 +280,16 @@ def test_wrong_setting_is_refused(setting):
         load(settings=[setting], environment={})
 
 
+@pytest.mark.parametrize(
+    "levels", ["root=debug", "metaq.broker", "metaq=loud", "metaq=debug metaq.net=info", "metaq\n=info"]
+)
+def test_levels_of_parts_of_the_log_have_a_form(levels):
+    """A wrong one stops the start; of the right ones tests/test_hot_options.py shows what they do."""
+    with pytest.raises(ConfigError, match="logLevels"):
+        load(settings=[f"broker.logLevels={levels}"], environment={})
+    assert load(settings=["logLevels=metaq=error,metaq.net=debug"], environment={}).broker.log_levels
+
+
 def test_missing_file_is_named(tmp_path):
     """A file that cannot be read is an error that names it, not a start with defaults."""
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere.toml"):

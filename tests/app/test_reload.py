@@ -71,6 +71,9 @@ def test_where_values_come_from_is_known_after_a_reload(tmp_path):
     assert origin("trace_on").kind == "file"
     assert origin("file_reserved_time").kind == "default"
     assert origin("listen_port").kind == "default"
+    assert loaded.settings["broker"].waiting == {"listen_port": "5"}
+    loaded.rewrite("traceOn=false\nmappedFileSizeCommitLog=1048576\n")
+    assert loaded.settings["broker"].waiting == {"mapped_file_size_commit_log": "1048576"}
 
 
 def test_flags_go_on_beating_the_file(tmp_path):

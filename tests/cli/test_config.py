@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from metaq.cli.commands import run
 from metaq.testing import EmbeddedBroker
-from tests.support import PATIENCE, metaq_command, process, read_line
+from tests.support import PATIENCE, eventually, metaq_command, process, read_line
 
 Metaq = Callable[..., tuple[int, str]]
 
@@ -42,7 +43,7 @@ def test_options_are_shown_with_default_origin_and_how_they_change(server: Embed
     assert code == 0, text
     found = options_of(text)
     assert found["fileReservedTime"] == {
-        "key": "fileReservedTime", "value": "50", "default": "72", "origin": "command line", "place": "-o", "changes": "at once",
+        "key": "fileReservedTime", "value": "50", "default": "72", "origin": "command line", "place": "-o", "changes": "at once", "waiting": None,
     }  # fmt: skip
     assert (found["traceOn"]["origin"], found["traceOn"]["changes"]) == ("default", "at once")
     assert found["listenPort"]["changes"] == "restart"
@@ -170,6 +171,13 @@ def test_brokers_of_a_cluster_are_compared(server: EmbeddedBroker, metaq: Metaq,
         assert "are each server's own differ: --all shows them" in text
         assert "listenPort" not in text
         assert "listenPort" in metaq("broker", "config", "diff", "--all")[1]
+        conf.write_text(conf.read_text() + "brokerClusterName=Other\n")
+        child.send_signal(signal.SIGHUP)
+        eventually(lambda: "restart, then Other" in metaq("broker", "config", "show", "c")[1])
+        waiting = options_of(metaq("broker", "config", "show", "c", "brokerClusterName", "--json")[1])[
+            "brokerClusterName"
+        ]
+        assert (waiting["value"], waiting["origin"], waiting["waiting"]) == ("DefaultCluster", "default", "Other")
         child.terminate()
         assert child.wait(PATIENCE) == 0
     code, text = metaq("broker", "config", "diff", "b", address)

@@ -64,8 +64,8 @@ regionId       eu        DefaultRegion
 ```
 
 `show` says where each value comes from: `file`, `command line`, `environment`, `wire` (it was set while the server ran), `default`, or
-what it follows from; and how it changes: `at once` by `set`, by `reload` of the file (SIGHUP), or by a `restart`. A name means the
-master; the address of a slave shows the slave's. `diff` compares all brokers, those of a cluster, or those named; options that are
+what it follows from; and how it changes: `at once` by `set`, by `reload` of the file (SIGHUP), or by a `restart`; `restart, then 10921` is a value of a file that was read
+again, and waits for one. A name means the master; the address of a slave shows the slave's. `diff` compares all brokers, those of a cluster, or those named; options that are
 each broker's own, such as ports and folders, are left out. `metaq namesrv config` has the same three. With brokers and name servers
 of RocketMQ all of them work, too, but these tell values alone: neither defaults nor what needs a restart.
 

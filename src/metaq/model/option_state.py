@@ -28,3 +28,5 @@ class OptionState(Struct, frozen=True, rename="camel", omit_defaults=True):
     """How it is changed: `at once` over the wire, by `reload` of the file (SIGHUP), by a `restart`."""
     place: str = ""
     """Of the origin: file, flag or variable, or what the value follows from."""
+    waiting: str | None = None
+    """Value that the configuration file has now, in force after a restart; None: none that is different."""

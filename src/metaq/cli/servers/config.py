@@ -164,7 +164,7 @@ def _chosen(server: ServerOptions, keys: Sequence[str], *, everything: bool) -> 
         return [known[name] for name in names]
     if everything or not server.is_ours:
         return list(known.values())
-    return [state for state in known.values() if state.origin != "default"]
+    return [state for state in known.values() if state.origin != "default" or state.waiting is not None]
 
 
 def _json(server: ServerOptions, states: Sequence[OptionState]) -> dict[str, Any]:
@@ -174,6 +174,7 @@ def _json(server: ServerOptions, states: Sequence[OptionState]) -> dict[str, Any
         {
             "key": key_of(state), "value": state.value, "default": state.default,
             "origin": state.origin or None, "place": state.place or None, "changes": state.changes or None,
+            "waiting": state.waiting,
         }
         for state in states
     ]  # fmt: skip
@@ -189,13 +190,19 @@ def _print_states(server: ServerOptions, states: Sequence[OptionState]) -> None:
             f"{server.server} does not say what is default, and what needs a restart: it is a RocketMQ, or an earlier release"
         )
         return
-    rows = [(key_of(state), _cell(state.value), _cell(state.default), _from(state), state.changes) for state in states]
+    rows = [
+        (key_of(state), _cell(state.value), _cell(state.default), _from(state), _changes(state)) for state in states
+    ]
     if rows:
         print_table(("option", "value", "default", "from", "changes"), rows)
 
 
 def _cell(value: str | None) -> str:
     return "-" if value is None else f'"{value}"' if value != value.strip() or not value else value
+
+
+def _changes(state: OptionState) -> str:
+    return state.changes if state.waiting is None else f"{state.changes}, then {_cell(state.waiting)}"
 
 
 def _from(state: OptionState) -> str:

@@ -33,6 +33,7 @@ def option_states(all_settings: Iterable[Settings], found_out: Mapping[str, str]
                         origin.kind,
                         at_once if item.name in hot else RESTART,
                         origin.place,
+                        settings.waiting.get(item.name),
                     )
                 )
     return states
