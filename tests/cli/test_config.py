@@ -137,6 +137,7 @@ def test_name_servers_are_shown_and_set_as_well(server: EmbeddedBroker, metaq: M
     found = options_of(metaq("namesrv", "config", "show", "--json")[1])
     assert found["logLevels"]["origin"] == "wire"
     assert found["kvConfigPath"]["changes"] == "restart"
+    assert found["listenPort"]["value"] == server.namesrv.rpartition(":")[2]
     assert "fileReservedTime" not in found
     code, text = metaq("namesrv", "config", "set", "kvConfigPath=/etc/passwd")
     assert (code, "kvConfigPath needs a restart" in text) == (2, True)

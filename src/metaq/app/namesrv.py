@@ -18,6 +18,7 @@ from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
+from metaq.option_table import decide
 from metaq.options import NamesrvOptions, Settings
 from metaq.saved_file import TableFile, TextFile
 from metaq.servers.address_page import AddressPage
@@ -152,6 +153,7 @@ async def start_namesrv(
     )
     serving = Serving([server, *_named(options, gates, server_tls), *_page(options, server)])
     await serving.bind()
+    decide(options, listen_port=server.port)  # the one that it has, for those who ask for its settings
     running = RunningNamesrv(server.address, serving, service, acl, running_tls, tls, audit)
     try:
         await running.accept()
