@@ -287,8 +287,8 @@ class Settings:
             return Origin(FROM_THE_WIRE, self.kept_in)
         if name in self.origins:
             return self.origins[name]
-        table = next(table for table in self.tables if name in table.values())
-        default = next(item.default for item in fields(table) if item.name == name)
+        table = next(table for table in self.tables if hasattr(table, name))
+        default = getattr(type(table), name)  # where dataclasses keep it
         return DEFAULT if getattr(table, name) == default else Origin(DERIVED)
 
     def watch(self, changed: Callable[[frozenset[str]], None]) -> None:
