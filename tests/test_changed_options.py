@@ -70,6 +70,8 @@ REFUSED = {
     "queueLocksMax": ("9" * 5000, Reason.INVALID, "5000 characters"),
     "deleteWhen": ("`reboot`", Reason.INVALID, "need hours"),
     "logLevel": ("loud", Reason.INVALID, "allowed are debug, info"),
+    "logLevels": ("root=debug", Reason.INVALID, "need metaq.PART=LEVEL"),
+    "log_levels": ("metaq.net=debug,", Reason.INVALID, "need metaq.PART=LEVEL"),
 }
 
 

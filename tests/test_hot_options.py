@@ -865,6 +865,35 @@ def sets_the_level(service, section):
         logging.getLogger().setLevel(before)
 
 
+def sets_the_level_of_a_part(service, section):
+    part, whole = logging.getLogger("metaq.broker.tested"), logging.getLogger()
+    before = whole.level
+    follow_log_level(service)
+    change = service.settings[section].change
+    try:
+        whole.setLevel(logging.INFO)
+        change({"logLevels": "metaq.broker.tested=debug,metaq.other=error"})
+        assert part.isEnabledFor(logging.DEBUG)
+        assert not whole.isEnabledFor(logging.DEBUG)
+        change({"logLevels": "metaq.broker=error"})
+        assert not part.isEnabledFor(logging.WARNING)
+        change({"logLevels": ""})
+        assert not part.isEnabledFor(logging.DEBUG)
+        assert part.isEnabledFor(logging.INFO)
+    finally:
+        whole.setLevel(before)
+
+
+@effect_of("broker.log_levels")
+def _(root):
+    at_listener(a_broker(root), lambda service: sets_the_level_of_a_part(service, "broker"))
+
+
+@effect_of("namesrv.log_levels")
+def _(root):
+    at_listener(a_namesrv(root), lambda service: sets_the_level_of_a_part(service, "namesrv"))
+
+
 @effect_of("broker.log_level")
 def _(root):
     at_listener(a_broker(root), lambda service: sets_the_level(service, "broker"))

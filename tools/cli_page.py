@@ -124,6 +124,15 @@ SESSION = (
         "metaq meta1 tx list --json",
         "metaq message trace 7F0000010A2B18B4AAC2000000000001",
     )),
+    Part("Options of running servers", "", (
+        "metaq broker config show broker-a fileReservedTime deleteWhen brokerIP1",
+        "metaq broker config set broker-a fileReservedTime=48 deleteWhen='04;16'",
+        "metaq broker config set broker-a fileReservedTim=48",
+        "metaq broker config set broker-a listenPort=10921",
+        "metaq broker config show broker-a",
+        "metaq broker config set broker-a logLevels=metaq.broker=debug",
+        "metaq namesrv config show orderMessageEnable",
+    )),
     Part("Contexts", "", (
         "metaq context add here -n $NAMESRV_ADDR --description 'this machine'",
         "metaq context add prod -n 'mq1:9876;mq2:9876' --acl-file tools.yml --tls",

@@ -59,6 +59,7 @@ class ChangedOptions:
         self.failing = ""
         """Reason of the last save's failure; "" if it succeeded."""
         if file is not None:
+            settings.kept_in = file.file.where
             self._load(file)
 
     @property
@@ -107,6 +108,8 @@ class ChangedOptions:
     def _judge_one(self, key: str, value: str) -> str:
         table = next((table for table in self._settings.tables if key in table.spellings()), None)
         if table is None:
+            if reason := self._settings.without_effect.get(key):
+                raise Refused(Reason.INVALID, f"{key} has no effect here: {reason}")
             known = {spelling: "" for table in self._settings.tables for spelling in table.spellings()}
             raise Refused(Reason.INVALID, f"there is no option {key[:100]!r} here{nearest(key[:100], known)}")
         name = table.spellings()[key]

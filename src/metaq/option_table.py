@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from metaq.errors import ConfigError
 
@@ -29,11 +29,21 @@ def option(
     choices: tuple[str, ...] = (),
     hot: bool = False,
     secret: bool = False,
+    form: tuple[str, str] | None = None,
 ) -> Any:
     """Make a field of an option table. `hot`: may be changed while running (`apply`). `low`, `high`: inclusive
-    bounds. `secret`: never shown."""
+    bounds. `secret`: never shown. `form`: regular expression of a text that is not empty, and what it asks for, in words."""
     assert not (hot and secret), "changes of hot options are shown"
-    facts = {"doc": doc, "aliases": aliases, "low": low, "high": high, "choices": choices, "hot": hot, "secret": secret}
+    facts = {
+        "doc": doc,
+        "aliases": aliases,
+        "low": low,
+        "high": high,
+        "choices": choices,
+        "hot": hot,
+        "secret": secret,
+        "form": form,
+    }
     return field(default=default, metadata=facts, repr=not secret)
 
 
@@ -57,6 +67,9 @@ def nearest(key: str, names: Iterable[str]) -> str:
 class OptionTable:
     """Base of the tables: checks bounds when made, reads all accepted spellings."""
 
+    section: ClassVar[str] = ""
+    """Of a `metaq.toml`, in which these options stand."""
+
     def __post_init__(self) -> None:
         for item in fields(self):
             value, facts = getattr(self, item.name), item.metadata
@@ -68,6 +81,8 @@ class OptionTable:
                 raise ConfigError(f"{camel(item.name)}={value}: the largest allowed value is {facts['high']}")
             if facts.get("choices") and value not in facts["choices"]:
                 raise ConfigError(f"{camel(item.name)}={value}: allowed are {', '.join(facts['choices'])}")
+            if value and facts.get("form") and not re.fullmatch(facts["form"][0], value):
+                raise ConfigError(f"{camel(item.name)}={value!r}: need {facts['form'][1]}")
 
     @classmethod
     def spellings(cls) -> dict[str, str]:
@@ -106,7 +121,7 @@ class OptionTable:
         """Return all values that are set, as texts under RocketMQ's names, without secrets."""
         hidden = self.secrets()
         return {
-            camel(name): _text(value)
+            camel(name): text_of(value)
             for name, value in self.values().items()
             if value is not None and name not in hidden
         }
@@ -125,7 +140,8 @@ class OptionTable:
         return frozenset(item.name for item in fields(cls) if item.metadata["hot"])
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a value as files and requests have it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -167,7 +183,7 @@ class Change:
     new: Any
 
     def __str__(self) -> str:
-        return f"{self.key}={_text(self.new)} (it was {_text(self.old)})"
+        return f"{self.key}={text_of(self.new)} (it was {text_of(self.old)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +242,28 @@ def decide(options: OptionTable, **values: Any) -> None:
         object.__setattr__(options, name, value)
 
 
+FROM_DEFAULT: Final = "default"
+FROM_ENVIRONMENT: Final = "environment"
+FROM_FILE: Final = "file"
+FROM_COMMAND_LINE: Final = "command line"
+FROM_THE_WIRE: Final = "wire"
+DERIVED: Final = "derived"
+
+
+class Origin(NamedTuple):
+    """Where the value of an option comes from."""
+
+    kind: str
+    """One of the words above; `wire`: it was changed while the server ran, `derived`: it follows from something else."""
+    place: str = ""
+    """File, flag or variable; or what it follows from."""
+
+
+DEFAULT: Final = Origin(FROM_DEFAULT)
+Origins = Mapping[str, Origin]
+"""Field name of an option → where its value comes from; of those that are not there, by default."""
+
+
 class Settings:
     """The option tables of one server, and the watchers of changes."""
 
@@ -233,7 +271,25 @@ class Settings:
         self.tables = tables
         self.pinned = frozenset[str]()
         """Options whose values stand until somebody changes them over the wire: a configuration that is read again does not."""
+        self.kept_in = ""
+        """File with the values of those."""
+        self.waiting: Mapping[str, str] = {}
+        """Field name of an option → value that the configuration has for it now, in force after a restart."""
+        self.without_effect: Mapping[str, str] = {}
+        """Keys that others have options of, and why there are none here; for those who try to change them."""
+        self.origins: Origins = {}
+        """As the configuration was read last; `origin` knows the rest, too."""
         self._watchers: list[Callable[[frozenset[str]], None]] = []
+
+    def origin(self, name: str) -> Origin:
+        """Return where the value of an option comes from, by its field name."""
+        if name in self.pinned:
+            return Origin(FROM_THE_WIRE, self.kept_in)
+        if name in self.origins:
+            return self.origins[name]
+        table = next(table for table in self.tables if hasattr(table, name))
+        default = getattr(type(table), name)  # where dataclasses keep it
+        return DEFAULT if getattr(table, name) == default else Origin(DERIVED)
 
     def watch(self, changed: Callable[[frozenset[str]], None]) -> None:
         """Call `changed` with the names of options that have changed, from now on."""

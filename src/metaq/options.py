@@ -7,6 +7,7 @@ original key is an alias without being listed; other spellings are. Documentatio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from metaq.option_table import (
     GIB,
@@ -22,7 +23,7 @@ from metaq.option_table import (
     nearest,
     option,
 )
-from metaq.server_options import AuditOptions, PeerOptions, QuotaOptions
+from metaq.server_options import LOG_LEVELS, AuditOptions, LogOptions, PeerOptions, QuotaOptions
 
 __all__ = [
     "GIB",
@@ -44,12 +45,11 @@ __all__ = [
 ]
 
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions(OptionTable):
     """What `metaq.store` obeys."""
+
+    section: ClassVar = "store"
 
     store_path_root_dir: str = option("~/store", "Folder of all store files.", aliases=("data",))
     store_path_commit_log: str | None = option(None, "Folder of the commit log; by default `commitlog` under the root.")
@@ -121,8 +121,10 @@ class StoreOptions(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions):
+class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions):
     """What `metaq.broker` and its servers obey."""
+
+    section: ClassVar = "broker"
 
     namesrv_addr: str | None = option(None, "Name servers to register at, `host:port`, `;`-separated.")
     fetch_namesrv_addr_by_address_server: bool = option(
@@ -332,6 +334,9 @@ class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions):
     slave_read_enable: bool = option(False, "Suggest a slave to consumers that are far behind.", hot=True)
     flush_consumer_offset_interval: int = option(5000, "Milliseconds between saves of consumer offsets.", low=10)
     log_level: str = option("info", "How much of the log is written.", choices=LOG_LEVELS, hot=True)
+    register_broker_timeout_mills: int = option(
+        6000, "Milliseconds that a name server may take to answer a registration.", low=100, high=60_000
+    )
     register_name_server_period: int = option(30_000, "Milliseconds between registrations.", low=1000, high=60_000)
     held_pulls_max: int = option(
         100_000, "Held pulls of all peers together, of one client a quarter; more are answered at once.", low=1
@@ -374,6 +379,8 @@ class Metaq1Options(OptionTable):
     `app/server_ini.py` says which of them set options of broker and store too. Options of single topics stand in
     `model/metaq1/settings.py`.
     """
+
+    section: ClassVar = "metaq1"
 
     enable: bool = option(False, "Serve MetaQ 1.x; on when a server.ini is loaded.")
     broker_id: int = option(
@@ -472,8 +479,10 @@ class Metaq1Options(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamesrvOptions(AuditOptions, QuotaOptions, PeerOptions):
+class NamesrvOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions):
     """What `metaq.namesrv` and its server obey."""
+
+    section: ClassVar = "namesrv"
 
     listen_port: int = option(9876, "Port of the name server; 0 takes a free one.", low=0, high=65535)
     bind_address: str = option("127.0.0.1", "Address that the server listens on.", aliases=("host",))

@@ -12,6 +12,18 @@ class PeerOptions(OptionTable):
     """What the peers of a server may take, one of them and all together."""
 
     server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)
+    server_socket_backlog: int = option(
+        1024, "Connections that may wait at a port to be accepted; the system may allow fewer.", low=1, high=65_535
+    )
+    server_socket_snd_buf_size: int = option(
+        0,
+        "Bytes that the system may keep of answers to one connection (SO_SNDBUF); 0: as it finds best.",
+        low=0,
+        high=GIB,
+    )
+    server_socket_rcv_buf_size: int = option(
+        0, "Bytes that it may keep of what one connection sends (SO_RCVBUF); 0: as it finds best.", low=0, high=GIB
+    )
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
     connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)
     unanswered_bytes_max: int = option(
@@ -53,6 +65,23 @@ class QuotaOptions(OptionTable):
         "Longest time in ms that who is above a quota waits for an answer; who would wait longer is refused (SYSTEM_BUSY).",
         low=100,
         high=30_000,
+    )
+
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_LEVEL_OF_PART = rf"metaq(\.\w+)*=({'|'.join(LOG_LEVELS)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOptions(OptionTable):
+    """Parts of the log."""
+
+    log_levels: str = option(
+        "",
+        "Other levels of parts of the log than logLevel: `metaq.broker=debug,metaq.net=warning`. The parts are the names in the log's "
+        "lines, with all that begins with such a name and a dot.",
+        form=(rf"{_LEVEL_OF_PART}(,{_LEVEL_OF_PART})*", "metaq.PART=LEVEL, `,`-separated, as metaq.broker=debug"),
+        hot=True,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from metaq.option_table import OptionTable, option
 
@@ -10,6 +11,8 @@ from metaq.option_table import OptionTable, option
 @dataclass(frozen=True, kw_only=True)
 class TlsOptions(OptionTable):
     """How a server's ports and its own connections use TLS."""
+
+    section: ClassVar = "tls"
 
     tls_config_file: str | None = option(
         None,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from metaq.app.broker import start_broker
 from metaq.app.configuration import load, read_properties, template
-from metaq.app.refused import PROMISES
+from metaq.app.foreign.refused import PROMISES
 from metaq.errors import ConfigError
 from metaq.options import KIB, BrokerOptions, NamesrvOptions, StoreOptions, judge
 from tests.broker.metaq1.support import settings
@@ -66,7 +66,7 @@ def test_rocketmq_key_that_we_lack_is_named_in_a_warning(broker_conf):
     """A misspelt key is told with the nearest name, a key of RocketMQ's own as one without meaning here."""
     warnings = "\n".join(load(broker_conf, environment={}).warnings)
     assert "flushDiskTyp is unknown and passed over; the nearest is flushDiskType" in warnings
-    assert "sendMessageThreadPoolNums is passed over" in warnings
+    assert "sendMessageThreadPoolNums has no effect here: one event loop" in warnings
     assert "brokerName" not in warnings
 
 
@@ -300,6 +300,16 @@ def test_wrong_setting_is_refused(setting):
         load(settings=[setting], environment={})
 
 
+@pytest.mark.parametrize(
+    "levels", ["root=debug", "metaq.broker", "metaq=loud", "metaq=debug metaq.net=info", "metaq\n=info"]
+)
+def test_levels_of_parts_of_the_log_have_a_form(levels):
+    """A wrong one stops the start; of the right ones tests/test_hot_options.py shows what they do."""
+    with pytest.raises(ConfigError, match="logLevels"):
+        load(settings=[f"broker.logLevels={levels}"], environment={})
+    assert load(settings=["logLevels=metaq=error,metaq.net=debug"], environment={}).broker.log_levels
+
+
 def test_missing_file_is_named(tmp_path):
     """A file that cannot be read is an error that names it, not a start with defaults."""
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere.toml"):
@@ -370,3 +380,40 @@ def test_the_sizes_of_a_folders_files_beat_the_defaults_and_nothing_else(tmp_pat
         defaults={"store": {**defaults["store"], "store_path_root_dir": str(tmp_path / "new")}}, environment={}
     )
     assert empty.store.mapped_file_size_commit_log == 1 << 20
+
+
+def origins(configuration, section):
+    return {name: tuple(origin) for name, origin in configuration.origins[section].items()}
+
+
+def test_where_each_value_comes_from_is_known(tmp_path):
+    """Of what was said last; what follows from something else says from what."""
+    path = write(tmp_path, "fileReservedTime=72\ntraceOn=false\nregionId=r\ngroupCommitEnable=true\n", "broker.conf")
+    found = load(
+        path, flags={"broker": {"listen_port": 5, "broker_name": None}}, settings=["traceOn=true", "store.deleteWhen=05"],
+        environment={"NAMESRV_ADDR": "10.0.0.1:9876"},
+    )  # fmt: skip
+    assert origins(found, "broker") == {
+        "namesrv_addr": ("environment", "NAMESRV_ADDR"),
+        "region_id": ("file", path),
+        "trace_on": ("command line", "-o"),
+        "listen_port": ("command line", "a flag"),
+        "vip_port_enable": ("derived", "the file is RocketMQ's"),
+        "enable_property_filter": ("derived", "the file is RocketMQ's"),
+        "bind_address": ("derived", "the kind of the file"),
+    }
+    assert origins(found, "store") == {
+        "file_reserved_time": ("file", path), "flush_disk_type": ("file", path), "delete_when": ("command line", "-o"),
+    }  # fmt: skip
+    assert found.store.flush_disk_type == "SYNC_FLUSH"
+
+
+def test_what_a_server_ini_means_for_the_broker_is_derived(tmp_path):
+    path = write(
+        tmp_path, "[system]\nbrokerId=3\nmaxSegmentSize=1048576\n[zookeeper]\nzk.zkEnable=false\n", "server.ini"
+    )
+    found = load(path, serving=("broker", "store", "tls", "metaq1"), environment={})
+    assert found.store.mapped_file_size_commit_log == 1048576
+    assert origins(found, "store")["mapped_file_size_commit_log"] == ("derived", "options of MetaQ 1.x")
+    assert origins(found, "metaq1")["broker_id"] == ("file", path)
+    assert origins(found, "metaq1")["enable"] == ("derived", "a server.ini is loaded")

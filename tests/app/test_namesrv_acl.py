@@ -37,6 +37,7 @@ ASKED: Mapping[Code, tuple[Header | None, set[str]]] = {
     Code.WIPE_WRITE_PERM_OF_BROKER: (headers.BrokerNameHeader(broker_name="b"), ADMINS),
     Code.ADD_WRITE_PERM_OF_BROKER: (headers.BrokerNameHeader(broker_name="b"), ADMINS),
     Code.GET_NAMESRV_CONFIG: (None, ADMINS),
+    Code.OPTIONS: (None, ADMINS),
     Code.UNREGISTER_BROKER: (headers.BrokerHeader(broker_name="b", broker_address="127.0.0.1:1", cluster="c", broker_id=0), ADMINS),
     Code.GET_BROKER_CLUSTER_ACL_INFO: (None, ADMINS),
     Code.GET_BROKER_CLUSTER_ACL_CONFIG: (None, ADMINS),

@@ -63,6 +63,19 @@ def test_difference_of_hot_options_is_applied_and_of_others_named_until_a_restar
     assert "restart" not in caplog.text
 
 
+def test_where_values_come_from_is_known_after_a_reload(tmp_path):
+    """What is in force now is the file's, or the default again; what waits for a restart is still from where it was."""
+    loaded = Loaded(tmp_path / "broker.conf", "traceOn=true\nfileReservedTime=5\n")
+    loaded.rewrite("traceOn=false\nlistenPort=5\n")
+    origin = loaded.settings["broker"].origin
+    assert origin("trace_on").kind == "file"
+    assert origin("file_reserved_time").kind == "default"
+    assert origin("listen_port").kind == "default"
+    assert loaded.settings["broker"].waiting == {"listen_port": "5"}
+    loaded.rewrite("traceOn=false\nmappedFileSizeCommitLog=1048576\n")
+    assert loaded.settings["broker"].waiting == {"mapped_file_size_commit_log": "1048576"}
+
+
 def test_flags_go_on_beating_the_file(tmp_path):
     """What was given on the command line holds, whatever the file says now."""
     loaded = Loaded(tmp_path / "broker.conf", "traceOn=true\n", trace_on=True)

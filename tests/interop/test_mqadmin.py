@@ -15,6 +15,7 @@ from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, Server, mqadmin
 from tests.support import PATIENCE, eventually
+from tests.test_rocketmq_options import LISTED
 
 pytestmark = pytest.mark.interop
 
@@ -65,6 +66,7 @@ def test_the_configuration_has_every_key_of_rocketmqs_own_classes(server: Server
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
     wanted = dict(line.split("=", 1) for line in printed.splitlines())
     assert len(wanted) > 150
+    assert wanted.keys() - LISTED.keys() == set()
     shown = mqadmin(tmp_path, server, "getBrokerConfig", "-b", server.broker)
     told = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in shown.splitlines())}
     assert wanted.keys() - told.keys() == set()

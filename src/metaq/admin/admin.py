@@ -25,6 +25,7 @@ from metaq.admin import (
     tracks,
     transactions,
 )
+from metaq.admin.configuring.calls import OptionCalls
 from metaq.admin.figures import group_list, topic_figures
 from metaq.admin.growth.methods import Growth
 from metaq.client.conversation.accounts import SetAccount
@@ -48,7 +49,7 @@ from metaq.model.transactions.staging import Outcome, RowState
 Result = TypeVar("Result")
 
 
-class Admin(Growth):
+class Admin(OptionCalls, Growth):
     """Administration of one cluster.
 
     Args:

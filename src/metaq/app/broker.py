@@ -184,6 +184,10 @@ class RunningBroker:
     def ready(self) -> str:
         return f"ready broker {self.name} {self.address}"
 
+    def show(self, settings: Settings) -> None:
+        """Tell administrators of these options, too (30022)."""
+        self._broker.all_settings.append(settings)
+
     def _tick(self) -> None:
         # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
@@ -341,6 +345,7 @@ async def start_broker(
             running_tls,
         )
         running.settings[TLS] = Settings(tls)
+        running.show(running.settings[TLS])
     except BaseException:
         # The ports are taken already: they must be free for the next try.
         await front.serving.close()

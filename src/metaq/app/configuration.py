@@ -12,19 +12,26 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
 from metaq.app.addressing.told import EVERYWHERE, listeners_of
-from metaq.app.refused import PROMISES, refuse
+from metaq.app.foreign.refused import PROMISES, refuse
 from metaq.errors import ConfigError
 from metaq.net.address import is_loopback
 from metaq.net.budget import ListenLimits
+from metaq.option_table import (
+    DERIVED,
+    FROM_COMMAND_LINE,
+    FROM_ENVIRONMENT,
+    FROM_FILE,
+    Origin,
+    Origins,
+)
 from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions, OptionTable, StoreOptions, camel, nearest
 from metaq.server_options import PeerOptions
-from metaq.servers.remoting.rocketmq_settings import DEFAULTS
 from metaq.store.disk import file_limit
 from metaq.store.offline.sizes import sizes_found
 from metaq.tls_options import TlsOptions
@@ -70,6 +77,8 @@ class Configuration(Struct, frozen=True):
     tls: TlsOptions = TlsOptions()
     server_ini: bytes = b""
     """Text of the `server.ini`, or of an equivalent one; empty without 1.x. Clients read it with `stats config`."""
+    origins: Mapping[str, Origins] = {}
+    """Section → where the values come from that are not there by default."""
 
     @property
     def rules(self) -> PartitionRules:
@@ -96,22 +105,6 @@ class _File(Struct, frozen=True):
     pairs: Mapping[str, Mapping[str, Any]]
 
 
-_ROCKETMQ_ONLY: Final = (
-    frozenset(DEFAULTS)
-    | {
-        "configBlackList",
-        "configStorePath",
-        "dLegerGroup",
-        "dLegerPeers",
-        "dLegerSelfId",
-        "preferredLeaderId",
-        "productEnvName",
-        "rocketmqHome",
-        "storePathDLedgerCommitLog",
-    }
-    | PROMISES.keys()
-)
-"""Keys of RocketMQ 4.9.8's broker, store, network and name server that have no effect here."""
 _ACCOUNTS: Final = frozenset({"aclEnable", "aclPath"})
 
 
@@ -191,8 +184,10 @@ def _read_file(path: str) -> _File | ServerIni:
 
 def _checked_properties(path: str, text: str) -> dict[str, str]:
     """Return the pairs of a RocketMQ file. Raises ConfigError: not one key is known, so that it is something else."""
+    from metaq.app.foreign.passed_over import REASONS  # here and not above: a start without such a file goes without
+
     pairs = read_properties(text)
-    known = {GROUP_COMMIT, *_ROCKETMQ_ONLY, *(key for table in SECTIONS.values() for key in table.spellings())}
+    known = {GROUP_COMMIT, *REASONS, *PROMISES, *(key for table in SECTIONS.values() for key in table.spellings())}
     if pairs and not any(key in known or key.startswith("tls.") for key in pairs):
         first = next(iter(pairs))
         raise ConfigError(
@@ -229,6 +224,27 @@ def _dotted(pairs: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 # ---- putting it together ----------------------------------------------------------------------------------------
 
 
+class _Values(dict[str, Any]):
+    """Options of a section as they are put together: what is said last counts. Knows where each comes from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.origins: dict[str, Origin] = {}
+
+    def say(self, given: Mapping[str, Any], kind: str, place: str) -> None:
+        """Set options. Args: kind, place: as in `Origin`."""
+        self.update(given)
+        self.origins |= dict.fromkeys(given, Origin(kind, place))
+
+    def imply(self, given: Mapping[str, Any], place: str) -> None:
+        """Set those that nobody has set."""
+        self.say({name: value for name, value in given.items() if name not in self}, DERIVED, place)
+
+
+def _blank() -> dict[str, dict[str, Any]]:
+    return {section: {} for section in SECTIONS}
+
+
 def load(
     file: str | None = None,
     *,
@@ -253,7 +269,7 @@ def load(
     Raises:
         ConfigError: names the key, its place and the nearest name.
     """
-    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    values = {section: _Values() for section in SECTIONS}
     warnings: list[str] = []
     rocketmq = False
     sections: tuple[TopicSection, ...] | None = None
@@ -262,35 +278,43 @@ def load(
         address := (environment if environment is not None else os.environ).get("NAMESRV_ADDR")
     ):
         # First, so that file and flags overwrite it.
-        values["broker"]["namesrv_addr"] = address
+        values["broker"].say({"namesrv_addr": address}, FROM_ENVIRONMENT, "NAMESRV_ADDR")
     if file is not None:
         parsed = _read_file(file)
         if not isinstance(parsed, _File):
             server_ini, sections = parsed, parsed.sections
-            values[METAQ1] = {**parsed.values, "enable": True}
+            values[METAQ1].say(parsed.values, FROM_FILE, file)
+            values[METAQ1].imply({"enable": True}, "a server.ini is loaded")
             warnings += parsed.warnings
             if METAQ1 not in serving:
                 raise ConfigError(f"{file} is the configuration of a broker: start it by metaq broker")
             serving = (METAQ1, *(section for section in serving if section != METAQ1))
         elif parsed.rocketmq:
             rocketmq = True
-            warnings += _take_properties(parsed, values, [section for section in serving if section != METAQ1])
+            said = _blank()
+            warnings += _take_properties(parsed, said, [section for section in serving if section != METAQ1])
+            for section, texts in said.items():
+                values[section].say(texts, FROM_FILE, file)
             # Two of RocketMQ's defaults that are not ours: it always listens on the VIP port, and refuses SQL filters.
-            values["broker"].setdefault("vip_port_enable", True)
-            values["broker"].setdefault("enable_property_filter", False)
+            values["broker"].imply({"vip_port_enable": True, "enable_property_filter": False}, "the file is RocketMQ's")
             if pathlib.Path(TLS_FILE).is_file():
-                values[TLS].setdefault("tls_config_file", TLS_FILE)
+                values[TLS].imply({"tls_config_file": TLS_FILE}, "RocketMQ looks there")
         else:
             for section, pairs in parsed.pairs.items():
                 if section == METAQ1:
                     from metaq.app import partition_sections
 
                     pairs, sections = partition_sections.split_topics(pairs, file)  # noqa: PLW2901
-                _take(values[section], SECTIONS[section], pairs, f"[{section}] of {file}")
+                taken: dict[str, Any] = {}
+                _take(taken, SECTIONS[section], pairs, f"[{section}] of {file}")
+                values[section].say(taken, FROM_FILE, file)
+    said = _blank()
     for setting in settings:
-        _take_setting(setting, values, serving)
+        _take_setting(setting, said, serving)
+    for section, texts in said.items():
+        values[section].say(texts, FROM_COMMAND_LINE, "-o")
     for section, given in (flags or {}).items():
-        values[section] |= {key: value for key, value in given.items() if value is not None}
+        values[section].say({key: one for key, one in given.items() if one is not None}, FROM_COMMAND_LINE, "a flag")
     everywhere = rocketmq or server_ini is not None
     guarded = {
         section
@@ -298,7 +322,8 @@ def load(
         if section in serving and table.read(values[section], file or "")[0].acl_enable
     }
     for section in guarded:
-        values[section].setdefault("acl_path", acl_path(file, environment if environment is not None else os.environ))
+        place = acl_path(file, environment if environment is not None else os.environ)
+        values[section].imply({"acl_path": place}, "the first place that may have it")
     for section in serving:
         if "bind_address" in SECTIONS[section].spellings():
             warnings += _check_address(
@@ -313,7 +338,7 @@ def load(
                     has_accounts=section in guarded,
                 )
             if insecure:  # whoever lets everybody delete topics at the broker wants the routes deleted, too
-                values[section].setdefault("remote_administration_enable", True)
+                values[section].imply({"remote_administration_enable": True}, "--insecure")
     metaq1 = Metaq1Options.read(values[METAQ1], file or "")[0]
     if metaq1.enable:
         from metaq.app import identity, partition_sections  # here and not above: a broker without 1.x goes without
@@ -332,12 +357,13 @@ def load(
             warnings += partition_sections.notices(metaq1, sections, file or "")
         follows = identity.implied(metaq1, named, partition_sections.rules(metaq1, sections))
         for section, pairs in follows.items():
-            values[section] = {**pairs, **values[section]}
+            values[section].imply(pairs, "options of MetaQ 1.x")
     where = file or ""
     for section, fallback in (defaults or {}).items():
         # The sizes of files that are there: with other options RocketMQ and we would refuse the folder.
         found = sizes_found(StoreOptions.read({**fallback, **values[section]})[0]) if section == "store" else {}
-        values[section] = {**fallback, **found, **values[section]}
+        values[section].imply(found, "the files that the store has")
+        values[section].imply(fallback, "the command that was called")
     broker, store = BrokerOptions.read(values["broker"], where)[0], StoreOptions.read(values["store"], where)[0]
     if metaq1.enable:
         metaq1 = identity.settled(metaq1, broker, store)
@@ -354,6 +380,7 @@ def load(
         sections,
         TlsOptions.read(values[TLS], where)[0],
         server_ini.text if server_ini is not None else _server_ini_of(metaq1, sections or ()),
+        {section: one.origins for section, one in values.items()},
     )
 
 
@@ -371,9 +398,17 @@ def _take(into: dict[str, Any], table: type[OptionTable], pairs: Mapping[str, An
         if table is not Metaq1Options:  # its brokerId is a number of 1.x, not a role
             refuse(key, value, where, foreign=False)
         if key not in spellings:
-            raise ConfigError(f"{where}: there is no option {key!r}{nearest(key, spellings)}")
+            raise ConfigError(f"{where}: there is no option {key!r}{_hint(key, spellings)}")
         table.read({key: value}, where)  # here, where the place of a wrong value is still known
         into[spellings[key]] = value
+
+
+def _hint(key: str, names: Iterable[str]) -> str:
+    """Return the end of an error about a key that is no option: why RocketMQ's is none here, or the nearest that is one."""
+    from metaq.app.foreign.passed_over import REASONS  # here and not above: a start without a wrong key goes without
+
+    reason = REASONS.get(camel(key))
+    return f" here: {reason}" if reason is not None else nearest(key, names)
 
 
 def _renamed(pairs: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -414,12 +449,14 @@ def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequ
     if not known:
         refuse(rest, value, f"-o {setting}", foreign=False)
         everything = {spelling: "" for name in takers for spelling in SECTIONS[name].spellings()}
-        raise ConfigError(f"-o {setting}: there is no option {rest!r}{nearest(rest, everything)}")
+        raise ConfigError(f"-o {setting}: there is no option {rest!r}{_hint(rest, everything)}")
     _take(values[known[0]], SECTIONS[known[0]], {rest: value}, f"-o {setting}")
 
 
 def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: Sequence[str]) -> list[str]:
-    warnings = []
+    from metaq.app.foreign import passed_over  # here and not above: most starts have no such file
+
+    warnings, without_effect = list[str](), list[str]()
     everything = {spelling: "" for section in serving for spelling in SECTIONS[section].spellings()}
     for key, value in parsed.pairs[""].items():
         refuse(key, value, parsed.path, foreign=True)
@@ -428,11 +465,11 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
             takers = ["broker"]  # RocketMQ's name server has none: its broker.conf means the broker
         for section in takers:
             _take(values[section], SECTIONS[section], {key: value}, parsed.path)
-        if not takers and key in _ROCKETMQ_ONLY:
-            warnings.append(f"{parsed.path}: {key} is passed over: this broker has nothing that it could set")
-        elif not takers:
+        if not takers and key in passed_over.REASONS:
+            without_effect.append(key)
+        elif not takers and key not in PROMISES:
             warnings.append(f"{parsed.path}: {key} is unknown and passed over{nearest(key, everything)}")
-    return warnings
+    return [*warnings, *passed_over.notices(without_effect, parsed.path)]
 
 
 def told_name_servers(options: NamesrvOptions) -> str:
@@ -467,7 +504,9 @@ def _check_address(
     section: str, values: dict[str, Any], *, everywhere: bool, insecure: bool, has_accounts: bool
 ) -> list[str]:
     # RocketMQ and MetaQ 1.x listen on all addresses when a file names none, and its author relies on that.
-    address = str(values.setdefault("bind_address", EVERYWHERE if everywhere else LOOPBACK))
+    if everywhere and isinstance(values, _Values):
+        values.imply({"bind_address": EVERYWHERE}, "the kind of the file")
+    address = str(values.setdefault("bind_address", LOOPBACK))
     if address == "localhost" or is_loopback(address):
         return []
     if has_accounts and section == "namesrv":
@@ -498,6 +537,9 @@ def listen_limits(options: PeerOptions) -> ListenLimits:
         half_read_bytes_max=options.half_read_bytes_max,
         peer_bytes_max=options.peer_bytes_max,
         idle_seconds=options.server_channel_max_idle_time_seconds,
+        backlog=options.server_socket_backlog,
+        send_buffer=options.server_socket_snd_buf_size,
+        receive_buffer=options.server_socket_rcv_buf_size,
     )
 
 

@@ -17,6 +17,7 @@ from metaq.broker.quota.service import Quotas, defaults_of
 from metaq.clock import SYSTEM, Clock
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
+from metaq.option_table import decide
 from metaq.options import NamesrvOptions, Settings
 from metaq.saved_file import TableFile, TextFile
 from metaq.servers.address_page import AddressPage
@@ -65,6 +66,7 @@ class RunningNamesrv:
         """`addresses`: those of the named listeners are under `remoting NAME`."""
         self._acl, self._tls, self._audit = acl, tls, audit
         self.settings = {"namesrv": service.settings, TLS: Settings(tls_options)}
+        service.all_settings.append(self.settings[TLS])
         self.metaq1 = self.reloading = self.again = self.stopped = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
         serving.limit(listen_limits(service.options))  # some may have been changed over the wire, before this start
@@ -150,6 +152,7 @@ async def start_namesrv(
     )
     serving = Serving([server, *_named(options, gates, server_tls), *_page(options, server)])
     await serving.bind()
+    decide(options, listen_port=server.port)  # the one that it has, for those who ask for its settings
     running = RunningNamesrv(server.address, serving, service, acl, running_tls, tls, audit)
     try:
         await running.accept()

@@ -8,7 +8,8 @@ import typing
 from typing import Any
 
 from metaq.app.configuration import SECTIONS
-from metaq.app.refused import PROMISES
+from metaq.app.foreign.passed_over import REASONS
+from metaq.app.foreign.refused import PROMISES
 from metaq.options import OptionTable, camel
 
 _INTRODUCTION = """\
@@ -19,9 +20,9 @@ _INTRODUCTION = """\
 A broker is configured by flags, by `-o key=value` for any option, by a file (`-c`, or `-f`), and by the environment
 variable `NAMESRV_ADDR`; the first of these that has a value wins. The file is either
 
-- a RocketMQ `broker.conf` or `namesrv.properties`, as it stands: a key that means nothing here is named in a warning
-  (with the nearest one that does), and a key whose neglect would break a promise ([below](#keys-that-stop-the-start):
-  `enableControllerMode=true`) stops the start;
+- a RocketMQ `broker.conf` or `namesrv.properties`, as it stands: keys [without effect here](#keys-without-effect) are named at the
+  start with the reason, a key that RocketMQ has not either with the nearest one, and a key whose neglect would break a promise
+  ([below](#keys-that-stop-the-start): `enableControllerMode=true`) stops the start;
 - a `server.ini` of MetaQ 1.x, as it stands ([metaq1-configuration.md](metaq1-configuration.md)), where a wrong key
   stops the start; or
 - a `metaq.toml` with the sections `[broker]`, `[store]`, `[metaq1]`, `[namesrv]` and `[tls]`, where a wrong key stops the start,
@@ -36,9 +37,41 @@ bytes and times in milliseconds.
 *Hot* options that are different now take effect at once; its log tells each with the old and the new value. What is
 not hot stays as it was until a restart, and the log says so. A file that is wrong anywhere changes nothing. Flags and
 `-o` beat the file, as at the start. A server without a file has nothing to read and stops cleanly at SIGHUP, as when its
-terminal is closed. `mqadmin updateBrokerConfig` and `updateNamesrvConfig` change hot options without a file, from this machine or by
-accounts with `admin`; these beat the file from then on, and are kept beside the server's data
-([extensions](formats/extensions.md#files)).
+terminal is closed.
+
+`metaq broker config set` and `metaq namesrv config set` change hot options without a file, from this machine or by accounts with
+`admin`; so do `mqadmin updateBrokerConfig` and `updateNamesrvConfig`. Several are set together or not at all. What was set beats the
+file from then on. It is kept in `config/metaqOptions.json` in the store's folder, at a name server beside `kvConfig.json`
+([extensions](formats/extensions.md#files)): to go back to what the file says, stop the server and remove that file, or the option from
+it. A file that cannot be read stops the start.
+
+```
+$ metaq broker config show broker-a
+option            value     default        from                                             changes
+brokerName        broker-a  -              file (/etc/metaq/broker.conf)                    restart
+fileReservedTime  48        72             wire (/var/lib/metaq/config/metaqOptions.json)   at once
+regionId          eu        DefaultRegion  file (/etc/metaq/broker.conf)                    restart
+vipPortEnable     true      false          the file is RocketMQ's                           restart
+146 options with the default value: --all shows them
+$ metaq broker config show broker-a deleteWhen maxMessageSize --json
+$ metaq broker config set broker-a fileReservedTime=72 deleteWhen='04;16'
+broker-a: fileReservedTime=72 (it was 48)
+broker-a: deleteWhen=04;16 (it was 04)
+$ metaq broker config diff --cluster DefaultCluster
+option         broker-a  broker-b
+regionId       eu        DefaultRegion
+7 options that are each server's own differ: --all shows them
+```
+
+`show` says where each value comes from: `file`, `command line`, `environment`, `wire` (it was set while the server ran), `default`, or
+what it follows from; and how it changes: `at once` by `set`, by `reload` of the file (SIGHUP), or by a `restart`; `restart, then 10921` is a value of a file that was read
+again, and waits for one. A name means the master; the address of a slave shows the slave's. `diff` compares all brokers, those of a cluster, or those named; options that are
+each broker's own, such as ports and folders, are left out. `metaq namesrv config` has the same three. With brokers and name servers
+of RocketMQ all of them work, too, but these tell values alone: neither defaults nor what needs a restart.
+
+**The log.** `logLevel` and `logLevels` change what is logged while a server runs: `metaq broker config set broker-a logLevel=debug`
+for everything, `logLevels=metaq.broker=debug,metaq.net=warning` for parts, which are the names in the log's lines; `logLevels=` takes
+that back.
 
 **Which address.** Without a file, and from a `metaq.toml`, only this machine can connect (127.0.0.1). Another address
 needs `--insecure`, or at a broker accounts (`aclEnable`, [security.md](security.md)). A file of RocketMQ or of MetaQ 1.x binds all
@@ -84,12 +117,27 @@ is not in [`[tls]`](#tls).
 """
 
 
+_WITHOUT_EFFECT = """\
+## Keys without effect
+
+Options of RocketMQ 4.9 that set nothing here. A `broker.conf` or `namesrv.properties` may have them; the server names those that it
+finds in one line of its log for each reason. By `-o`, and in a `metaq.toml`, they are errors.
+"""
+
+
 def markdown() -> str:
     """Return the whole page."""
     parts = [_INTRODUCTION]
     for section, table in SECTIONS.items():
         parts += [_HEADINGS[section], _table(table)]
-    return "\n".join([*parts, _PROMISES, _promises()])
+    return "\n".join([*parts, _PROMISES, _promises(), _WITHOUT_EFFECT, _without_effect()])
+
+
+def _without_effect() -> str:
+    lines = ["| why | keys |", "|---|---|"]
+    for reason, keys in itertools.groupby(REASONS, REASONS.__getitem__):
+        lines.append(f"| {reason} | {', '.join(f'`{key}`' for key in keys)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _promises() -> str:

@@ -124,6 +124,7 @@ class NameServerRegistration:
             # A slave's topics are its master's.
             ordered=broker.topics.set_ordered if broker.leads else lambda _topics: None,
             told=self._told,
+            timeout=options.register_broker_timeout_mills / 1000,
         )
         namesakes = self._namesakes = Namesakes(
             self._transport,

@@ -13,6 +13,7 @@ from metaq.app.configuration import METAQ1, Configuration
 from metaq.broker.reloading import Reloading, ended
 from metaq.errors import ConfigError, Reason, Refused
 from metaq.model.reload import Reloaded
+from metaq.option_table import text_of
 from metaq.options import Settings, camel
 
 if TYPE_CHECKING:
@@ -96,6 +97,12 @@ class Reload:
             refused += [f"{section}.{camel(name)}, which was changed over the wire" for name in sorted(pinned)]
             changes = {name: value for name, value in changes.items() if name not in pinned}
             applied = setting.change(changes, self._file)
+            kept = {name: setting.origin(name) for name in applied.refused}
+            others = {name: origin for name, origin in setting.origins.items() if name not in old}
+            setting.origins = {**others, **found.origins.get(section, {}), **kept}
+            others_wait = {name: value for name, value in setting.waiting.items() if name not in old}
+            now_wait = {name: text_of(change.new) for name, change in applied.refused.items()}
+            setting.waiting = {**others_wait, **now_wait}
             changed += [f"{section}.{change}" for change in applied.changed.values()]
             refused += [f"{section}.{change}" for change in applied.refused.values()]
             # What is not hot stays as it was in `_loaded`, and so is named again at the next reload.

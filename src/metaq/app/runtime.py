@@ -12,9 +12,11 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
+from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload, Reloadable
 from metaq.errors import ConfigError, MetaqError
 from metaq.log import when_dead
+from metaq.option_table import Origins
 from metaq.options import BrokerOptions, NamesrvOptions
 from metaq.store.disk import keep_freed_memory, raise_file_limit, return_freed_memory
 
@@ -191,17 +193,38 @@ def loop_name() -> str:
     return "asyncio's own, because uvloop is not installed" if loop_factory() is asyncio.new_event_loop else "uvloop"
 
 
+def with_origins(
+    start: Callable[[], Awaitable[Running]], origins: Mapping[str, Origins]
+) -> Callable[[], Awaitable[Running]]:
+    """Return a `start` after which the server knows where its options come from (section → field name → origin)."""
+    from metaq.app.foreign.passed_over import REASONS
+
+    async def begin() -> Running:
+        service = await start()
+        for section, settings in service.settings.items():
+            settings.without_effect = REASONS
+            settings.origins = {**settings.origins, **origins.get(section, {})}
+        return service
+
+    return begin
+
+
 def follow_log_level(service: Reloadable) -> None:
-    """Change how much is logged when `logLevel` is changed; with a broker in the process, when its is."""
+    """Change how much is logged when `logLevel` or `logLevels` is changed; with a broker in the process, when its is."""
     settings = service.settings.get("broker") or service.settings["namesrv"]
     options = next(table for table in settings.tables if isinstance(table, BrokerOptions | NamesrvOptions))
+    levels = ""
 
     def changed(names: frozenset[str]) -> None:
         if "log_level" in names:
             logging.getLogger().setLevel(options.log_level.upper())
+        if "log_levels" in names:
+            nonlocal levels
+            levels, before = options.log_levels, levels
+            set_log_levels(levels, before)
 
     settings.watch(changed)
-    changed(settings.pinned)  # it may have been changed over the wire, before this start
+    changed(settings.pinned | {"log_levels"})  # it may have been changed over the wire, before this start
 
 
 def set_up_logging(level: str, handler: logging.Handler | None = None) -> None:

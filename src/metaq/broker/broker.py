@@ -124,6 +124,8 @@ class Broker:
         self.settings = Settings(options, store_options)
         # First: what is made below reads the options as they are then.
         self.changed_options = ChangedOptions(self.settings, files.options, call_soon)
+        self.all_settings = [self.settings] if metaq1 is None else [self.settings, metaq1.settings]
+        """The option tables that this process obeys; who runs it adds those that the broker does not know."""
         self.stats = Stats(clock)
         self.quotas = Quotas(clock, defaults_of(options), options.quota_wait_max / 1000, files.quotas, call_soon)
         self.topics = Topics(

@@ -67,7 +67,7 @@ class _Commands(LazyGroup):
         "completion": Lazy(
             "metaq.cli.completion", "completion", "Have a shell complete commands, options, topics and groups."
         ),
-        "namesrv": Lazy("metaq.cli.servers.commands", "namesrv", SERVERS["namesrv"]),
+        "namesrv": Lazy("metaq.cli.servers.namesrv", "app", SERVERS["namesrv"]),
         "broker": Lazy("metaq.cli.cluster.replicas", "app", SERVERS["broker"]),
         "up": Lazy("metaq.cli.servers.commands", "up", SERVERS["up"]),
         "start": Lazy("metaq.cli.servers.start", "app", "Start a server in the background (docs/running.md)."),

@@ -177,6 +177,31 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq broker --print-config > metaq.toml",
         "metaq broker status broker-a",
     ),
+    "broker config": (
+        "metaq broker config show broker-a",
+        "metaq broker config set broker-a fileReservedTime=48",
+        "metaq broker config diff",
+    ),
+    "broker config show": (
+        "metaq broker config show broker-a",
+        "metaq broker config show broker-a fileReservedTime deleteWhen",
+        "metaq broker config show 127.0.0.1:10911 --all --json",
+    ),
+    "broker config set": (
+        "metaq broker config set broker-a fileReservedTime=48 deleteWhen='04;16'",
+        "metaq broker config set broker-a logLevel=debug",
+    ),
+    "broker config diff": (
+        "metaq broker config diff --cluster DefaultCluster",
+        "metaq broker config diff broker-a broker-b --all",
+    ),
+    "namesrv config": ("metaq namesrv config show", "metaq namesrv config set orderMessageEnable=true"),
+    "namesrv config show": (
+        "metaq namesrv config show",
+        "metaq namesrv config show logLevel --at 127.0.0.1:9876 --json",
+    ),
+    "namesrv config set": ("metaq namesrv config set orderMessageEnable=true",),
+    "namesrv config diff": ("metaq namesrv config diff -n 'mq1:9876;mq2:9876'",),
     "broker status": ("metaq broker status broker-a", "metaq broker status broker-a --wait"),
     "broker drain": (
         "metaq broker drain broker-a",

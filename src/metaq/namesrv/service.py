@@ -47,6 +47,8 @@ class NameService:
         """Tells this process from every other."""
         self.settings = Settings(options)
         self.changed_options = ChangedOptions(self.settings, changed, call_soon)
+        self.all_settings = [self.settings]
+        """The option tables that this process obeys; who runs it adds those that the service does not know."""
         self._kv, self._routes = kv, RouteTable(clock, options.broker_lease_ms)
 
     # ---------------------------------------------------------------- time

@@ -40,6 +40,11 @@ class ListenLimits(Struct, frozen=True):
     """Bytes of all that peers make the process keep, above which the peer that holds the most is closed."""
     idle_seconds: float = 120
     """Silence after which a connection is closed. RocketMQ's server and Java's client have 120 s too."""
+    backlog: int = 1024
+    """Connections that may wait to be accepted. As the next two, of ports that are taken from now on."""
+    send_buffer: int = 0
+    """Bytes that the system keeps of what is written to a connection; 0: its own choice, which is no limit."""
+    receive_buffer: int = 0
 
 
 class LimitedStream(Protocol):

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("metaq.net")
 
-BACKLOG = 1024
 _BOTH_FAMILIES = "::"
 ACCEPTED_PER_TURN: Final = 16
 """Connections of one port that are accepted in a turn of the loop, 50 to 100 µs each: those that are open are served in between,
@@ -91,8 +90,8 @@ class Listener:
         try:
             if host == _BOTH_FAMILIES:
                 raw = _both_families(port)
-                return await loop.create_server(self._stream, sock=raw, backlog=BACKLOG, start_serving=False)
-            return await loop.create_server(self._stream, host, port, backlog=BACKLOG, start_serving=False)
+                return await loop.create_server(self._stream, sock=raw, start_serving=False)
+            return await loop.create_server(self._stream, host, port, start_serving=False)
         except OSError as error:
             raise _taken(f"{join_address(host, port)}{what}", error) from error
 
@@ -142,7 +141,11 @@ class Listener:
         port = socket.socket(fileno=socket.dup(descriptor))
         self._ports.append(port)
         port.setblocking(False)
-        port.listen(BACKLOG)
+        limits = self._group.limits
+        for kind, size in ((socket.SO_SNDBUF, limits.send_buffer), (socket.SO_RCVBUF, limits.receive_buffer)):
+            if size:  # before it listens: the window of a connection is agreed on with its first packets
+                port.setsockopt(socket.SOL_SOCKET, kind, size)
+        port.listen(limits.backlog)
         asyncio.get_running_loop().add_reader(port, self._accept, port)
 
     def _accept(self, port: socket.socket) -> None:

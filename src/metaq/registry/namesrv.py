@@ -45,6 +45,7 @@ class Registrar:
         describe: returns the DataVersion and the topic table; for names, only those topics that exist.
         period: seconds between registrations of the whole table.
         retry: seconds before a failed registration is tried again.
+        timeout: seconds that a name server may take to answer a registration; None: 6.
         gather: average seconds between registrations of changes, unless somebody waits for one (`when_registered`).
         at_once: registrations of changes in a row without that pause.
         ordered: called with the ordered topics in the name servers' answers.
@@ -60,6 +61,7 @@ class Registrar:
         period: float = 30.0,
         retry: float = 1.0,
         *,
+        timeout: float | None = None,
         gather: float = GATHER_SECONDS,
         at_once: int = AT_ONCE,
         ordered: Callable[[Collection[str]], None] = lambda _topics: None,
@@ -67,6 +69,7 @@ class Registrar:
     ) -> None:
         self._caller, self._identity, self._describe = caller, identity, describe
         self._period, self._retry, self._ordered, self._told = period, retry, ordered, told
+        self._timeout = timeout
         self._gather, self._credit = gather, at_once * gather
         self._ordered_at: dict[str, Collection[str]] = {}
         """Name server → its ordered topics."""
@@ -208,7 +211,7 @@ class Registrar:
 
     async def _register_at(self, address: str, call: RegisterBroker) -> bool:
         try:
-            answer = await ask(self._caller, address, call)
+            answer = await ask(self._caller, address, call, self._timeout)
         except MetaqError as error:
             if self._failing.get(address) != str(error):  # once per reason, not every 30 seconds
                 log.warning("cannot register at name server %s, will try again: %s", address, error)

@@ -129,7 +129,8 @@ class RequestCode(enum.IntEnum):
     EXPLAIN_ACCESS = 30020
     # C>B, C>N
     IDENTIFY = 30021
-    STOP = 30030
+    OPTIONS = 30022
+    STOP = 30025
 
 
 class ResponseCode(enum.IntEnum):

@@ -11,6 +11,7 @@ from metaq.errors import BadRequest
 from metaq.model.acl.judgement import Explanation
 from metaq.model.identity import ServerIdentity
 from metaq.model.leadership import ReplicaState
+from metaq.model.option_state import OptionState
 from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
 from metaq.model.scrub import RANGES_MAX, LogChecksums, Mended, ScrubState
@@ -68,6 +69,16 @@ def server_identity(identity: ServerIdentity) -> bytes:
 def server_identity_of(body: bytes | memoryview) -> ServerIdentity:
     """Decode the answer to IDENTIFY. Raises BadRequest."""
     return _decoded(body, ServerIdentity, "the body is no identity of a server")
+
+
+def option_states(states: list[OptionState]) -> bytes:
+    """Encode the answer to OPTIONS (30022)."""
+    return msgspec.json.encode(states)
+
+
+def option_states_of(body: bytes | memoryview) -> list[OptionState]:
+    """Decode the answer to OPTIONS. Raises BadRequest."""
+    return _decoded(body, list[OptionState], "the body is no list of options")
 
 
 def closed_partitions(numbers: Iterable[int]) -> bytes:

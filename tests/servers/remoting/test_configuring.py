@@ -9,12 +9,13 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.errors import BadRequest
 from metaq.model import Perm
+from metaq.model.option_state import AT_ONCE, RESTART, OptionState
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
 from metaq.saved_file import TableFile, TextFile
 from metaq.servers.remoting.namesrv import NamesrvServer
-from metaq.wire import bodies
+from metaq.wire import bodies, extensions
 from metaq.wire.bodies.parts import CHANGES_BYTES_MAX
 from metaq.wire.codes import RequestCode as Code
 from metaq.wire.codes import ResponseCode
@@ -87,6 +88,25 @@ def test_hostile_changes_are_refused_whole(tmp_path, name):
         assert len(answer.remark) < 500
         assert shown(client) == before
         assert not (tmp_path / "config" / OPTIONS.name).exists()
+
+
+def test_a_broker_tells_each_option_with_its_origin(tmp_path):
+    """30022: as it is in force; what was changed over the wire says in which file that is kept; never a secret."""
+    with open_server(tmp_path, region_id="there") as (broker, server):
+        client = Client(server)
+        assert change(client, fileReservedTime="48").code == 0
+        told = {one.key: one for one in extensions.option_states_of(client.ask(Code.OPTIONS).body)}
+        kept = str(tmp_path / "config" / OPTIONS.name)
+        assert told["fileReservedTime"] == OptionState("fileReservedTime", "store", "48", "72", "wire", AT_ONCE, kept)
+        assert (told["regionId"].origin, told["regionId"].changes) == ("derived", RESTART), "by whoever made the table"
+        assert told["brokerName"].value == broker.environment.name
+        assert told.keys() >= {"traceOn", "deleteWhen", "listenPort"}
+
+
+def test_a_name_server_tells_its_options_to_administrators(namesrv):
+    told = {one.key: one for one in extensions.option_states_of(NamesrvClient(namesrv).ask(request(Code.OPTIONS)).body)}
+    assert (told["orderMessageEnable"].changes, told["kvConfigPath"].changes) == (AT_ONCE, RESTART)
+    assert NamesrvClient(namesrv, "10.0.0.9").ask(request(Code.OPTIONS)).code == ResponseCode.NO_PERMISSION
 
 
 def test_other_machines_may_not_without_accounts(tmp_path):

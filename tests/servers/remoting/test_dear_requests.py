@@ -103,6 +103,7 @@ def dear(name: str) -> dict[int, tuple[headers.Header | None, bytes]]:
         Code.LIST_STAGED: (headers.ListStagedHeader(), b""),
         Code.REPLICA_STATE: (None, b""),
         Code.IDENTIFY: (None, b""),
+        Code.OPTIONS: (None, b""),
         Code.FOLLOW_TABLES: (headers.FollowTablesHeader(), b""),
     }  # fmt: skip
 

@@ -29,8 +29,9 @@ from metaq.admin.growth.places import (
     writable_elsewhere,
 )
 from metaq.admin.growth.work import OpenWork, look, readers_elsewhere
+from metaq.client.conversation.administration import ChangeOptions
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.drain import ChangeSettings, StopBroker, WipeWritePermission
+from metaq.client.conversation.drain import StopBroker, WipeWritePermission
 from metaq.client.conversation.routes import GetCluster
 from metaq.client.shared.core import ClientCore
 from metaq.errors import MetaqError, NoRoute
@@ -227,14 +228,14 @@ async def set_draining(core: ClientCore, place: Place, *, on: bool) -> None:
         if place.ours
         else {"brokerPermission": str(int(Perm.READ) if on else _READ_WRITE)}
     )
-    await core.ask(place.master, ChangeSettings(pairs))
+    await core.ask(place.master, ChangeOptions(pairs))
     # A slave that is promoted goes on with it. One that does not answer now is no reason to fail.
-    await _try_each(core, place.slaves.values(), ChangeSettings(pairs))
+    await _try_each(core, place.slaves.values(), ChangeOptions(pairs))
     if on:  # at once: the broker's registration takes its time. It is what keeps the permission away.
         await _try_each(core, core.name_servers.addresses, WipeWritePermission(place.broker))
 
 
-async def _try_each(core: ClientCore, addresses: Iterable[str], call: ChangeSettings | WipeWritePermission) -> None:
+async def _try_each(core: ClientCore, addresses: Iterable[str], call: ChangeOptions | WipeWritePermission) -> None:
     outcomes = await asyncio.gather(*(core.ask(address, call) for address in addresses), return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not isinstance(outcome, MetaqError):

@@ -21,6 +21,7 @@ from metaq.cli.output import (
     print_json,
     print_table,
 )
+from metaq.cli.servers import config
 from metaq.cli.servers.commands import server_function
 from metaq.cli.servers.flags import SERVERS
 from metaq.model.leadership import CutTail
@@ -36,6 +37,7 @@ MIB = 1024 * 1024
 
 app = App("", invoke_without_command=True, no_args_is_help=False)
 app.callback()(server_function("broker", SERVERS["broker"]))
+app.add_typer(config.broker_app, name="config")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="brokerName, or host:port of one broker")]
 

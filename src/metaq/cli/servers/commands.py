@@ -57,5 +57,4 @@ def _typed(flag: Flag) -> tuple[Any, Any]:
     return Annotated[kind | None, typer.Option(*flag.texts, metavar=flag.metavar, help=flag.help)], None
 
 
-namesrv = server_function("namesrv", SERVERS["namesrv"])
 up = server_function("up", SERVERS["up"])

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 SERVERS: Final = {
-    "namesrv": "Run a name server.",
-    "broker": "Run a broker; with a command behind it, look at the replicas of one.",
+    "namesrv": "Run a name server; with `config` behind it, look at the options of one that runs.",
+    "broker": "Run a broker; with a command behind it, look at one that runs: its replicas, its options.",
     "up": "Run a name server and a broker in one process.",
 }
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from metaq.app.configuration import Configuration, load, template
+from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload
-from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, print_ready, run, set_up_logging
+from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, print_ready, run, set_up_logging, with_origins
 from metaq.cli.servers.flags import DEFAULT_FOLDER
 from metaq.errors import ConfigError
 from metaq.store.offline.sizes import SMALL, first_use
@@ -40,6 +41,7 @@ def main(command: str, values: Mapping[str, Any], life: BackgroundLife | None = 
         return EXIT_OK
     leading = "namesrv" if command == "namesrv" else "broker"
     set_up_logging(getattr(configuration, leading).log_level, life.handler if life is not None else None)
+    set_log_levels(getattr(configuration, leading).log_levels)
     for warning in configuration.warnings:
         log.warning("%s", warning)
     # Without a file there is nothing that could have changed, and no reload.
@@ -69,11 +71,14 @@ def _run(
     import metaq
     from metaq.wire import hot
 
+    def serve(start: Callable[[], Awaitable[Running]]) -> int:
+        return run(with_origins(start, configuration.origins), reload, tell_ready)
+
     log.info("metaq %s %s; compiled extension: %s; event loop: %s", metaq.__version__, command, hot.WHY, loop_name())
     if command == "namesrv":
         from metaq.app.namesrv import start_namesrv
 
-        return run(lambda: start_namesrv(configuration.namesrv, tls=configuration.tls), reload, tell_ready)
+        return serve(lambda: start_namesrv(configuration.namesrv, tls=configuration.tls))
     # Before the start: it tells how much disk the log files will take.
     log.info("%s", first_use(configuration.store))
     if command == "broker":
@@ -85,25 +90,21 @@ def _run(
                 " of RocketMQ's" if configuration.metaq1.enable else "",
             )
 
-        return run(
+        return serve(
             lambda: start_broker(
                 configuration.broker, configuration.store, metaq1=configuration.metaq1_settings, tls=configuration.tls
-            ),
-            reload,
-            tell_ready,
+            )
         )
     from metaq.app.up import start_up
 
-    return run(
+    return serve(
         lambda: start_up(
             configuration.broker,
             configuration.store,
             configuration.namesrv,
             metaq1=configuration.metaq1_settings,
             tls=configuration.tls,
-        ),
-        reload,
-        tell_ready,
+        )
     )
 
 

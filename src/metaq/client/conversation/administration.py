@@ -8,6 +8,7 @@ from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, QueueStats
 from metaq.model.identity import ServerIdentity
 from metaq.model.leadership import ReplicaState
+from metaq.model.option_state import OptionState
 from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
 from metaq.wire import bodies, extensions, headers
@@ -244,3 +245,31 @@ class GetSettings(Call[dict[str, str]], frozen=True):
 
     def read(self, answer: Command) -> dict[str, str]:
         return bodies.settings_of(answer.body)
+
+
+class GetOptions(Call[list[OptionState] | None], frozen=True):
+    """Options of a server of ours, with where their values come from (30022). None: a RocketMQ, or an earlier one of ours."""
+
+    action = "tell its options"
+    answers = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+
+    def request(self) -> Command:
+        return request(RequestCode.OPTIONS)
+
+    def read(self, answer: Command) -> list[OptionState] | None:
+        return extensions.option_states_of(answer.body) if answer.code == ResponseCode.SUCCESS else None
+
+
+class ChangeOptions(Order, frozen=True):
+    """Change options of a running server: a broker (25), or a name server (318). Ours takes all or none."""
+
+    action = "change its options"
+
+    pairs: dict[str, str]
+    namesrv: bool = False
+    escaped: bool = False
+    """As a RocketMQ reads them, which takes them for Java properties."""
+
+    def request(self) -> Command:
+        code = RequestCode.UPDATE_NAMESRV_CONFIG if self.namesrv else RequestCode.UPDATE_BROKER_CONFIG
+        return request(code, None, bodies.option_changes(self.pairs, escaped=self.escaped))

@@ -17,7 +17,13 @@ from metaq.wire.command import Command
 from metaq.wire.signing import ACCESS_KEY
 
 LOOKS: Final = frozenset(
-    {RequestCode.QUOTAS, RequestCode.GET_NAMESRV_CONFIG, RequestCode.LOG_CHECKSUMS, RequestCode.LOG_BYTES}
+    {
+        RequestCode.QUOTAS,
+        RequestCode.OPTIONS,
+        RequestCode.GET_NAMESRV_CONFIG,
+        RequestCode.LOG_CHECKSUMS,
+        RequestCode.LOG_BYTES,
+    }
 )
 """Requests for administrators that change nothing. Slaves that compare their log ask the last two for each MiB."""
 BODIES: Final = frozenset({RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP})

@@ -23,6 +23,7 @@ from metaq.namesrv.service import NameService
 from metaq.net.peer import Peer
 from metaq.servers.remoting.acl.accounts import AccountHandlers, ServerName
 from metaq.servers.remoting.acl.signed import by_signature
+from metaq.servers.remoting.administration.option_states import option_states
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, RemotingSession
@@ -260,7 +261,7 @@ class PermissionHandlers:
 
 
 class KvHandlers:
-    """The KV configuration, and the server's own settings (100-102, 219, 318, 319)."""
+    """The KV configuration, and the server's own settings (100-102, 219, 318, 319, 30022)."""
 
     def __init__(self, service: NameService) -> None:
         self._service = service
@@ -285,6 +286,10 @@ class KvHandlers:
     @handles(RequestCode.GET_NAMESRV_CONFIG, NoHeader, Action.ADMINISTER)  # it names folders: not for everybody
     def _config(self, _call: Call[NoHeader]) -> bytes:
         return namesrv_settings_text(self._service.options).encode()
+
+    @handles(RequestCode.OPTIONS, NoHeader, Action.ADMINISTER)  # as 319
+    def _options(self, _call: Call[NoHeader]) -> bytes:
+        return extensions.option_states(option_states(self._service.all_settings, {}))
 
     @handles(RequestCode.UPDATE_NAMESRV_CONFIG, NoHeader, Action.ADMINISTER)
     def _change(self, call: Call[NoHeader]) -> Answer:

@@ -93,25 +93,31 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
     return table
 
 
-def settings_text(settings: BrokerSettings) -> str:
-    """Return the answer to GET_BROKER_CONFIG (26): `key=value` lines of all our options, and of RocketMQ's others by
-    default."""
-    own = {
+def found_out(settings: BrokerSettings) -> dict[str, str]:
+    """Return values that a broker has found out itself, by RocketMQ's names."""
+    return {
         "brokerName": settings.name,
         "brokerIP1": settings.host,
         "brokerIP2": settings.ha_host,
         "listenPort": str(settings.port),
         "haListenPort": str(settings.ha_port),
+        "storePathRootDir": settings.folder,
+        "storePathCommitLog": settings.log_folder,
+    }
+
+
+def settings_text(settings: BrokerSettings) -> str:
+    """Return the answer to GET_BROKER_CONFIG (26): `key=value` lines of all our options, and of RocketMQ's others by
+    default."""
+    own = {
         "checkCRCOnRecover": str(settings.store.check_crc_on_recover).lower(),
         "clientCallbackExecutorThreads": str(
             os.cpu_count() or 1
         ),  # mqadmin's exportMetrics takes it for the number of cores
-        "storePathRootDir": settings.folder,
-        "storePathCommitLog": settings.log_folder,
         "rocketmqHome": HOME,
     }
     # The later entry of a name wins: what we have ourselves is told as it is.
-    table = DEFAULTS | settings.options.properties() | settings.store.properties() | own
+    table = DEFAULTS | settings.options.properties() | settings.store.properties() | own | found_out(settings)
     return "".join(f"{key}={value}\n" for key, value in sorted(table.items()))
 
 
@@ -121,9 +127,6 @@ NAMESRV_KEYS: Final = (
     "serverOnewaySemaphoreValue",
     "serverPooledByteBufAllocatorEnable",
     "serverSelectorThreads",
-    "serverSocketBacklog",
-    "serverSocketRcvBufSize",
-    "serverSocketSndBufSize",
     "serverWorkerThreads",
     "useEpollNativeSelector",
     "writeBufferHighWaterMark",

@@ -10,7 +10,6 @@ from typing import Final
 
 _TABLE: Final = """
 # BrokerConfig
-aclEnable=false
 adminBrokerThreadPoolNums=16
 autoDeleteUnusedStats=false
 brokerFastFailureEnable=true
@@ -31,7 +30,6 @@ enableDetailStat=true
 endTransactionPoolQueueCapacity=100000
 endTransactionThreadPoolNums=12
 expectConsumerNumUseFilter=32
-fetchNamesrvAddrByAddressServer=false
 flushConsumerOffsetHistoryInterval=60000
 forceRegister=true
 heartbeatThreadPoolNums=2
@@ -48,7 +46,6 @@ putMessageFutureThreadPoolNums=2
 putThreadPoolQueueCapacity=10000
 queryMessageThreadPoolNums=10
 queryThreadPoolQueueCapacity=20000
-registerBrokerTimeoutMills=6000
 replyThreadPoolQueueCapacity=10000
 sendMessageThreadPoolNums=2
 sendThreadPoolQueueCapacity=10000
@@ -64,9 +61,6 @@ serverCallbackExecutorThreads=0
 serverOnewaySemaphoreValue=256
 serverPooledByteBufAllocatorEnable=true
 serverSelectorThreads=3
-serverSocketBacklog=1024
-serverSocketRcvBufSize=0
-serverSocketSndBufSize=0
 serverWorkerThreads=8
 useEpollNativeSelector=false
 writeBufferHighWaterMark=0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from metaq.errors import BadRequest
+from metaq.errors import BadRequest, LocalProtocolError
 from metaq.model import DataVersion
 from metaq.model.topics.topic import QUEUES_MAX
 from metaq.wire import beans, fastjson
@@ -55,9 +55,28 @@ CHANGES_BYTES_MAX: Final = 64 * 1024
 """Largest body with changes of options."""
 
 
-def option_changes(pairs: Mapping[str, str]) -> bytes:
-    """Encode UPDATE_BROKER_CONFIG (25) and UPDATE_NAMESRV_CONFIG (318): lines `key=value`, as Java properties."""
-    return "".join(f"{key}={value}\n" for key, value in pairs.items()).encode()
+def option_changes(pairs: Mapping[str, str], *, escaped: bool = False) -> bytes:
+    """Encode UPDATE_BROKER_CONFIG (25) and UPDATE_NAMESRV_CONFIG (318): lines `key=value`, as Java properties.
+
+    Args: escaped: with the escapes of those, which a RocketMQ reads and ours does not.
+    Raises LocalProtocolError: a key or value that such a line cannot have, or too many bytes.
+    """
+    for key, value in pairs.items():
+        if not key or key[0] in "#!" or not key.isprintable() or set(key) & set("=: \\"):
+            raise LocalProtocolError(f"{key[:60]!r} is no name of an option")
+        if not value.isprintable():
+            raise LocalProtocolError(f"{key}={value[:60]!r}: the value has a line break or another control character")
+    made = "".join(f"{key}={_escaped(value) if escaped else value}\n" for key, value in pairs.items()).encode()
+    if len(made) > CHANGES_BYTES_MAX:
+        raise LocalProtocolError(f"the options take {len(made)} bytes, allowed are {CHANGES_BYTES_MAX}")
+    return made
+
+
+def _escaped(value: str) -> str:
+    # Java reads such lines as Latin-1.
+    units = value.replace("\\", "\\\\").encode("utf-16-be")
+    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(chr(code) if code < 127 else f"\\u{code:04x}" for code in codes)
 
 
 def option_changes_of(body: Body) -> dict[str, str]:

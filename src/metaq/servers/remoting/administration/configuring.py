@@ -1,4 +1,4 @@
-"""Options that are changed while a broker runs (25)."""
+"""Options of a broker: changed while it runs (25), and shown with where they come from (30022)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import logging
 
 from metaq.broker.broker import Broker
 from metaq.model.access import Action
+from metaq.servers.remoting.administration.option_states import option_states
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, handles
-from metaq.wire import bodies
+from metaq.servers.remoting.reports import found_out
+from metaq.wire import bodies, extensions
 from metaq.wire.codes import RequestCode
 
 log = logging.getLogger(__name__)
@@ -24,3 +26,8 @@ class ConfiguringHandlers:
         pairs = bodies.option_changes_of(call.body)
         log.info("%s changes options: %.200s", call.session.remote, ", ".join(pairs))
         return After(self._broker.change_options(call.caller, pairs))
+
+    @handles(RequestCode.OPTIONS, NoHeader, Action.OBSERVE)
+    def _options(self, _call: Call[NoHeader]) -> bytes:
+        found = found_out(self._broker.reports.settings())
+        return extensions.option_states(option_states(self._broker.all_settings, found))

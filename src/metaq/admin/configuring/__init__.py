@@ -1,0 +1,1 @@
+"""Options of brokers and name servers: shown, changed while they run, compared."""
