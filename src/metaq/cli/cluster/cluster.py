@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, disk_text, iso_time, print_json, print_table
 
 
 def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
@@ -24,6 +24,7 @@ def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
                     "stored_per_second": broker.put_rate,
                     "delivered_per_second": broker.get_rate,
                     "disk_used": broker.disk_used,
+                    "disk_step": broker.disk_step or None,
                     "behind_bytes": behind(brokers, broker),
                     "started": iso_time(broker.started_ms),
                     "error": broker.error or None,
@@ -44,7 +45,7 @@ def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
                 broker.error or broker.version,
                 round(broker.put_rate, 1),
                 round(broker.get_rate, 1),
-                "" if broker.disk_used is None else f"{broker.disk_used:.0%}",
+                disk_text(broker.disk_used, broker.disk_step),
                 "" if (lag := behind(brokers, broker)) is None else f"{lag:,} B",
                 iso_time(broker.started_ms),
             )

@@ -14,6 +14,7 @@ from metaq.option_table import nearest
 from metaq.spark.files.found import FoundArchived, FoundFile, FoundLog, FoundSegment
 from metaq.spark.files.settings import FilesOptions
 from metaq.store.offline.damage import Damage
+from metaq.store.retention.floor_keys import topic_of
 
 _GLOB = frozenset("*?[")
 
@@ -51,7 +52,7 @@ def _topics(options: FilesOptions, found: Sequence[FoundFile]) -> Iterator[set[s
             yield {one.segment.topic}
         elif isinstance(one, FoundLog):
             queues = one.folder.parent / "consumequeue"
-            yield {*(path.name for path in queues.iterdir()), *one.hidden} if queues.is_dir() else None
+            yield {*(path.name for path in queues.iterdir()), *map(topic_of, one.hidden)} if queues.is_dir() else None
         elif isinstance(one, Damage):
             yield None
     # Last, since they are read a second time: topics of an archive whose dates are all over.

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.store.queues.consume_queue import Unit
 from metaq.store.queues.dispatch import delays_of, deliver_ms, is_queued, tags_code
+from metaq.store.retention.floor_keys import floor_of
 from metaq.store.upkeep.findings import Findings
 from metaq.store.upkeep.log_records import LogRecords, Seen
 from metaq.store.upkeep.unit_files import UnitFiles, find_unit_files
@@ -109,7 +110,7 @@ class QueueCheck:
         if queue is None:
             queue = self._queues[head.topic, head.queue_id] = _Queue(None)
         if queue.files is None or not queue.files.files:
-            if self._ours and queue.first < 0 and head.log_offset >= self._hidden.floors.get(topic, 0):
+            if self._ours and queue.first < 0 and head.log_offset >= self._floor(topic, head.queue_id):
                 self._unplaced[head.log_offset] = _Place(seen.file.path, seen.place, head)
             elif not self._ours and queue.first < 0:
                 where = self._root / topic / str(head.queue_id)
@@ -126,9 +127,12 @@ class QueueCheck:
         if queue.first < 0:
             queue.first = offset
         queue.next = offset + 1
-        if head.log_offset < self._hidden.floors.get(topic, 0) and queue.files.place(offset) is None:
+        if head.log_offset < self._floor(topic, head.queue_id) and queue.files.place(offset) is None:
             return  # its units went with its time
         self._check_unit(queue, queue.files, offset, _Place(seen.file.path, seen.place, head))
+
+    def _floor(self, topic: str, queue_id: int) -> int:
+        return floor_of(self._hidden.floors, topic, queue_id)
 
     def _goes_on(self, queue: _Queue, head: hot.RecordHead) -> bool:
         """Take the record if it is the next of its queue and its unit is right: nearly all are."""
@@ -297,7 +301,7 @@ class QueueCheck:
 
     def _finish(self, queue: _Queue, files: UnitFiles) -> None:
         floor = max(
-            self._findings.log_begin, self._hidden.floors.get(files.topic, 0), self._hidden.deleted.get(files.topic, 0)
+            self._findings.log_begin, self._floor(files.topic, files.queue_id), self._hidden.deleted.get(files.topic, 0)
         )
         stop = queue.first if queue.first >= 0 else files.stop
         end = files.first
