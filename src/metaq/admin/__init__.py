@@ -1,7 +1,7 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
 `Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `group_changes`,
-`figures`, `messages`, `tracks`, `traces`, `transactions`, `brokers`, `replicas` and `scrubbing`.
+`figures`, `messages`, `tracks`, `traces`, `transactions`, `brokers`, `replicas`, `scrubbing` and `upkeep`.
 """
 
 from metaq.admin.acl import AccountNotFound
@@ -19,8 +19,9 @@ from metaq.admin.topics import TopicDetails, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
 from metaq.admin.tracks import GroupTrack, MessageTrack, TrackState
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
+from metaq.admin.upkeep.cleaning import CleanedBroker, UnreadMessages
 
 __all__ = [
-    "AccountNotFound", "Admin", "BrokerStatus", "FailedRepair", "FoundMessages", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "NoSuchReplica", "NothingDone",
-    "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Replica", "ScrubProgress", "StagedTransaction", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound",
+    "AccountNotFound", "Admin", "BrokerStatus", "CleanedBroker", "FailedRepair", "FoundMessages", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "NoSuchReplica", "NothingDone",
+    "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Replica", "ScrubProgress", "StagedTransaction", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound", "UnreadMessages",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ from metaq.admin import (
     transactions,
 )
 from metaq.admin.figures import group_list, topic_figures
+from metaq.admin.upkeep.cleaning import CleaningCommands
 from metaq.client.conversation.accounts import SetAccount
 from metaq.client.identity.names import LATEST, checked, milliseconds, start_of
 from metaq.client.identity.options import client_options
@@ -47,7 +48,7 @@ from metaq.model.transactions.staging import Outcome, RowState
 Result = TypeVar("Result")
 
 
-class Admin:
+class Admin(CleaningCommands):
     """Administration of one cluster.
 
     Args:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from metaq.in_pieces import InPieces, finish
 from metaq.model.properties import KEYS, UNIQUE_ID, parse
+from metaq.model.upkeep.floors import floor_of
 from metaq.store.log.parts import Parts
 from metaq.store.log.scan import LogScan, past_damage
 from metaq.store.queues.index_file import ON_THE_WAY
 from metaq.store.reads.outline import Outline, outline
 from metaq.store.reads.pull import Puller
 from metaq.store.reads.repair import Repairs
-from metaq.store.retention.floor_keys import floor_of
 from metaq.store.retention.floors import Floors
 from metaq.wire import hot
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from metaq.model.retention import Retentions
+from metaq.model.upkeep.floors import floor_of
 from metaq.store.log.parts import Parts
 from metaq.store.reads.repair import Repairs
 from metaq.store.retention.expiry import DiskStep
-from metaq.store.retention.floor_keys import floor_of
 from metaq.store.retention.floors import Ask, Holding
 from metaq.store.retention.housekeeping import Housekeeper
 from metaq.store.worker import Worker
@@ -17,7 +17,7 @@ from metaq.store.worker import Worker
 class StoreKeeper:
     """`MessageStore.keeper`. What takes time is the housekeeping thread's: see `Housekeeper`.
 
-    `tick`, `retain`, `owes`, `checkpoint`, `delete_expired`, `correct_queues`, `trim` and `follow_floors` are its bound methods.
+    `tick`, `retain`, `owes`, `checkpoint`, `delete_expired`, `correct_queues`, `trim`, `preview` and `follow_floors` are its bound methods.
     """
 
     def __init__(self, parts: Parts, housekeeper: Housekeeper, repairs: Repairs, workers: Iterable[Worker]) -> None:
@@ -26,7 +26,8 @@ class StoreKeeper:
         self.tick, self.retain, self.owes = housekeeper.tick, housekeeper.retain, housekeeper.owes
         self.checkpoint = housekeeper.checkpoint
         self.delete_expired, self.correct_queues = housekeeper.delete_expired, housekeeper.correct_queues
-        self.trim, self.follow_floors, self._housekeeper = housekeeper.trim, housekeeper.follow_floors, housekeeper
+        self.trim, self.preview = housekeeper.trim, housekeeper.preview
+        self.follow_floors, self._housekeeper = housekeeper.follow_floors, housekeeper
 
     @property
     def needed_from(self) -> int:
@@ -54,7 +55,7 @@ class StoreKeeper:
 
     @property
     def floors(self) -> Mapping[str, int]:
-        """Topic or queue (`floor_keys`) → its floor, of those that have one. Another object whenever one has moved."""
+        """Topic or queue (`metaq.model.upkeep.floors`) → its floor, of those that have one. Another object whenever one has moved."""
         return self._floors.table
 
     @property

@@ -129,6 +129,9 @@ class RequestCode(enum.IntEnum):
     EXPLAIN_ACCESS = 30020
     # C>B, C>N
     IDENTIFY = 30021
+    # C>B
+    TRIM_TOPIC = 30023
+    PREVIEW_CLEANING = 30024
 
 
 class ResponseCode(enum.IntEnum):

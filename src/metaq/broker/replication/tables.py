@@ -28,9 +28,9 @@ from metaq.model import DelayProgress, GroupConfig, TopicConfig
 from metaq.model.table_changes import TableChanges
 from metaq.model.topics.system import SCHEDULE_TOPIC, TRANSACTION_GROUP
 from metaq.model.topics.topic import check_group, check_partition_topic
+from metaq.model.upkeep.floors import topic_of
 from metaq.saved import Pending, Saving, over
 from metaq.saved_file import TextFile
-from metaq.store.retention.floor_keys import topic_of
 
 log = logging.getLogger(__name__)
 

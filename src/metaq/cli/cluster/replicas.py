@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from metaq.cli.cluster.cleaning import clean_broker
 from metaq.cli.groups import App
 from metaq.cli.output import (
     EXIT_FAILED,
@@ -35,6 +36,7 @@ WAIT_SECONDS = 1.0
 MIB = 1024 * 1024
 
 app = App("", invoke_without_command=True, no_args_is_help=False)
+app.command("clean")(clean_broker)
 app.callback()(server_function("broker", SERVERS["broker"]))
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="brokerName, or host:port of one broker")]

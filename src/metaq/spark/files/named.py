@@ -10,11 +10,11 @@ from metaq.archive.folder import ArchiveFolder
 from metaq.archive.records import MANIFESTS
 from metaq.archive.replacements import view
 from metaq.errors import ConfigError
+from metaq.model.upkeep.floors import topic_of
 from metaq.option_table import nearest
 from metaq.spark.files.found import FoundArchived, FoundFile, FoundLog, FoundSegment
 from metaq.spark.files.settings import FilesOptions
 from metaq.store.offline.damage import Damage
-from metaq.store.retention.floor_keys import topic_of
 
 _GLOB = frozenset("*?[")
 

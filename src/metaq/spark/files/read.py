@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from metaq.client.arrow import records
 from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.model.upkeep.floors import topic_of
 from metaq.spark.files.frames import frames_batch
 from metaq.spark.files.plan import ArchivedPart, LogPart, Part
 from metaq.spark.files.settings import FilesOptions, Topics
 from metaq.store.offline.damage import Damage
 from metaq.store.offline.log_pieces import gone, read_piece
 from metaq.store.offline.segments import SegmentPiece, find_segments, read_segment
-from metaq.store.retention.floor_keys import topic_of
 
 _LOG = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 All topics share one log, so a topic's messages expire log file by log file. Its *floor* is the LogOffset below which its
 messages cannot be read any more, though their bytes may still lie there. Retention moves it to the begin of a log file, an
-administrator (`trim`) to any place, or that of one queue alone (`floor_keys`). A log file is deleted when it lies below the
+administrator (`trim`) to any place, or that of one queue alone (`metaq.model.upkeep.floors`). A log file is deleted when it lies below the
 floors of all topics in it.
 """
 
@@ -20,12 +20,12 @@ from msgspec import Struct, field
 from metaq.errors import ConfigError
 from metaq.model.cron import Cron
 from metaq.model.retention import Retentions, TopicRetention, is_carried
+from metaq.model.upkeep.floors import floor_of, topic_of
 from metaq.store.config_file import ConfigFile
 from metaq.store.log.parts import Parts
 from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.store.queues.table import QueueKey
 from metaq.store.retention.expiry import FILES_PER_RUN_MAX, FileAge
-from metaq.store.retention.floor_keys import floor_of, topic_of
 
 log = logging.getLogger(__name__)
 _NAMED_MAX: Final = 5
@@ -59,7 +59,7 @@ class Floors:
         self.retentions: Retentions | None = None
         """None: all topics obey `fileReservedTime` alone."""
         self.table: Mapping[str, int] = self._load()
-        """Topic or queue (`floor_keys`) → floor, of those above the log's begin. Replaced as a whole: readers need no lock."""
+        """Topic or queue (`metaq.model.upkeep.floors`) → floor, of those above the log's begin. Replaced as a whole: readers need no lock."""
         self.holding: Holding | None = None
         self.kept: Mapping[str, int] = {}
         """Topic → LogOffset of its oldest message at the last look. Replaced as a whole, so that readers need no lock."""
@@ -163,7 +163,7 @@ class Floors:
             self._move(moved, queues, "whose time is up")
 
     def trim(self, wanted: Mapping[str, int]) -> bool:
-        """Move floors (`floor_keys`) up to places below the log's end, by an administrator's word; none goes back.
+        """Move floors (`metaq.model.upkeep.floors`) up to places below the log's end, by an administrator's word; none goes back.
 
         Returns False if somebody who was asked needs the messages a while longer: none has moved, try again. Raises OSError: the
         floors could not be saved; none moved.
@@ -178,6 +178,19 @@ class Floors:
         if moved:
             self._move(moved, self._parts.queues.all(), "trimmed by hand")
         return True
+
+    def kept_after_look(self, now_ms: int, files: Sequence[FileAge]) -> int | None:
+        """Return what `kept_from` would after all topics had let go of what has expired; None: no topic has a rule of its own."""
+        if self.retentions is None:
+            return None
+        places = [self.kept_from()]
+        kept = self.kept
+        for topic, low in kept.items():
+            floor, more = max(self.table.get(topic, 0), self._parts.log.min), True
+            while more:
+                floor, more = _wanted(floor, files, self.retentions.of(topic), now_ms)
+            places.append(max(low, floor))
+        return min(places[1:], default=places[0])
 
     def _move(self, moved: Mapping[str, int], queues: Sequence[ConsumeQueue], why: str) -> None:
         self._flush()  # a power cut must not leave saved floors behind the log's end

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from metaq.log import RateLimitedLog
+from metaq.model.upkeep.cleaning import Part
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.disk import SyncNotBegun
 from metaq.store.log.broken import next_record
@@ -120,6 +122,58 @@ class Housekeeper:
         """Have the thread delete the units, and files of them, that point below the log's begin. As `delete_expired`; `done` gets
         the number of files."""
         self._have_done(self._correct_queues, done)
+
+    def preview(self, topics: Sequence[str], done: Callable[[tuple[Part, Part, Part] | None], None]) -> None:
+        """Have the thread find what `delete_expired` and `correct_queues` would delete, and the files of these topics' queues.
+
+        Returns at once. `done` is called in the thread: with log files, queue files and the topics' files; None: it has failed.
+        """
+
+        def job() -> None:
+            try:
+                with self.work:
+                    found = (
+                        self._expired_now(),
+                        self._below_floors(frozenset(topics)),
+                        self._files_of(frozenset(topics)),
+                    )
+            except BaseException:
+                done(None)
+                raise
+            done(found)
+
+        self._jobs.append(job)
+        self.worker.wake()
+
+    def _expired_now(self) -> Part:
+        parts, now_ms = self._parts, self._tick_ms if self._tick_ms >= 0 else self._parts.clock.now_ms()
+        ages = self._ages()
+        used = parts.disk.used_percent(parts.folder.commit_log)
+        debt = oldest_debt(self._owners)
+        kept_from = self.floors.kept_after_look(now_ms, ages)
+        gone = 0
+        for _ in range(_ROUNDS_BY_HAND):
+            expired = decide(
+                ages[gone:], used_percent=used, now_ms=now_ms, options=parts.options, at_once=True,
+                owed=debt.log_offset if debt else None, carrying=True, kept_from=kept_from,
+            )  # fmt: skip
+            gone += expired.files
+            if not expired.files or expired.held is not None:
+                break
+        return Part(gone, sum(age.end - age.start for age in ages[:gone]))
+
+    def _below_floors(self, others: frozenset[str]) -> Part:
+        log_min, sizes = self._parts.log.min, list[int]()
+        for queue in giving_way(self._parts.queues.all()):
+            with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile
+                if queue.topic not in others:
+                    sizes += queue.files_below(max(log_min, self.floors.of(queue)))
+        return Part(len(sizes), sum(sizes))
+
+    def _files_of(self, topics: frozenset[str]) -> Part:
+        queues = (queue for queue in self._parts.queues.all() if topics and queue.topic in topics)
+        sizes = [file.size for queue in queues for file in queue.run.files]
+        return Part(len(sizes), sum(sizes))
 
     def trim(self, floors: Mapping[str, int], done: Callable[[bool | None], None]) -> None:
         """Have the thread move floors up (`Floors.trim`). Returns at once.
@@ -342,13 +396,7 @@ class Housekeeper:
         """Delete expired log files, and queue and index files that only point into them. Returns the number of log files."""
         with self.work:
             parts = self._parts
-            files = parts.log.run.files
-            # A file's newest record is about as old as the first of the next file, which is one read and not a walk.
-            ages = [
-                FileAge(file.start, file.end, self._first_ms(after.start))
-                for file, after in itertools.pairwise(files)
-                if after.start < parts.log.end
-            ]
+            ages = self._ages()
             used = parts.disk.used_percent(parts.folder.commit_log)
             self._take_step(disk_step(used, parts.options), used)
             kept_from = None
@@ -370,6 +418,15 @@ class Housekeeper:
             if expired.files:
                 self._drop(expired)
             return expired.files
+
+    def _ages(self) -> list[FileAge]:
+        """Return all log files but the newest, oldest first."""
+        # A file's newest record is about as old as the first of the next file, which is one read and not a walk.
+        return [
+            FileAge(file.start, file.end, self._first_ms(after.start))
+            for file, after in itertools.pairwise(self._parts.log.run.files)
+            if after.start < self._parts.log.end
+        ]
 
     def _take_step(self, step: DiskStep, used: float) -> None:
         """Note how full the disk is, and tell of it when that changes."""

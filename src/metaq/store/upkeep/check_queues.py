@@ -10,9 +10,9 @@ from typing import Final
 from msgspec import Struct, field
 
 from metaq.model.topics.system import SCHEDULE_TOPIC
+from metaq.model.upkeep.floors import floor_of
 from metaq.store.queues.consume_queue import Unit
 from metaq.store.queues.dispatch import delays_of, deliver_ms, is_queued, tags_code
-from metaq.store.retention.floor_keys import floor_of
 from metaq.store.upkeep.findings import Findings
 from metaq.store.upkeep.log_records import LogRecords, Seen
 from metaq.store.upkeep.unit_files import UnitFiles, find_unit_files
@@ -121,14 +121,16 @@ class QueueCheck:
             queue.next = head.queue_offset + 1
             return
         self._settle(queue, queue.files, head)
+        if head.log_offset < self._floor(topic, head.queue_id) and queue.files.place(head.queue_offset) is None:
+            queue.first = queue.first if queue.first >= 0 else head.queue_offset
+            queue.next = head.queue_offset + 1
+            return  # its unit went with its time, or by hand
         offset = self._offset(queue, queue.files, seen)
         if offset is None:
             return
         if queue.first < 0:
             queue.first = offset
         queue.next = offset + 1
-        if head.log_offset < self._floor(topic, head.queue_id) and queue.files.place(offset) is None:
-            return  # its units went with its time
         self._check_unit(queue, queue.files, offset, _Place(seen.file.path, seen.place, head))
 
     def _floor(self, topic: str, queue_id: int) -> int:
