@@ -738,6 +738,27 @@ def _(root):
         assert expired(running)
 
 
+@effect_of("store.disk_space_clean_forcibly_ratio")
+def _(root):
+    with retention(root) as running:
+        running.fill(200)
+        running.disk.used = 60.0
+        assert not expired(running)
+        running.change(disk_space_clean_forcibly_ratio=0.55)
+        assert expired(running)
+
+
+@effect_of("store.disk_space_warning_level_ratio")
+def _(root):
+    with retention(root) as running:
+        running.disk.used = 60.0
+        expired(running)
+        assert running.client.send("T").code == 0
+        running.change(disk_space_warning_level_ratio=0.55)
+        expired(running)
+        assert running.client.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
 @effect_of("store.max_transfer_count_on_message_in_memory")
 def _(root):
     with Running(root) as running:

@@ -87,7 +87,24 @@ class StoreOptions(OptionTable):
         75, "Percent of the disk above which expired files go at once.", low=10, high=95, hot=True
     )
     clean_file_forcibly_enable: bool = option(
-        True, "Above 85 percent of the disk, delete the oldest files though they have not expired.", hot=True
+        True,
+        "Above diskSpaceCleanForciblyRatio of the disk, delete the oldest files though they have not expired. `false`: nothing goes "
+        "before its time, and messages are refused when the disk is full.",
+        hot=True,
+    )
+    disk_space_clean_forcibly_ratio: float = option(
+        0.85,
+        "Share of the disk above which the oldest files go early (cleanFileForciblyEnable). A system property in RocketMQ.",
+        low=0.3,
+        high=0.99,
+        hot=True,
+    )
+    disk_space_warning_level_ratio: float = option(
+        0.9,
+        "Share of the disk above which no message is taken until there is room again. A system property in RocketMQ.",
+        low=0.35,
+        high=0.99,
+        hot=True,
     )
     clean_resource_interval: int = option(10_000, "Milliseconds between two looks at what may be deleted.", low=10)
     max_transfer_bytes_on_message_in_memory: int = option(262_144, "Bytes of one pull of recent messages.", hot=True)

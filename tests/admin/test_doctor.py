@@ -255,6 +255,13 @@ def test_disk_and_trouble_are_told():
     assert _health({"commitLogDiskRatio": "0.8"})[1].state == NOTICE
     assert _health({"commitLogDiskRatio": "0.1"})[1].state == OK
     assert len(_health({"commitLogDiskRatio": "much"})) == 1
+    for used, step, state in (
+        ("0.93", "ok", OK),
+        ("0.5", "warn", NOTICE),
+        ("0.9", "clean", NOTICE),
+        ("0.5", "refuse", WRONG),
+    ):
+        assert _health({"commitLogDiskRatio": used, "metaqDiskStep": step})[1].state == state
 
 
 def test_name_servers_that_know_different_brokers(tmp_path):

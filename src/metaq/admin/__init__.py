@@ -1,7 +1,7 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
 `Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `group_changes`,
-`figures`, `growth`, `messages`, `tracks`, `traces`, `transactions`, `brokers`, `replicas` and `scrubbing`.
+`figures`, `growth`, `messages`, `tracks`, `traces`, `transactions`, `brokers`, `replicas`, `scrubbing` and `upkeep`.
 """
 
 from metaq.admin.acl import AccountNotFound
@@ -25,8 +25,8 @@ from metaq.admin.topics import TopicDetails, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
 from metaq.admin.tracks import GroupTrack, MessageTrack, TrackState
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
+from metaq.admin.upkeep.cleaning import CleanedBroker, UnreadMessages
 
 __all__ = [
-    "AccountNotFound", "AddedBroker", "Admin", "BrokerStatus", "DrainProgress", "Drained", "FailedRepair", "FoundMessages", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "MoveProgress", "MovedTopic", "NoSuchReplica", "NothingDone", "OpenWork",
-    "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Refusal", "RemovedBroker", "Replica", "ScrubProgress", "StagedTransaction", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound", "Unfinished",
+    "AccountNotFound", "AddedBroker", "Admin", "BrokerStatus", "CleanedBroker", "DrainProgress", "Drained", "FailedRepair", "FoundMessages", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "MoveProgress", "MovedTopic", "NoSuchReplica", "NothingDone", "OpenWork", "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Refusal", "RemovedBroker", "Replica", "ScrubProgress", "StagedTransaction", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound", "Unfinished", "UnreadMessages",
 ]  # fmt: skip

@@ -28,6 +28,7 @@ from metaq.admin import (
 from metaq.admin.configuring.calls import OptionCalls
 from metaq.admin.figures import group_list, topic_figures
 from metaq.admin.growth.methods import Growth
+from metaq.admin.upkeep.cleaning import CleaningCommands
 from metaq.client.conversation.accounts import SetAccount
 from metaq.client.identity.names import LATEST, checked, milliseconds, start_of
 from metaq.client.identity.options import client_options
@@ -49,7 +50,7 @@ from metaq.model.transactions.staging import Outcome, RowState
 Result = TypeVar("Result")
 
 
-class Admin(OptionCalls, Growth):
+class Admin(CleaningCommands, OptionCalls, Growth):
     """Administration of one cluster.
 
     Args:

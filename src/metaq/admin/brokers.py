@@ -51,6 +51,11 @@ class BrokerStatus(Struct, frozen=True):
         return _first_number(text) if text else None
 
     @property
+    def disk_step(self) -> str:
+        """What a full disk has come to: ok, warn, clean, refuse (docs/cleaning.md); "": the broker does not say."""
+        return self.runtime.get("metaqDiskStep", "")
+
+    @property
     def log_end(self) -> int | None:
         """LogOffset where the broker's log ends; None: it does not say."""
         text = self.runtime.get("commitLogMaxOffset")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from metaq.admin.brokers import BrokerNotFound
+from metaq.admin.brokers import BrokerNotFound, BrokerStatus
 from metaq.client.conversation.administration import GetReplicaState, GetRuntime, Promote, StepDown
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
@@ -31,6 +31,10 @@ class Replica(Struct, frozen=True):
     state: ReplicaState | None = None
     """None also of a RocketMQ."""
     log_end: int | None = None
+    disk_used: float | None = None
+    """Share of its log's disk that is used, 0 to 1; None: it does not say."""
+    disk_step: str = ""
+    """What a full disk has come to: ok, warn, clean, refuse (docs/cleaning.md); "": it does not say."""
 
     @property
     def leads(self) -> bool:
@@ -40,10 +44,12 @@ class Replica(Struct, frozen=True):
 async def _ask(core: ClientCore, broker: str, broker_id: int, address: str) -> Replica:
     try:
         state = await core.ask(address, GetReplicaState())
-        if state is not None:
-            return Replica(state.broker, state.broker_id, address, "", state, state.log_end)
         runtime = await core.ask(address, GetRuntime())
-        return Replica(broker, broker_id, address, "", None, int(runtime["commitLogMaxOffset"]))
+        known = BrokerStatus("", broker, broker_id, address, "", runtime)
+        disk = known.disk_used, known.disk_step
+        if state is not None:
+            return Replica(state.broker, state.broker_id, address, "", state, state.log_end, *disk)
+        return Replica(broker, broker_id, address, "", None, int(runtime["commitLogMaxOffset"]), *disk)
     except (*FAULTS, KeyError, ValueError) as error:
         return Replica(broker, broker_id, address, str(error))
 

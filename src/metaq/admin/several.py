@@ -66,15 +66,17 @@ async def at_each(core: ClientCore, what: str, servers: Mapping[str, str], call:
 
 
 async def at_several(
-    core: ClientCore, what: str, calls: Mapping[tuple[str, str], Call[Any]], done: Iterable[str] = ()
-) -> None:
-    """Ask (name, address) → call, all at once. Raises as `at_each`. `done`: names of servers that have done it before."""
+    core: ClientCore, what: str, calls: Mapping[tuple[str, str], Call[T]], done: Iterable[str] = ()
+) -> dict[tuple[str, str], T]:
+    """Ask (name, address) → call, all at once, and return the outcomes. Raises as `at_each`. `done`: names of servers that have done
+    it before."""
     found, failed = await _each(core, calls)
     succeeded = [*done, *(name for name, _ in found)]
     if failed and not succeeded:
         raise next(iter(failed.values()))
     if failed:
         raise HalfDone(what, succeeded, {name: error for (name, _), error in failed.items()})
+    return found
 
 
 async def _each(

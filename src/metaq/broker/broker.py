@@ -64,6 +64,7 @@ from metaq.broker.tables.members import Members
 from metaq.broker.tables.offsets import Offsets
 from metaq.broker.tables.topics import Topics
 from metaq.broker.transactions.service import TransactionService
+from metaq.broker.trimming import Trimming
 from metaq.changed_options import ChangedOptions
 from metaq.errors import Refused
 from metaq.in_pieces import InPieces
@@ -241,6 +242,8 @@ class Broker:
         )
         self.consumer_questions = ConsumerQuestions(tables)
         self.cleaning = Cleaning(environment, tables, self.deletions, call_soon)
+        archives = self.metaq1.archives if self.metaq1 is not None else None
+        self.trimming = Trimming(environment, tables, self.lookup, call_soon, archives)
         self.inspection = Inspection(environment, tables, self.lookup, self.reports, self.filters)
         self._call_soon, self._files = call_soon, files
         self.settings.watch(self.gates.options_changed)

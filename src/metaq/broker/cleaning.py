@@ -1,4 +1,5 @@
-"""Cleaning that an administrator asks for: expired log files (329), expired units (306), queues without a topic (316).
+"""Cleaning that an administrator asks for: expired log files (329), expired units (306), queues without a topic (316), and what
+these would remove (30024).
 
 The broker does all of it by itself, in its time; here it is done now.
 """
@@ -13,6 +14,7 @@ from typing import Final, TypeAlias
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.errors import Reason, Refused
+from metaq.model.upkeep.cleaning import Cleanable, Part
 from metaq.saved import PendingOutcome
 
 log = logging.getLogger(__name__)
@@ -37,7 +39,8 @@ class Cleaning:
         call_soon: Callable[[Callable[[], None]], None],
     ) -> None:
         self._reader, self._topics, self._deletions = environment.store.reader, tables.topics, deletions
-        keeper = environment.store.keeper
+        self._keeper = keeper = environment.store.keeper
+        self._call_soon, self._previews = call_soon, 0
         self._expired_files = _Asked("expired log files", keeper.delete_expired, call_soon)
         self._expired_units = _Asked("expired units of queues", keeper.correct_queues, call_soon)
 
@@ -62,8 +65,7 @@ class Cleaning:
         There are such only after topics.json was lost or edited, and with restoreLostTopics=false.
         """
         outcome: PendingOutcome[list[str]] = PendingOutcome()
-        names = [name for name in sorted({topic for topic, _ in self._reader.queues()}) if self._is_unused(name)]
-        deletions = [(name, self._deletions.delete(name)) for name in names[:TOPICS_MAX]]
+        deletions = [(name, self._deletions.delete(name)) for name in self._unused()]
         left, gone = len(deletions), list[str]()
         if not deletions:
             outcome.succeed(gone)
@@ -82,6 +84,28 @@ class Cleaning:
         for name, deletion in deletions:
             deletion.when_done(functools.partial(ended, name))
         return outcome
+
+    def preview(self) -> PendingOutcome[Cleanable]:
+        """Return, pending, what these would remove now. Raises Refused BUSY: too many requests wait for that."""
+        if self._previews >= ASKED_MAX:
+            raise Refused(Reason.BUSY, f"{ASKED_MAX} previews of cleanings are under way")
+        self._previews += 1
+        outcome: PendingOutcome[Cleanable] = PendingOutcome()
+        unused = tuple(self._unused())
+
+        def ended(found: tuple[Part, Part, Part] | None) -> None:
+            self._previews -= 1
+            if found is None:
+                outcome.finish(Refused(Reason.NOT_STORED, "what may go cannot be told: the broker's log says why"))
+            else:
+                outcome.succeed(Cleanable(found[0], found[1], unused, found[2]))
+
+        self._keeper.preview(unused, lambda found: self._call_soon(lambda: ended(found)))
+        return outcome
+
+    def _unused(self) -> list[str]:
+        names = sorted({topic for topic, _ in self._reader.queues()})
+        return [name for name in names if self._is_unused(name)][:TOPICS_MAX]
 
     def _is_unused(self, name: str) -> bool:
         topics = self._topics

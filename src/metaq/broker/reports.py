@@ -76,6 +76,7 @@ class Reports:
             log_flushed=store.state.flushed,
             earliest_ms=store.log.oldest_ms,
             disk_ratio=store.keeper.disk_ratio,
+            disk_step=str(store.keeper.disk_step),
             disk_bytes=store.keeper.disk_bytes,
             log_folder=str(store.folder.commit_log),
             put_latencies=stats.put_latencies(),

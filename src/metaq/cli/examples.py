@@ -59,6 +59,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq topic update orders --queues 32",
         "metaq topic update orders --write-queues 8 --broker broker-a",
     ),
+    "topic trim": (
+        "metaq topic trim orders --before 2026-01-31T08:00:00Z --dry-run",
+        "metaq topic trim orders --keep-last 7d --yes",
+        "metaq topic trim orders -p broker-a:3 -o 4711 --force",
+    ),
     "topic delete": ("metaq topic delete orders", "metaq topic delete orders --yes"),
     "topic move": (
         "metaq topic move orders --from broker-a --to broker-b --dry-run",
@@ -210,6 +215,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "broker promote": ("metaq broker promote broker-a", "metaq broker promote broker-a --id 1 --force"),
     "broker demote": ("metaq broker demote broker-a",),
+    "broker clean": ("metaq broker clean broker-a --dry-run", "metaq broker clean broker-a --log-files --yes"),
     "broker scrub": ("metaq broker scrub broker-a", "metaq broker scrub broker-a --repair --rate 100"),
     "start": ("metaq start up", "metaq start broker -n mq1:9876 -c broker.conf"),
     "start namesrv": ("metaq start namesrv", "metaq start namesrv --port 9877 --as second --log-size 16 --log-files 4"),

@@ -151,6 +151,13 @@ def size(number: int) -> str:
     return f"{number / 1024**3:.1f} GiB"
 
 
+def disk_text(used: float | None, step: str) -> str:
+    """Return how full a disk is for people: `64%`, and what that has come to: `91% refuse`; empty for None."""
+    if used is None:
+        return ""
+    return f"{used:.0%}" if step in {"", "ok"} else f"{used:.0%} {step}"
+
+
 def count(number: int, noun: str) -> str:
     """Return `1 message`, `2 messages`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

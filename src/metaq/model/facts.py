@@ -68,6 +68,8 @@ class BrokerFacts(Struct, frozen=True, kw_only=True):
     """Store time of the oldest message."""
     disk_ratio: float
     """Used share of the disk, 0 to 1."""
+    disk_step: str
+    """What a full disk has come to: ok, warn, clean, refuse (`metaq.store.retention.expiry.DiskStep`)."""
     disk_bytes: tuple[int, int]
     """Size of the log's file system, and what is free of it."""
     log_folder: str

@@ -43,7 +43,7 @@ class TableChanges(Struct, frozen=True, omit_defaults=True):
     closed_partitions: Mapping[str, tuple[QueueId, ...]] = field(default_factory=dict)
     """Topic → its closed partitions; empty: all are open."""
     floors: Mapping[str, Number] = field(default_factory=dict)
-    """Topic → LogOffset below which its messages have expired."""
+    """Topic, or one queue of it as `topic@3`, → LogOffset below which its messages have expired or were trimmed."""
     delays: Mapping[QueueId, Number] | None = None
     """Delay level → QueueOffset of the next record to deliver; None: they have not changed."""
     needed_from: Number = 0

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from metaq.in_pieces import InPieces, finish
 from metaq.model.properties import KEYS, UNIQUE_ID, parse
+from metaq.model.upkeep.floors import floor_of
 from metaq.store.log.parts import Parts
 from metaq.store.log.scan import LogScan, past_damage
 from metaq.store.queues.index_file import ON_THE_WAY
@@ -113,9 +114,11 @@ class MessageReader:
         return [found[offset] for offset in sorted(found)]
 
     def _carries(self, log_offset: int, topic: str, key: str) -> bool:
-        """Whether the record there is of the topic, and has the key."""
+        """Whether the record there is of the topic, has the key, and can still be read."""
         record = outline(self._log, log_offset)
         if record is None or record.topic != topic:
+            return False
+        if log_offset < floor_of(self._floors.table, topic, record.queue_id):
             return False
         pairs = parse(record.properties.decode("utf-8", "replace"))
         return key == pairs.get(UNIQUE_ID) or key in pairs.get(KEYS, "").split(" ")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from metaq.model.retention import Retentions
+from metaq.model.upkeep.floors import floor_of
 from metaq.store.log.parts import Parts
 from metaq.store.reads.repair import Repairs
+from metaq.store.retention.expiry import DiskStep
 from metaq.store.retention.floors import Ask, Holding
 from metaq.store.retention.housekeeping import Housekeeper
 from metaq.store.worker import Worker
@@ -15,7 +17,7 @@ from metaq.store.worker import Worker
 class StoreKeeper:
     """`MessageStore.keeper`. What takes time is the housekeeping thread's: see `Housekeeper`.
 
-    `tick`, `retain`, `owes`, `checkpoint`, `delete_expired`, `correct_queues` and `follow_floors` are its bound methods.
+    `tick`, `retain`, `owes`, `checkpoint`, `delete_expired`, `correct_queues`, `trim`, `preview` and `follow_floors` are its bound methods.
     """
 
     def __init__(self, parts: Parts, housekeeper: Housekeeper, repairs: Repairs, workers: Iterable[Worker]) -> None:
@@ -24,6 +26,7 @@ class StoreKeeper:
         self.tick, self.retain, self.owes = housekeeper.tick, housekeeper.retain, housekeeper.owes
         self.checkpoint = housekeeper.checkpoint
         self.delete_expired, self.correct_queues = housekeeper.delete_expired, housekeeper.correct_queues
+        self.trim, self.preview = housekeeper.trim, housekeeper.preview
         self.follow_floors, self._housekeeper = housekeeper.follow_floors, housekeeper
 
     @property
@@ -43,13 +46,16 @@ class StoreKeeper:
         """From now on, ask `ask(topic, log_offset)` before a topic lets go of what lies below; False: ask again later."""
         self._floors.ask(ask)
 
-    def floor(self, topic: str) -> int:
-        """LogOffset below which the topic has let go of its messages, though they may lie in the log; 0: of none."""
-        return self._floors.table.get(topic, 0)
+    def floor(self, topic: str, queue_id: int = -1) -> int:
+        """LogOffset below which the topic has let go of its messages, though they may lie in the log; 0: of none.
+
+        With `queue_id` that of one queue, which may be higher.
+        """
+        return floor_of(self._floors.table, topic, queue_id)
 
     @property
     def floors(self) -> Mapping[str, int]:
-        """Topic → its floor, of topics that have one. Another object whenever one has moved."""
+        """Topic or queue (`metaq.model.upkeep.floors`) → its floor, of those that have one. Another object whenever one has moved."""
         return self._floors.table
 
     @property
@@ -67,6 +73,11 @@ class StoreKeeper:
         """How full the log's file system is, 0..1."""
         # The log's file system, as in RocketMQ.
         return self._parts.disk.used_percent(self._parts.folder.commit_log) / 100
+
+    @property
+    def disk_step(self) -> DiskStep:
+        """What a full disk had come to at the last look of retention, every `cleanResourceInterval`."""
+        return self._housekeeper.disk_step
 
     @property
     def disk_bytes(self) -> tuple[int, int]:

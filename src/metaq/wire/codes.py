@@ -130,6 +130,9 @@ class RequestCode(enum.IntEnum):
     # C>B, C>N
     IDENTIFY = 30021
     OPTIONS = 30022
+    # C>B
+    TRIM_TOPIC = 30023
+    PREVIEW_CLEANING = 30024
     STOP = 30025
 
 

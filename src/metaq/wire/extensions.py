@@ -15,6 +15,7 @@ from metaq.model.option_state import OptionState
 from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
 from metaq.model.scrub import RANGES_MAX, LogChecksums, Mended, ScrubState
+from metaq.model.upkeep.cleaning import Cleanable, TopicTrim
 
 T = TypeVar("T")
 
@@ -94,6 +95,26 @@ def closed_partitions_of(body: bytes | memoryview) -> list[int]:
 def reloaded_of(body: bytes | memoryview) -> Reloaded:
     """Decode the answer to RELOAD. Raises BadRequest."""
     return _decoded(body, Reloaded, "the body is no outcome of a reload")
+
+
+def topic_trim(trim: TopicTrim) -> bytes:
+    """Encode the answer to TRIM_TOPIC (30023)."""
+    return msgspec.json.encode(trim)
+
+
+def topic_trim_of(body: bytes | memoryview) -> TopicTrim:
+    """Decode the answer to TRIM_TOPIC. Raises BadRequest."""
+    return _decoded(body, TopicTrim, "the body is no trim of a topic")
+
+
+def cleanable(found: Cleanable) -> bytes:
+    """Encode the answer to PREVIEW_CLEANING (30024)."""
+    return msgspec.json.encode(found)
+
+
+def cleanable_of(body: bytes | memoryview) -> Cleanable:
+    """Decode the answer to PREVIEW_CLEANING. Raises BadRequest."""
+    return _decoded(body, Cleanable, "the body is no preview of a cleaning")
 
 
 def quotas(uses: list[QuotaUse]) -> bytes:

@@ -11,6 +11,7 @@ from msgspec import structs
 from metaq.broker.broker import Broker
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import FakeClock
+from metaq.in_pieces import finish
 from metaq.model.metaq1.settings import DeletePolicy, PartitionRules, PartitionSettings
 from metaq.options import Metaq1Options
 from metaq.saved import Saving
@@ -184,3 +185,49 @@ def test_no_topic_lets_go_of_what_positions_are_computed_from(tmp_path):
         eventually(gone)
         low = broker.store.reader.existing_queue("short", 0).min_offset
         assert 0 < low <= broker.metaq1.bases.settled("short", 0)
+
+
+def trim(broker, floors):
+    """Trim, deliver what the event loop would meanwhile, and return what the store says."""
+    said = []
+    broker.store.keeper.trim(floors, said.append)
+    return eventually(lambda: (broker.store.flusher.flush(), broker.deliver(), said)[2])[0]
+
+
+def test_a_trim_moves_where_partitions_begin_and_no_position(tmp_path):
+    """In the middle of a log file, without sections; positions stay what clients were told, also after a restart."""
+    told, clock = settings(rules(sections=False)), FakeClock()
+    with open_broker(tmp_path, clock, store=SMALL, metaq1=told) as broker:
+        fill(broker)
+        positions = settled(broker, lambda: broker.metaq1.bases.touch("short", 0))
+        places = settled(broker, lambda: [positions.position(offset) for offset in range(13)])
+        queue = broker.store.reader.existing_queue("short", 0)
+        assert trim(broker, {"short": queue.unit(5).log_offset}) is True
+        assert queue.min_offset == 5
+        assert settled(broker, lambda: positions.position(5)) == places[5]
+        assert positions.min == places[5]
+        clock.advance(10)
+        broker.appender.put([message("short", 0, b"012" * 2_700, tag="red")])
+    with open_broker(tmp_path, clock, store=SMALL, metaq1=told) as broker:
+        again = settled(broker, lambda: broker.metaq1.bases.touch("short", 0))
+        assert settled(broker, lambda: [again.position(offset) for offset in range(5, 13)]) == places[5:]
+        assert again.min == places[5]
+        assert trim(broker, {"short": broker.store.log.end}) is True
+        assert settled(broker, lambda: again.position(13)) == places[12] + places[12] // 12
+
+
+def test_what_is_archived_is_trimmed_by_whole_log_files_when_it_is_in_the_archive(tmp_path):
+    """A file that still takes messages is archived once, when it is full."""
+    folder = tmp_path / "elsewhere"
+    told = settings(rules(short="archive,400,true"), archive_path=str(folder))
+    with open_broker(tmp_path / "store", FakeClock(), store=SMALL, metaq1=told) as broker:
+        fill(broker)
+        settled(broker, lambda: broker.metaq1.bases.touch("short", 0))
+        _, floors = finish(broker.trimming.plan_before("short", broker.clock.now_ms()))
+        newest = broker.store.log.run.files[-1].start
+        assert floors == {"short": newest}
+        assert not folder.exists()
+        assert trim(broker, floors) is True
+        low = broker.store.reader.existing_queue("short", 0).min_offset
+        assert 0 < low <= 12
+        assert len(list(segments_in(folder))) > 0

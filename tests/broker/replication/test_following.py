@@ -302,6 +302,25 @@ def test_a_floor_beyond_the_log_of_whoever_leads_next_is_forgotten(two):
     assert two.slave.store.keeper.floor("orders") == 0
 
 
+def test_what_was_trimmed_is_gone_at_the_slave_too(two):
+    """Of a topic and of one queue, also when the slave leads; messages that come behind are there."""
+    two.put("orders", 0, *(b"%d" % number for number in range(6)))
+    two.put("orders", 1, *(b"%d" % number for number in range(6)))
+    two.copy()
+    place = [two.master.store.reader.existing_queue("orders", queue) for queue in (0, 1)]
+    said = []
+    floors = {"orders": place[0].unit(2).log_offset, "orders@1": place[1].unit(4).log_offset}
+    two.master.store.keeper.trim(floors, said.append)
+    eventually(lambda: said == [True])
+    wanted = [[b"2", b"3", b"4", b"5"], [b"4", b"5"]]
+    assert two.bodies(two.master) == wanted
+    two.tell()
+    eventually(lambda: two.bodies(two.slave) == wanted)
+    two.slave.lead()
+    two.slave.appender.put([message("orders", 1, b"mine")])
+    assert two.bodies(two.slave) == [wanted[0], [*wanted[1], b"mine"]]
+
+
 def test_progress_that_counts_records_waits_for_them(two):
     """Of delayed messages and of transactions: their copies and op records lie in the log behind."""
     two.put("orders", 0, b"a")
@@ -446,6 +465,7 @@ UNFIT = {
     "a filter that is too long": wrong(filters={"orders": {"g": GroupFilter("orders", "g", "x" * 70_000)}}),
     "a filter of a path": wrong(filters={"../x": {"g": GroupFilter("../x", "g", "a > 5")}}),
     "a floor of a path": wrong(floors={"../x": 0}),
+    "a floor of no queue": wrong(floors={"orders@../x": 0}),
 }
 
 

@@ -416,6 +416,21 @@ class ColdReads:
         done(future)
 
 
+def test_what_was_trimmed_is_given_to_nobody(tmp_path) -> None:
+    """A get below is sent to where the partition begins now; `offset` says that, and positions are what they were."""
+    with open_metaq1_server(tmp_path) as (broker, server):
+        client = TextClient(server)
+        places = [client.put(b"message %d" % number)[2] for number in range(6)]
+        queue, said = broker.store.reader.existing_queue("test", 0), []
+        broker.store.keeper.trim({"test": queue.unit(3).log_offset}, said.append)
+        eventually(lambda: (broker.store.flusher.flush(), broker.deliver(), said)[2])
+        assert said == [True]
+        assert client.ask(b"get test g 0 %d 1024 1\r\n" % places[1]) == (301, b"%d" % places[3])
+        assert client.ask(b"offset test g 0 0 1\r\n") == (200, b"%d" % places[3])
+        code, body = client.ask(b"get test g 0 %d 1024 1\r\n" % places[3])
+        assert (code, b"message 3" in body, b"message 2" in body) == (0, True, False)
+
+
 def test_gets_of_old_messages_are_answered_in_their_order_whatever_comes_first(client, monkeypatch) -> None:
     """Answers that are there wait behind; only so many are under way, then the connection is read no further."""
     space, reads = client.session._space, ColdReads()

@@ -190,6 +190,19 @@ def test_messages_that_a_topic_has_let_go_of_are_not_there(tmp_path):
     assert bodies(tmp_path) == [b"1", b"3", b"4", b"5"]
 
 
+def test_messages_of_one_queue_that_was_trimmed_are_not_there(tmp_path):
+    """Those of the topic's other queues are, and those of another topic's queue of that number."""
+    with open_store(tmp_path) as store:
+        ends = [put(store, "TU"[i % 2], i // 2 % 2, b"%d" % i).log_end for i in range(16)]
+    config = tmp_path / "config"
+    config.mkdir(exist_ok=True)
+    floors = {"T@1": ends[9], "T@x": ends[15], "T@": ends[15], "nowhere@0": ends[15]}
+    (config / "metaqFloors.json").write_text(json.dumps({"floors": floors}))
+    gone = {b"2", b"6"}
+    assert bodies(tmp_path) == [body for i in range(16) if (body := b"%d" % i) not in gone]
+    assert bodies(tmp_path, topics="T") == [body for i in range(0, 16, 2) if (body := b"%d" % i) not in gone]
+
+
 def test_compressed_bodies_are_undone_and_one_that_cannot_be_is_damage(tmp_path):
     """With its place; the others of its block are rows all the same."""
     with open_store(tmp_path) as store:

@@ -17,8 +17,9 @@ from metaq.spark.cluster import client
 from metaq.spark.data_source import MetaqStreamReader
 from metaq.spark.source.plan import Planner
 from metaq.spark.source.settings import SourceOptions
+from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import Command, reply
+from metaq.wire.command import Command, reply, request
 from tests.scripted import ScriptedCluster
 from tests.support import PATIENCE, eventually
 
@@ -62,6 +63,18 @@ def test_the_start_is_what_the_options_say(cluster):
     assert start(startingOffsets=offsets.to_text({Q1: 7})) == {Q0: 60, Q1: 7}
     with pytest.raises(ConfigError, match="startingOffsets names queues that are not read: orders@broker-a:9"):
         start(startingOffsets=offsets.to_text({MessageQueue("orders", "broker-a", 9): 1}))
+
+
+def test_a_trimmed_topic_begins_where_its_queues_do(cluster):
+    """No log file went. Only the queue that was trimmed begins later."""
+    header = headers.TrimTopicHeader(topic="orders", offset=40, queue_id=1)
+    cluster._ask([request(RequestCode.TRIM_TOPIC, header)])
+    eventually(lambda: cluster.starts("orders") == {Q0: 0, Q1: 40})
+    assert Planner(options(cluster, startingOffsets="earliest")).start("latest") == {Q0: 0, Q1: 40}
+    header = headers.TrimTopicHeader(topic="orders", before=START + 500)
+    cluster._ask([request(RequestCode.TRIM_TOPIC, header)])
+    eventually(lambda: cluster.starts("orders") == {Q0: 100, Q1: 40})
+    assert Planner(options(cluster, startingTimestamp="0")).start("latest") == {Q0: 100, Q1: 40}
 
 
 def test_times_may_differ_by_topic_and_end_a_batch(cluster):

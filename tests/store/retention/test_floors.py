@@ -349,3 +349,25 @@ def test_a_slave_has_its_masters_floors_once_its_log_is_there_and_they_never_go_
         assert store.keeper.floor("other") == 0
     with open_store(tmp_path, clock) as store:
         assert store.keeper.floors == {"short": place, "long": ahead}
+
+
+@pytest.mark.parametrize("hours", [0, 3, 40])
+def test_a_preview_says_which_log_files_go_when_topics_have_let_go(tmp_path, hours):
+    """What `delete_expired` does then, though the crons are not due; nothing has moved before."""
+    clock = FakeClock(START_MS)
+    with open_store(tmp_path, clock) as store:
+        store.keeper.retain_by(rules(when="0 0 6 1 1 ? 2020", short="delete,4", long="delete,6"))
+        fill(store, clock, "short", "long", rounds=12)
+        clock.advance(hours * 3600)
+        store.keeper.tick(clock.now_ms())
+        said = []
+        store.keeper.preview((), said.append)
+        eventually(lambda: said)
+        (files, _, _) = said[0]
+        assert files.files > 0
+        assert (store.keeper.floor("short"), store.log.min) == (0, 0)
+        gone = []
+        store.keeper.delete_expired(gone.append)
+        eventually(lambda: gone)
+        assert gone == [files.files]
+        assert store.log.min == files.bytes

@@ -142,12 +142,13 @@ def _health(runtime: dict[str, str]) -> list[Finding]:
     with contextlib.suppress(ValueError):
         used = float(runtime.get("commitLogDiskRatio", "0"))
         text = f"{used:.0%} of the broker's disk are used"
-        if used >= _DISK_WRONG:
+        step = runtime.get("metaqDiskStep")  # a RocketMQ does not say
+        if step == "refuse" or (step is None and used >= _DISK_WRONG):
             findings.append(
-                Finding("disk", WRONG, f"{text}: it refuses messages above 90 %; make room, or lower fileReservedTime")
+                Finding("disk", WRONG, f"{text}: it refuses messages; make room, or lower fileReservedTime")
             )
-        elif used >= _DISK_NOTICE:
-            findings.append(Finding("disk", NOTICE, f"{text}: old messages go early above 75 %; make room"))
+        elif step in {"warn", "clean"} or (step is None and used >= _DISK_NOTICE):
+            findings.append(Finding("disk", NOTICE, f"{text}: old messages go early; make room"))
         else:
             findings.append(Finding("disk", OK, text))
     for key, what in (("metaqTrouble", "store"), ("unsavedFiles", "files")):

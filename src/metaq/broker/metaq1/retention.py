@@ -11,6 +11,7 @@ from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.part import BrokerPart
 from metaq.errors import Refused
 from metaq.model.cron import Cron, parse_cron
+from metaq.model.metaq1.settings import Expired
 from metaq.model.retention import TopicRetention
 from metaq.options import Metaq1Options
 from metaq.saved import Saving
@@ -136,6 +137,9 @@ class Metaq1Retention(BrokerPart):
     def open(self) -> None:
         """Put the rules in force. Raises ConfigError: deleteWhen of [system] cannot be parsed."""
         parse_cron(self._settings.options.delete_when)
+        # Asked without rules too: an administrator may trim a topic.
+        self._store.keeper.before_letting_go(_Bases(self._store.reader, self._bases, self._call_soon).may_go)
+        self._store.keeper.before_letting_go(self._archiver.may_go)
         self._settings.watch(lambda _names: self._choose())
         self._choose()
 
@@ -145,12 +149,14 @@ class Metaq1Retention(BrokerPart):
             store.keeper.retain_by(None)
             return
         store.keeper.retain_by(self._retentions)
-        # Once: a reload changes the rules that these look at, not the hooks.
+        # Once: a reload changes the rules that it looks at, not the hook.
         if not self._in_force:
             self._in_force = True
-            store.keeper.before_letting_go(_Bases(store.reader, self._bases, self._call_soon).may_go)
-            store.keeper.before_letting_go(self._archiver.may_go)
             store.keeper.owes(self._archiver)
+
+    def archives(self, topic: str) -> bool:
+        """Return whether a topic's messages are archived, log file by log file, before they go."""
+        return self._retentions.of(topic).policy.what is Expired.ARCHIVE
 
     def close(self) -> None:
         """End the archiver's thread. `Bases`, which it needs for positions, is closed after this."""

@@ -63,9 +63,12 @@ class Metaq1Service:
         tables.topics.watch(self.fast_path.close)
         tables.closed_partitions.when_changed(self.fast_path.close)
         options.watch(self.fast_path.options_changed)
+        retention = Metaq1Retention(environment.store, settings, bases, call_soon)
+        self.archives = retention.archives
+        """Whether a topic's messages are archived before they go."""
         self.parts: tuple[BrokerPart, ...] = (
             self.partitions,
-            Metaq1Retention(environment.store, settings, bases, call_soon),
+            retention,
             self.transactions,
             self.partitions.filters,
         )

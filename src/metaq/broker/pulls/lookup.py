@@ -106,9 +106,11 @@ class Lookup:
         """Return the record at a LogOffset (33). Raises Refused: no record begins there, or its topic was deleted."""
         data = self._reader.record_at(log_offset)
         # Records of a deleted topic stay in the log until retention, but are not to be seen any more.
-        if data is None or log_offset < self._keeper.floor(decode_record(data).topic):
-            raise Refused(Reason.INVALID, f"can not find message by the offset, {log_offset}")
-        return data
+        if data is not None:
+            message = decode_record(data)
+            if log_offset >= self._keeper.floor(message.topic, message.queue_id):
+                return data
+        raise Refused(Reason.INVALID, f"can not find message by the offset, {log_offset}")
 
     def query(self, query: KeyQuery) -> InPieces[list[bytes]]:
         """Return records by key, oldest first (12). Raises Refused: none."""

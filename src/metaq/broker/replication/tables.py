@@ -28,6 +28,7 @@ from metaq.model import DelayProgress, GroupConfig, TopicConfig
 from metaq.model.table_changes import TableChanges
 from metaq.model.topics.system import SCHEDULE_TOPIC, TRANSACTION_GROUP
 from metaq.model.topics.topic import check_group, check_partition_topic
+from metaq.model.upkeep.floors import topic_of
 from metaq.saved import Pending, Saving, over
 from metaq.saved_file import TextFile
 
@@ -288,9 +289,12 @@ class FollowedTables:
 
     def _floors(self, told: Mapping[str, int]) -> dict[str, int]:
         found = dict[str, int]()
-        for topic, floor in told.items():
+        for key, floor in told.items():
             try:
-                found[check_partition_topic(topic)] = floor
+                check_partition_topic(topic_of(key))
+                if key != topic_of(key) and not key.removeprefix(topic_of(key) + "@").isdecimal():
+                    raise Refused(Reason.INVALID, f"{key[:80]!r} names no queue")  # noqa: TRY301  told below
+                found[key] = floor
             except Refused as error:
                 self._faults.error("floor", "a floor of the master is not taken over: %s", error)
         return found

@@ -6,7 +6,7 @@ import typer
 
 from metaq.cli.cluster import growth
 from metaq.cli.groups import App
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, disk_text, iso_time, print_json, print_table
 
 app = App("", invoke_without_command=True, no_args_is_help=False)
 app.command("add-broker")(growth.add_broker)
@@ -35,6 +35,7 @@ def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT,
                     "stored_per_second": broker.put_rate,
                     "delivered_per_second": broker.get_rate,
                     "disk_used": broker.disk_used,
+                    "disk_step": broker.disk_step or None,
                     "behind_bytes": behind(brokers, broker),
                     "started": iso_time(broker.started_ms),
                     "draining": broker.draining,
@@ -56,7 +57,7 @@ def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT,
                 broker.error or broker.version,
                 round(broker.put_rate, 1),
                 round(broker.get_rate, 1),
-                "" if broker.disk_used is None else f"{broker.disk_used:.0%}",
+                disk_text(broker.disk_used, broker.disk_step),
                 "" if (lag := behind(brokers, broker)) is None else f"{lag:,} B",
                 iso_time(broker.started_ms),
             )

@@ -11,12 +11,14 @@ import msgspec
 import typer
 
 from metaq.cli.cluster import growth
+from metaq.cli.cluster.cleaning import clean_broker
 from metaq.cli.groups import App
 from metaq.cli.output import (
     EXIT_FAILED,
     NAMESRV_DEFAULT,
     AsJson,
     NameServers,
+    disk_text,
     iso_time,
     print_json,
     print_table,
@@ -36,6 +38,7 @@ WAIT_SECONDS = 1.0
 MIB = 1024 * 1024
 
 app = App("", invoke_without_command=True, no_args_is_help=False)
+app.command("clean")(clean_broker)
 app.callback()(server_function("broker", SERVERS["broker"]))
 app.add_typer(config.broker_app, name="config")
 
@@ -90,7 +93,7 @@ def _behind(found: Sequence[Replica]) -> int | None:
 def _print(found: Sequence[Replica]) -> None:
     leader = next((one for one in found if one.leads and not one.error), None)
     print_table(
-        ("broker", "id", "address", "role", "epoch", "log from", "to", "behind"),
+        ("broker", "id", "address", "role", "epoch", "log from", "to", "behind", "disk"),
         (_row(one, leader) for one in found),
     )
     if leader is not None and leader.state is not None:
@@ -108,16 +111,16 @@ def _print(found: Sequence[Replica]) -> None:
 
 def _row(one: Replica, leader: Replica | None) -> tuple[Any, ...]:
     if one.error:
-        return one.broker, one.broker_id, one.address, one.error, "", "", "", ""
-    lag = ""
+        return one.broker, one.broker_id, one.address, one.error, "", "", "", "", ""
+    lag, disk = "", disk_text(one.disk_used, one.disk_step)
     if one is not leader and leader is not None and leader.log_end is not None and one.log_end is not None:
         lag = f"{max(0, leader.log_end - one.log_end):,} B"  # they are not asked in the same moment
     state = one.state
     if state is None:
-        return one.broker, one.broker_id, one.address, "a RocketMQ", "", "", one.log_end, lag
+        return one.broker, one.broker_id, one.address, "a RocketMQ", "", "", one.log_end, lag, disk
     # A master that has stepped down starts again in a moment.
     role = state.role if state.leads or state.role == "SLAVE" else f"{state.role}, stepping down"
-    return one.broker, one.broker_id, one.address, role, state.epoch, state.log_min, state.log_end, lag
+    return one.broker, one.broker_id, one.address, role, state.epoch, state.log_min, state.log_end, lag, disk
 
 
 def _cut(cut: CutTail) -> str:

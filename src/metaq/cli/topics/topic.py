@@ -1,4 +1,4 @@
-"""`metaq topic`: create, list, show, update, delete, `stats` (`topic_stats`), `units`, `order` and `move` (`growth`)."""
+"""`metaq topic`: create, list, show, update, delete, `stats` (`topic_stats`), `trim`, `units`, `order` and `move` (`growth`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from metaq.cli.completing import complete_topics
 from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, iso_time, print_json, print_table
 from metaq.cli.topics import order, topic_stats
+from metaq.cli.topics.trim import trim_topic
 from metaq.cli.topics.units import show_units
 from metaq.model import Perm
 
@@ -117,6 +118,7 @@ def show_topic(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJs
     )
 
 
+app.command("trim")(trim_topic)
 app.command("stats")(topic_stats.show_stats)
 
 

@@ -11,12 +11,19 @@ from metaq.model.leadership import ReplicaState
 from metaq.model.option_state import OptionState
 from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
+from metaq.model.upkeep.cleaning import Cleanable, TopicTrim
 from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
 
 CHANGE_SECONDS: Final = 60.0
 """Longest wait for a change of roles: a slave may have to copy what its master has taken last."""
+
+
+TRIM_SECONDS: Final = 90.0
+"""Longest wait for a trim: a broker waits up to a minute for an archive that needs what goes."""
+CLEANING_SECONDS: Final = 60.0
+"""Longest wait for a cleaning: hundreds of files may go."""
 
 
 class CreateTopic(Order, frozen=True):
@@ -161,6 +168,80 @@ class ClosePartitions(Call[list[int]], frozen=True):
 
     def read(self, answer: Command) -> list[int]:
         return extensions.closed_partitions_of(answer.body)
+
+
+class TrimTopic(Call[TopicTrim], frozen=True):
+    """Have messages of a topic before a time (ms), or before an offset, go at one of our brokers (30023). The outcome: what goes.
+
+    Without `force` nothing is done if groups have not read what goes. Raises BrokerError of a RocketMQ, or an earlier one of ours.
+    """
+
+    seconds: ClassVar[float] = TRIM_SECONDS
+
+    topic: str
+    before_ms: int | None = None
+    offset: int | None = None
+    queue_id: int | None = None
+    dry_run: bool = False
+    force: bool = False
+
+    @property
+    def action(self) -> str:
+        return f"trim topic {self.topic}"
+
+    def request(self) -> Command:
+        header = headers.TrimTopicHeader(
+            topic=self.topic, before=self.before_ms, offset=self.offset, queue_id=self.queue_id,
+            dry_run=self.dry_run, force=self.force,
+        )  # fmt: skip
+        return request(RequestCode.TRIM_TOPIC, header)
+
+    def read(self, answer: Command) -> TopicTrim:
+        return extensions.topic_trim_of(answer.body)
+
+
+class PreviewCleaning(Call[Cleanable | None], frozen=True):
+    """What cleaning by hand would remove at one of our brokers (30024). None: it is a RocketMQ, or an earlier one of ours."""
+
+    action = "tell what may go"
+    answers = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    seconds: ClassVar[float] = CLEANING_SECONDS
+
+    def request(self) -> Command:
+        return request(RequestCode.PREVIEW_CLEANING)
+
+    def read(self, answer: Command) -> Cleanable | None:
+        return extensions.cleanable_of(answer.body) if answer.code == ResponseCode.SUCCESS else None
+
+
+class CleanExpiredFiles(Order, frozen=True):
+    """Delete log files whose time is up, at whatever hour (329)."""
+
+    action = "delete expired log files"
+    seconds: ClassVar[float] = CLEANING_SECONDS
+
+    def request(self) -> Command:
+        return request(RequestCode.DELETE_EXPIRED_COMMITLOG)
+
+
+class CleanExpiredQueues(Order, frozen=True):
+    """Delete what queues have of messages that have left the log (306)."""
+
+    action = "delete expired files of queues"
+    seconds: ClassVar[float] = CLEANING_SECONDS
+
+    def request(self) -> Command:
+        return request(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+
+
+class CleanUnusedTopics(Order, frozen=True):
+    """Delete the queues of topics that are in no table (316)."""
+
+    action = "delete queues without a topic"
+    seconds: ClassVar[float] = CLEANING_SECONDS
+
+    def request(self) -> Command:
+        return request(RequestCode.CLEAN_UNUSED_TOPIC)
 
 
 class GetReplicaState(Call[ReplicaState | None], frozen=True):

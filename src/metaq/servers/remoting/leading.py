@@ -36,6 +36,7 @@ CHANGES: Final = (
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     RequestCode.CLONE_GROUP_OFFSET,
     RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.TRIM_TOPIC,
 )
 NOT_HERE: Final = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 """RocketMQ's words, which its tools print."""

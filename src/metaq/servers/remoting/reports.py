@@ -69,6 +69,7 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "consumeQueueDiskRatio": f"{facts.disk_ratio:.4f}",
         "heldPulls": str(facts.held_pulls),
         "unsavedFiles": "; ".join(f"{name}: {why}" for name, why in facts.unsaved.items()),
+        "metaqDiskStep": facts.disk_step,
         "metaqTrouble": facts.trouble,
         "metaqEpoch": str(facts.replica.epoch),
         "metaqSlaves": "; ".join(f"{one.address} {one.copied} {one.behind_ms}" for one in facts.replica.slaves),

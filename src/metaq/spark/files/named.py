@@ -10,6 +10,7 @@ from metaq.archive.folder import ArchiveFolder
 from metaq.archive.records import MANIFESTS
 from metaq.archive.replacements import view
 from metaq.errors import ConfigError
+from metaq.model.upkeep.floors import topic_of
 from metaq.option_table import nearest
 from metaq.spark.files.found import FoundArchived, FoundFile, FoundLog, FoundSegment
 from metaq.spark.files.settings import FilesOptions
@@ -51,7 +52,7 @@ def _topics(options: FilesOptions, found: Sequence[FoundFile]) -> Iterator[set[s
             yield {one.segment.topic}
         elif isinstance(one, FoundLog):
             queues = one.folder.parent / "consumequeue"
-            yield {*(path.name for path in queues.iterdir()), *one.hidden} if queues.is_dir() else None
+            yield {*(path.name for path in queues.iterdir()), *map(topic_of, one.hidden)} if queues.is_dir() else None
         elif isinstance(one, Damage):
             yield None
     # Last, since they are read a second time: topics of an archive whose dates are all over.

@@ -28,7 +28,7 @@ class LogPart(Struct, frozen=True):
 
     piece: LogPiece
     hidden: dict[str, int]
-    """Topic → log offset below which its records are expired, or of a topic that was deleted and made anew."""
+    """Topic or queue (`metaq.model.upkeep.floors`) → log offset below which its records are gone, or of a topic that was deleted and made anew."""
 
 
 class ArchivedPart(Struct, frozen=True):

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from metaq.client.arrow import records
 from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.model.upkeep.floors import topic_of
 from metaq.spark.files.frames import frames_batch
 from metaq.spark.files.plan import ArchivedPart, LogPart, Part
 from metaq.spark.files.settings import FilesOptions, Topics
@@ -102,6 +103,12 @@ class _Chosen:
 
     def __init__(self, options: FilesOptions, hidden: dict[str, int]) -> None:
         self._options, self._hidden = options, hidden
+        self._queues = {
+            (topic_of(key).encode(), int(queue_id)): floor
+            for key, floor in hidden.items()
+            if (queue_id := key.partition("@")[2]).isdecimal()
+        }
+        """Topic and queue id → log offset from which its records are rows, of queues that were trimmed alone."""
         self._wanted: Topics = options.wanted
         self._topics: dict[bytes, int] = {}
         """Topic → log offset from which its records are rows; -1: never."""
@@ -113,9 +120,15 @@ class _Chosen:
         # Half messages and rollback markers are no rows.
         chosen = (flags == 0) | (flags == SysFlag.COMMITTED)
         topics = records.topics_of(decoded)
-        begins = np.array([self._begin(topic) for topic in topics.dictionary.to_pylist()], np.int64)
-        begin = begins[topics.indices.to_numpy()]
+        names, indices = topics.dictionary.to_pylist(), topics.indices.to_numpy()
+        begins = np.array([self._begin(topic) for topic in names], np.int64)
+        begin = begins[indices]
         chosen &= (begin >= 0) & (decoded.log_offsets >= begin)
+        for key, floor in self._queues.items():
+            if key[0] in names:
+                queue_ids = np.frombuffer(decoded.parts["queue_id"], np.int32, len(decoded))
+                of_queue = (indices == names.index(key[0])) & (queue_ids == key[1])
+                chosen &= ~(of_queue & (decoded.log_offsets < floor))
         if self._options.has_times:
             ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))
             start, end = self._options.starting_timestamp, self._options.ending_timestamp

@@ -24,7 +24,19 @@ log = logging.getLogger(__name__)
 class State:
     """`MessageStore.state`: whether messages are taken, why not, and how far they are durable. Read from any thread."""
 
-    __slots__ = ("_lock", "_root", "_told", "_writable", "closed", "copies", "failed", "flushed", "follows", "takes")
+    __slots__ = (
+        "_full_percent",
+        "_lock",
+        "_root",
+        "_told",
+        "_writable",
+        "closed",
+        "copies",
+        "failed",
+        "flushed",
+        "follows",
+        "takes",
+    )
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -42,7 +54,7 @@ class State:
         self.closed = False
         self.flushed = 0
         """LogOffset up to which the log is durable. Written by the flusher."""
-        self._writable = True
+        self._writable, self._full_percent = True, 90.0
 
     @property
     def carries(self) -> bool:
@@ -52,13 +64,13 @@ class State:
 
     @property
     def writable(self) -> bool:
-        """False while the disk is more than 90 percent full."""
+        """False while the disk is too full for messages (`DiskStep.REFUSE`)."""
         return self._writable
 
-    def set_writable(self, writable: bool) -> None:
-        """The disk has room for messages, or not."""
+    def set_writable(self, writable: bool, full_percent: float = 90.0) -> None:
+        """The disk has room for messages, or not; `full_percent`: above which it has none."""
         with self._lock:
-            self._writable = writable
+            self._writable, self._full_percent = writable, full_percent
             self._look()
 
     def follow(self, why: str | None) -> None:
@@ -111,7 +123,7 @@ class State:
         if self.follows is not None and not copied:
             return NotLeading(self.follows)
         return StoreFull(
-            f"the disk of {self._root} is more than 90 percent full: no message is taken until there is room"
+            f"the disk of {self._root} is more than {self._full_percent:.0f} percent full: no message is taken until there is room"
         )
 
 

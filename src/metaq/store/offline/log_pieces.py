@@ -385,7 +385,8 @@ def gone(piece: LogPiece, fault: OSError) -> None:
 
 
 def hidden_below(root: Path, end: int) -> dict[str, int]:
-    """Return topic → LogOffset below which its records are hidden: they have expired, or the topic was deleted and made again.
+    """Return topic or queue (`metaq.model.upkeep.floors`) → LogOffset below which its records are hidden: they have expired or were trimmed, or the
+    topic was deleted and made again.
 
     Floors behind the log's `end` are ignored, as by a broker. A configuration file that cannot be read is passed over with a
     warning: its hidden records are then read.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import struct
 from bisect import bisect_left
 from collections.abc import Callable
@@ -319,6 +320,16 @@ class ConsumeQueue:
             gone += 1
         self.min_offset = max(self.min_offset, self.first_at(log_min))
         return gone
+
+    def files_below(self, log_min: int) -> list[int]:
+        """Return the sizes of the files that `correct_min` would delete."""
+        found = list[int]()
+        for file, following in itertools.pairwise(self.run.files):
+            last = self.peek(following.start // UNIT_BYTES - 1)
+            if last is None or (last.log_offset >= log_min and not last.is_fill):
+                break
+            found.append(file.size)
+        return found
 
     def delete(self) -> None:
         """Remove the queue with its folder."""

@@ -27,6 +27,7 @@ class Outline(Struct, frozen=True):
     body_bytes: int
     topic: str
     properties: bytes
+    queue_id: int
 
 
 def outline(log: CommitLog, log_offset: int) -> Outline | None:
@@ -34,7 +35,7 @@ def outline(log: CommitLog, log_offset: int) -> Outline | None:
     head = log.read(log_offset, _READ_BYTES)
     if len(head) < RECORD_BYTES_MIN:
         return None
-    size, magic, crc, _, _, queue_offset, place, sys_flag, _ = HEAD.unpack_from(head)
+    size, magic, crc, queue_id, _, queue_offset, place, sys_flag, _ = HEAD.unpack_from(head)
     if magic != MAGIC or place != log_offset or size < RECORD_BYTES_MIN:
         return None
     store = 48 + (HOST_V6 if sys_flag & SysFlag.BORN_HOST_V6 else HOST_V4) + 8
@@ -62,4 +63,5 @@ def outline(log: CommitLog, log_offset: int) -> Outline | None:
         body_bytes,
         rest[1:topic_end].decode("utf-8", "replace"),
         rest[topic_end + 2 :],
+        queue_id,
     )

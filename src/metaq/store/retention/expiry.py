@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,11 +14,28 @@ from metaq.options import StoreOptions
 
 log = logging.getLogger(__name__)
 FILES_PER_RUN_MAX: Final = 10
-FORCE_PERCENT: Final = 85
-"""Disk usage, percent, above which the oldest files go though their time is not up (`cleanFileForciblyEnable`). RocketMQ's."""
-REFUSE_PERCENT: Final = 90
-"""Disk usage, percent, above which no message is taken until there is room again. RocketMQ's."""
 _HOUR_MS: Final = 3_600_000
+
+
+class DiskStep(enum.StrEnum):
+    """What a full disk has come to. Each step includes those before it, as far as the options allow."""
+
+    OK = "ok"
+    WARN = "warn"
+    """Fuller than `diskMaxUsedSpaceRatio`: expired files go at once, at whatever hour."""
+    CLEAN = "clean"
+    """Fuller than `diskSpaceCleanForciblyRatio`: the oldest files go though their time is not up (`cleanFileForciblyEnable`)."""
+    REFUSE = "refuse"
+    """Fuller than `diskSpaceWarningLevelRatio`: no message is taken until there is room again."""
+
+
+def disk_step(used_percent: float, options: StoreOptions) -> DiskStep:
+    """Return the step of a disk that is so full. Pure."""
+    if used_percent > 100 * options.disk_space_warning_level_ratio:
+        return DiskStep.REFUSE
+    if options.clean_file_forcibly_enable and used_percent > 100 * options.disk_space_clean_forcibly_ratio:
+        return DiskStep.CLEAN
+    return DiskStep.WARN if used_percent > options.disk_max_used_space_ratio else DiskStep.OK
 
 
 class FileAge(NamedTuple):
@@ -90,7 +108,7 @@ def decide(
     """Decide which log files go; `files` are all but the newest, oldest first. Pure.
 
     A file expires `fileReservedTime` hours after its newest record. It then goes in the hours of `deleteWhen`, at once if the
-    disk is fuller than `diskMaxUsedSpaceRatio`, and above 85 percent even before it expires: RocketMQ's rules.
+    disk is fuller than `diskMaxUsedSpaceRatio`, and above `diskSpaceCleanForciblyRatio` even before it expires: RocketMQ's rules.
 
     Args:
         owed: LogOffset of the oldest record that is still needed; files from there on stay.
@@ -99,7 +117,7 @@ def decide(
             it have expired, and go at any hour.
     """
     # Measured once a look: the ten files of one run may free more than is needed, as in RocketMQ.
-    forced = used_percent > FORCE_PERCENT and options.clean_file_forcibly_enable
+    forced = options.clean_file_forcibly_enable and used_percent > 100 * options.disk_space_clean_forcibly_ratio
     if forced:
         why = f"the disk is {used_percent:.0f} percent full"
     elif used_percent > options.disk_max_used_space_ratio:
@@ -110,7 +128,8 @@ def decide(
         why = "their time is up"
     else:
         why = ""
-    gone, held, held_end, given_up, writable = 0, None, 0, False, used_percent <= REFUSE_PERCENT
+    gone, held, held_end, given_up = 0, None, 0, False
+    writable = disk_step(used_percent, options) is not DiskStep.REFUSE
     if why:
         # Ten in a run, as in RocketMQ: a mistake in the settings can be stopped before everything is gone.
         for file in files[:FILES_PER_RUN_MAX]:

@@ -1,8 +1,9 @@
 """Retention by topic: `deletePolicy` of MetaQ 1.x (docs/formats/store-folder.md, `metaqFloors.json`).
 
-All topics share one log, so a topic's messages expire log file by log file. Its *floor* is the LogOffset, always the begin
-of a log file, below which its messages cannot be read any more, though their bytes may still lie there. A log file is
-deleted when it lies below the floors of all topics in it.
+All topics share one log, so a topic's messages expire log file by log file. Its *floor* is the LogOffset below which its
+messages cannot be read any more, though their bytes may still lie there. Retention moves it to the begin of a log file, an
+administrator (`trim`) to any place, or that of one queue alone (`metaq.model.upkeep.floors`). A log file is deleted when it lies below the
+floors of all topics in it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from msgspec import Struct, field
 from metaq.errors import ConfigError
 from metaq.model.cron import Cron
 from metaq.model.retention import Retentions, TopicRetention, is_carried
+from metaq.model.upkeep.floors import floor_of, topic_of
 from metaq.store.config_file import ConfigFile
 from metaq.store.log.parts import Parts
 from metaq.store.queues.consume_queue import ConsumeQueue
@@ -57,7 +59,7 @@ class Floors:
         self.retentions: Retentions | None = None
         """None: all topics obey `fileReservedTime` alone."""
         self.table: Mapping[str, int] = self._load()
-        """Topic → floor, of topics whose floor is above the log's begin. Replaced as a whole, so that readers need no lock."""
+        """Topic or queue (`metaq.model.upkeep.floors`) → floor, of those above the log's begin. Replaced as a whole: readers need no lock."""
         self.holding: Holding | None = None
         self.kept: Mapping[str, int] = {}
         """Topic → LogOffset of its oldest message at the last look. Replaced as a whole, so that readers need no lock."""
@@ -108,8 +110,12 @@ class Floors:
     def apply(self) -> None:
         """Move the min offsets of queues to their topics' floors: recovery puts them at the log's begin."""
         for queue in self._parts.queues.all() if self.table else ():
-            if floor := self.table.get(queue.topic, 0):
+            if floor := self.of(queue):
                 queue.correct_min(floor)
+
+    def of(self, queue: ConsumeQueue) -> int:
+        """Return the floor of a queue; 0: it has none."""
+        return floor_of(self.table, queue.topic, queue.queue_id)
 
     def ask(self, ask: Ask) -> None:
         """From now on, ask before a topic's floor moves."""
@@ -154,9 +160,39 @@ class Floors:
             if not more:
                 self._due.discard(topic)
         if moved:
-            self._move(moved, queues)
+            self._move(moved, queues, "whose time is up")
 
-    def _move(self, moved: Mapping[str, int], queues: Sequence[ConsumeQueue]) -> None:
+    def trim(self, wanted: Mapping[str, int]) -> bool:
+        """Move floors (`metaq.model.upkeep.floors`) up to places below the log's end, by an administrator's word; none goes back.
+
+        Returns False if somebody who was asked needs the messages a while longer: none has moved, try again. Raises OSError: the
+        floors could not be saved; none moved.
+        """
+        moved = {
+            key: floor for key, floor in wanted.items() if floor > max(self.table.get(key, 0), self._parts.log.min)
+        }
+        # All are asked: each begins with its work.
+        answers = [ask(topic_of(key), floor) for ask in self._asked for key, floor in moved.items()]
+        if not all(answers):
+            return False
+        if moved:
+            self._move(moved, self._parts.queues.all(), "trimmed by hand")
+        return True
+
+    def kept_after_look(self, now_ms: int, files: Sequence[FileAge]) -> int | None:
+        """Return what `kept_from` would after all topics had let go of what has expired; None: no topic has a rule of its own."""
+        if self.retentions is None:
+            return None
+        places = [self.kept_from()]
+        kept = self.kept
+        for topic, low in kept.items():
+            floor, more = max(self.table.get(topic, 0), self._parts.log.min), True
+            while more:
+                floor, more = _wanted(floor, files, self.retentions.of(topic), now_ms)
+            places.append(max(low, floor))
+        return min(places[1:], default=places[0])
+
+    def _move(self, moved: Mapping[str, int], queues: Sequence[ConsumeQueue], why: str) -> None:
         self._flush()  # a power cut must not leave saved floors behind the log's end
         if self._parts.state.failed is not None:
             return
@@ -167,14 +203,14 @@ class Floors:
         self._file.save(msgspec.json.encode(_Saved(table)).decode())
         self.table = table
         for queue in queues:
-            if floor := moved.get(queue.topic, 0):
+            if floor := floor_of(moved, queue.topic, queue.queue_id):
                 try:
                     queue.correct_min(floor)
                 except FileNotFoundError:
                     if self._parts.queues.holds(queue):
                         raise  # else its topic was deleted meanwhile
-        named = ", ".join(f"{topic} below log offset {moved[topic]}" for topic in sorted(moved)[:_NAMED_MAX])
-        log.info("%d topics let go of their messages, whose time is up: %s", len(moved), named)
+        named = ", ".join(f"{key} below log offset {moved[key]}" for key in sorted(moved)[:_NAMED_MAX])
+        log.info("%d topics let go of their messages, %s: %s", len({topic_of(key) for key in moved}), why, named)
 
     def _tell_of_crons(self, crons: set[Cron], now_ms: int) -> None:
         for cron in sorted(crons - self._never, key=lambda cron: cron.text):
@@ -205,7 +241,7 @@ class Floors:
         due = {topic: floor for topic, floor in self._ahead.items() if floor <= end}
         moved = {topic: floor for topic, floor in due.items() if floor > max(self.table.get(topic, 0), log_min)}
         if moved:
-            self._move(moved, self._parts.queues.all())
+            self._move(moved, self._parts.queues.all(), "as the master's have")
         if due:
             self._ahead = {topic: floor for topic, floor in self._ahead.items() if topic not in due}
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from metaq.log import RateLimitedLog
+from metaq.model.upkeep.cleaning import Part
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.disk import SyncNotBegun
 from metaq.store.log.broken import next_record
@@ -20,7 +22,7 @@ from metaq.store.log.parts import Parts
 from metaq.store.log.writer import Snapshot, Writer
 from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.store.queues.index_file import Index
-from metaq.store.retention.expiry import Debt, Expired, FileAge, Owed, decide, oldest_debt
+from metaq.store.retention.expiry import Debt, DiskStep, Expired, FileAge, Owed, decide, disk_step, oldest_debt
 from metaq.store.retention.floors import Floors
 from metaq.store.retention.sums_maker import SumsMaker
 from metaq.store.worker import Worker, giving_way, is_no_room
@@ -33,6 +35,21 @@ _SYNCED_SINGLY_MAX: Final = 64
 _CARRY_ROUNDS: Final = 6
 """Looks at retention in which owners are asked to write the same record anew, before that counts as hopeless."""
 _TOLD_SECONDS: Final = 600.0
+_STEPS: Final = {
+    DiskStep.OK: (logging.INFO, "there is room again"),
+    DiskStep.WARN: (logging.WARNING, "expired log files go at whatever hour (diskMaxUsedSpaceRatio)"),
+    DiskStep.CLEAN: (
+        logging.WARNING,
+        "the oldest log files go though their time is not up (diskSpaceCleanForciblyRatio, cleanFileForciblyEnable)",
+    ),
+    DiskStep.REFUSE: (
+        logging.ERROR,
+        "messages are refused until there is room again (diskSpaceWarningLevelRatio); free some space, or lower fileReservedTime",
+    ),
+}
+"""What the log says when a full disk has come to a step, and how loudly."""
+_TRIM_SECONDS: Final = 60.0
+"""Longest time that a trim waits for those who still need what goes: an archive is being written, say."""
 _ROUNDS_BY_HAND: Final = 20
 """Looks at retention when it is asked for, of ten log files each: RocketMQ's number."""
 _INDEX_SECONDS: Final = 10.0
@@ -76,6 +93,8 @@ class Housekeeper:
         """LogOffset of the oldest record that was needed at the last look, and how often its owner was asked to write it anew."""
         self.needed_from = 0
         """LogOffset below which no owner needed a record at the last look."""
+        self.disk_step = DiskStep.OK
+        """What a full disk had come to at the last look."""
         self._told = RateLimitedLog(log, parts.clock, _TOLD_SECONDS)
         self.worker = Worker("housekeeping", self._round, self._seconds, parts.state.fail)
 
@@ -103,6 +122,83 @@ class Housekeeper:
         """Have the thread delete the units, and files of them, that point below the log's begin. As `delete_expired`; `done` gets
         the number of files."""
         self._have_done(self._correct_queues, done)
+
+    def preview(self, topics: Sequence[str], done: Callable[[tuple[Part, Part, Part] | None], None]) -> None:
+        """Have the thread find what `delete_expired` and `correct_queues` would delete, and the files of these topics' queues.
+
+        Returns at once. `done` is called in the thread: with log files, queue files and the topics' files; None: it has failed.
+        """
+
+        def job() -> None:
+            try:
+                with self.work:
+                    found = (
+                        self._expired_now(),
+                        self._below_floors(frozenset(topics)),
+                        self._files_of(frozenset(topics)),
+                    )
+            except BaseException:
+                done(None)
+                raise
+            done(found)
+
+        self._jobs.append(job)
+        self.worker.wake()
+
+    def _expired_now(self) -> Part:
+        parts, now_ms = self._parts, self._tick_ms if self._tick_ms >= 0 else self._parts.clock.now_ms()
+        ages = self._ages()
+        used = parts.disk.used_percent(parts.folder.commit_log)
+        debt = oldest_debt(self._owners)
+        kept_from = self.floors.kept_after_look(now_ms, ages)
+        gone = 0
+        for _ in range(_ROUNDS_BY_HAND):
+            expired = decide(
+                ages[gone:], used_percent=used, now_ms=now_ms, options=parts.options, at_once=True,
+                owed=debt.log_offset if debt else None, carrying=True, kept_from=kept_from,
+            )  # fmt: skip
+            gone += expired.files
+            if not expired.files or expired.held is not None:
+                break
+        return Part(gone, sum(age.end - age.start for age in ages[:gone]))
+
+    def _below_floors(self, others: frozenset[str]) -> Part:
+        log_min, sizes = self._parts.log.min, list[int]()
+        for queue in giving_way(self._parts.queues.all()):
+            with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile
+                if queue.topic not in others:
+                    sizes += queue.files_below(max(log_min, self.floors.of(queue)))
+        return Part(len(sizes), sum(sizes))
+
+    def _files_of(self, topics: frozenset[str]) -> Part:
+        queues = (queue for queue in self._parts.queues.all() if topics and queue.topic in topics)
+        sizes = [file.size for queue in queues for file in queue.run.files]
+        return Part(len(sizes), sum(sizes))
+
+    def trim(self, floors: Mapping[str, int], done: Callable[[bool | None], None]) -> None:
+        """Have the thread move floors up (`Floors.trim`). Returns at once.
+
+        `done` is called in the thread: True: durably moved; False: what is below is needed, also after `_TRIM_SECONDS`; None: it has
+        failed.
+        """
+        until = self._parts.clock.monotonic() + _TRIM_SECONDS
+
+        def job() -> None:
+            try:
+                with self.work:
+                    moved = self.floors.trim(floors)
+            except BaseException:
+                done(None)
+                raise
+            if moved and self._parts.state.failed is not None:
+                done(None)
+            elif moved or self._parts.clock.monotonic() >= until:
+                done(moved)
+            else:
+                self._jobs.append(job)
+
+        self._jobs.append(job)
+        self.worker.wake()
 
     def _have_done(self, work: Callable[[], int], done: Callable[[int | None], None]) -> None:
         def job() -> None:
@@ -135,7 +231,7 @@ class Housekeeper:
         deleted, queues = 0, self._parts.queues
         for queue in queues.all():
             try:
-                deleted += queue.correct_min(max(log_min, self.floors.table.get(queue.topic, 0)))
+                deleted += queue.correct_min(max(log_min, self.floors.of(queue)))
             except FileNotFoundError:
                 if queues.holds(queue):
                     raise  # else its topic was deleted meanwhile
@@ -148,7 +244,7 @@ class Housekeeper:
         clock = self._parts.clock
         began = clock.monotonic()
         try:
-            while self._jobs:
+            for _ in range(len(self._jobs)):  # one that waits for somebody comes again in the next round
                 self._jobs.popleft()()
             if (now_ms := self._retain_at) is not None:
                 self.retain(now_ms)
@@ -300,14 +396,9 @@ class Housekeeper:
         """Delete expired log files, and queue and index files that only point into them. Returns the number of log files."""
         with self.work:
             parts = self._parts
-            files = parts.log.run.files
-            # A file's newest record is about as old as the first of the next file, which is one read and not a walk.
-            ages = [
-                FileAge(file.start, file.end, self._first_ms(after.start))
-                for file, after in itertools.pairwise(files)
-                if after.start < parts.log.end
-            ]
+            ages = self._ages()
             used = parts.disk.used_percent(parts.folder.commit_log)
+            self._take_step(disk_step(used, parts.options), used)
             kept_from = None
             if self.floors.retentions is not None:
                 self._let_go(now_ms, ages, at_once=at_once or used > parts.options.disk_max_used_space_ratio)
@@ -320,13 +411,31 @@ class Housekeeper:
                 owed=debt.log_offset if debt else None, carrying=self._is_carried(debt),
                 kept_from=kept_from,
             )  # fmt: skip
-            parts.state.set_writable(expired.writable)
+            parts.state.set_writable(expired.writable, 100 * parts.options.disk_space_warning_level_ratio)
             if debt:
                 self._have_carried(expired)
                 self._tell_of(debt, expired, used)
             if expired.files:
                 self._drop(expired)
             return expired.files
+
+    def _ages(self) -> list[FileAge]:
+        """Return all log files but the newest, oldest first."""
+        # A file's newest record is about as old as the first of the next file, which is one read and not a walk.
+        return [
+            FileAge(file.start, file.end, self._first_ms(after.start))
+            for file, after in itertools.pairwise(self._parts.log.run.files)
+            if after.start < self._parts.log.end
+        ]
+
+    def _take_step(self, step: DiskStep, used: float) -> None:
+        """Note how full the disk is, and tell of it when that changes."""
+        before, self.disk_step = self.disk_step, step
+        if step is before:
+            return
+        level, what = _STEPS[step]
+        again = "; messages are taken again" if before is DiskStep.REFUSE else ""
+        log.log(level, "the disk of %s is %.1f percent full: %s%s", self._parts.folder.commit_log, used, what, again)
 
     def _first_ms(self, start: int) -> int:
         """Return the store time, ms, of the first record of the log file that begins at `start`."""

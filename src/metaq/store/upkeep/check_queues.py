@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from metaq.model.topics.system import SCHEDULE_TOPIC
+from metaq.model.upkeep.floors import floor_of
 from metaq.store.queues.consume_queue import Unit
 from metaq.store.queues.dispatch import delays_of, deliver_ms, is_queued, tags_code
 from metaq.store.upkeep.findings import Findings
@@ -109,7 +110,7 @@ class QueueCheck:
         if queue is None:
             queue = self._queues[head.topic, head.queue_id] = _Queue(None)
         if queue.files is None or not queue.files.files:
-            if self._ours and queue.first < 0 and head.log_offset >= self._hidden.floors.get(topic, 0):
+            if self._ours and queue.first < 0 and head.log_offset >= self._floor(topic, head.queue_id):
                 self._unplaced[head.log_offset] = _Place(seen.file.path, seen.place, head)
             elif not self._ours and queue.first < 0:
                 where = self._root / topic / str(head.queue_id)
@@ -120,15 +121,20 @@ class QueueCheck:
             queue.next = head.queue_offset + 1
             return
         self._settle(queue, queue.files, head)
+        if head.log_offset < self._floor(topic, head.queue_id) and queue.files.place(head.queue_offset) is None:
+            queue.first = queue.first if queue.first >= 0 else head.queue_offset
+            queue.next = head.queue_offset + 1
+            return  # its unit went with its time, or by hand
         offset = self._offset(queue, queue.files, seen)
         if offset is None:
             return
         if queue.first < 0:
             queue.first = offset
         queue.next = offset + 1
-        if head.log_offset < self._hidden.floors.get(topic, 0) and queue.files.place(offset) is None:
-            return  # its units went with its time
         self._check_unit(queue, queue.files, offset, _Place(seen.file.path, seen.place, head))
+
+    def _floor(self, topic: str, queue_id: int) -> int:
+        return floor_of(self._hidden.floors, topic, queue_id)
 
     def _goes_on(self, queue: _Queue, head: hot.RecordHead) -> bool:
         """Take the record if it is the next of its queue and its unit is right: nearly all are."""
@@ -297,7 +303,7 @@ class QueueCheck:
 
     def _finish(self, queue: _Queue, files: UnitFiles) -> None:
         floor = max(
-            self._findings.log_begin, self._hidden.floors.get(files.topic, 0), self._hidden.deleted.get(files.topic, 0)
+            self._findings.log_begin, self._floor(files.topic, files.queue_id), self._hidden.deleted.get(files.topic, 0)
         )
         stop = queue.first if queue.first >= 0 else files.stop
         end = files.first

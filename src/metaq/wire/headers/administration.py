@@ -1,5 +1,5 @@
 """Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220-223, 300,
-303, 307-309, 314, 315, 317, 321, 30010, 30014)."""
+303, 307-309, 314, 315, 317, 321, 30010, 30014, 30023)."""
 
 from __future__ import annotations
 
@@ -145,6 +145,21 @@ class ClosePartitionsHeader(Header, kw_only=True):
     first: Int = -1
     last: Int = -1
     """Inclusive."""
+
+
+class TrimTopicHeader(Header, kw_only=True):
+    """TRIM_TOPIC (30023), ours: messages of a topic before a time, or before an offset, become unreadable. One of both."""
+
+    topic: str
+    before: Long | None = None
+    """Store time of the first message that stays, ms."""
+    offset: Long | None = None
+    """QueueOffset of the first message that stays, in one queue or in each."""
+    queue_id: Int | None = None
+    """The queue that `offset` is about; missing: each."""
+    dry_run: bool = False
+    force: bool = False
+    """Also if groups have not read what goes."""
 
 
 class PromoteHeader(Header, kw_only=True):

@@ -1,0 +1,1 @@
+"""Upkeep of brokers by hand: cleaning and trims."""

@@ -1,0 +1,100 @@
+"""`metaq broker clean`: what brokers delete in their time, deleted now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, print_json, print_table, size
+
+if TYPE_CHECKING:
+    from metaq.admin.upkeep.cleaning import CleanedBroker
+
+_TOPICS_SHOWN = 3
+
+
+def clean_broker(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="brokerName, or host:port of one broker")],
+    log_files: Annotated[
+        bool, typer.Option("--log-files", help="log files whose time is up (fileReservedTime), at whatever hour")
+    ] = False,
+    queues: Annotated[
+        bool, typer.Option("--queues", help="files of queues that point to messages that are gone")
+    ] = False,
+    topics: Annotated[
+        bool, typer.Option("--topics", help="queues of topics that are in no table, with their messages")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would go, and do nothing")] = False,
+    yes: Yes = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Delete what the brokers of a name would delete in their time, slaves too; all three kinds unless some are named.
+
+    Nothing goes whose time is not up: `metaq topic trim` is for that.
+    """
+    wanted = {"log_files": log_files, "queues": queues, "topics": topics}
+    if not any(wanted.values()):
+        wanted = dict.fromkeys(wanted, True)
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        found = admin.find_cleanable(name)
+        if dry_run:
+            _print(name, found, wanted, as_json=as_json, done=False)
+            return
+        if not yes:
+            if not as_json:
+                _table(found, wanted)
+            typer.confirm(f"Delete that at {name}?", abort=True, err=True)
+        found = admin.clean_broker(name, **wanted)
+    _print(name, found, wanted, as_json=as_json, done=True)
+
+
+def _print(name: str, found: Sequence[CleanedBroker], wanted: dict[str, bool], *, as_json: bool, done: bool) -> None:
+    if as_json:
+        print_json({"name": name, "dry_run": not done, "brokers": [_row(one, wanted) for one in found]})
+        return
+    _table(found, wanted)
+    print(f"{name} is cleaned" if done else "that would go")
+
+
+def _row(one: CleanedBroker, wanted: dict[str, bool]) -> dict[str, Any]:
+    row: dict[str, Any] = {"broker": one.broker, "broker_id": one.broker_id, "address": one.address}
+    if one.found is None:  # a RocketMQ
+        return {**row, "known": False}
+    row["known"] = True
+    if wanted["log_files"]:
+        row |= {"log_files": one.found.log_files.files, "log_bytes": one.found.log_files.bytes}
+    if wanted["queues"]:
+        row |= {"queue_files": one.found.queue_files.files, "queue_bytes": one.found.queue_files.bytes}
+    if wanted["topics"] and one.leads:
+        row |= {"topics": list(one.found.topics), "topic_bytes": one.found.topic_files.bytes}
+    return row
+
+
+def _table(found: Sequence[CleanedBroker], wanted: dict[str, bool]) -> None:
+    heads = {"log_files": "log files", "queues": "queue files", "topics": "topics"}
+    print_table(
+        ("broker", "id", "address", *(heads[kind] for kind, on in wanted.items() if on)),
+        (
+            (one.broker, one.broker_id, one.address, *(_cell(one, kind) for kind, on in wanted.items() if on))
+            for one in found
+        ),
+    )
+
+
+def _cell(one: CleanedBroker, kind: str) -> str:
+    if one.found is None:
+        return "not told"
+    if kind == "log_files":
+        return f"{one.found.log_files.files} ({size(one.found.log_files.bytes)})"
+    if kind == "queues":
+        return f"{one.found.queue_files.files} ({size(one.found.queue_files.bytes)})"
+    if not one.leads:
+        return "by the master"
+    topics = one.found.topics
+    named = ", ".join(topics[:_TOPICS_SHOWN]) + (", …" if len(topics) > _TOPICS_SHOWN else "")
+    return f"{len(topics)} ({size(one.found.topic_files.bytes)}){': ' + named if named else ''}"

@@ -1,0 +1,67 @@
+"""What may go of a broker's store, and what goes of a topic: previews and outcomes of cleaning by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Moment = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+"""ms since the epoch, up to the year 9999."""
+
+
+class Part(Struct, frozen=True):
+    """Files of one kind that would go."""
+
+    files: Number = 0
+    bytes: Number = 0
+
+
+class Cleanable(Struct, frozen=True, rename="camel"):
+    """What cleaning by hand (329, 306, 316) would remove now."""
+
+    log_files: Part = Part()
+    """Log files whose time is up."""
+    queue_files: Part = Part()
+    """Files of consume queues that point below the log's begin, or to messages that their topics have let go of."""
+    topics: tuple[str, ...] = ()
+    """Topics in no table that have queues; at most a thousand."""
+    topic_files: Part = Part()
+    """Files of their queues."""
+
+
+class QueueTrim(Struct, frozen=True, rename="camel"):
+    """One queue [min_offset, max_offset) of a trimmed topic: it begins at `new_min` then."""
+
+    queue_id: Number
+    min_offset: Number
+    max_offset: Number
+    new_min: Number
+    oldest_ms: Moment = 0
+    """Store time of the oldest message that goes; 0: none goes, or it cannot be read."""
+    newest_ms: Moment = 0
+    """Store time of the newest message that goes."""
+
+    @property
+    def messages(self) -> int:
+        """How many messages go."""
+        return self.new_min - self.min_offset
+
+
+class Unread(Struct, frozen=True, rename="camel"):
+    """Messages that go and that a group has not read."""
+
+    group: str
+    queue_id: Number
+    messages: Number
+
+
+class TopicTrim(Struct, frozen=True, rename="camel"):
+    """What a trim does with a topic at one broker, or would do."""
+
+    topic: str
+    queues: tuple[QueueTrim, ...]
+    unread: tuple[Unread, ...] = ()
+    done: bool = False
+    """It was done, durably."""
