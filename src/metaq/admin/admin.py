@@ -27,8 +27,8 @@ from metaq.admin import (
 )
 from metaq.admin.configuring.calls import OptionCalls
 from metaq.admin.figures import group_list, topic_figures
-from metaq.admin.growth.methods import Growth
-from metaq.admin.upkeep.cleaning import CleaningCommands
+from metaq.admin.growth.calls import GrowthCalls
+from metaq.admin.upkeep.cleaning import CleaningCalls
 from metaq.client.conversation.accounts import SetAccount
 from metaq.client.identity.names import LATEST, checked, milliseconds, start_of
 from metaq.client.identity.options import client_options
@@ -50,7 +50,7 @@ from metaq.model.transactions.staging import Outcome, RowState
 Result = TypeVar("Result")
 
 
-class Admin(CleaningCommands, OptionCalls, Growth):
+class Admin(CleaningCalls, OptionCalls, GrowthCalls):
     """Administration of one cluster.
 
     Args:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
 
 from metaq.admin.configuring import changing, reading
-
-if TYPE_CHECKING:
-    from metaq.client.shared.core import ClientCore
-
-Result = TypeVar("Result")
+from metaq.admin.parts import AdminPart
 
 
-class OptionCalls:
+class OptionCalls(AdminPart):
     """Methods of `Admin`, which raise what it says, too."""
-
-    if TYPE_CHECKING:
-
-        @property
-        def _open(self) -> ClientCore: ...
-
-        def _run(self, work: Coroutine[Any, Any, Result]) -> Result: ...
 
     def broker_options(self, broker: str) -> reading.ServerOptions:
         """Return the options of a broker: its name (the master), or `host:port`. Raises also brokers.BrokerNotFound."""

@@ -150,7 +150,7 @@ async def _at_all(core: ClientCore, topic: str, targets: Mapping[str, str], call
     return plans
 
 
-class CleaningCommands(AdminPart):
+class CleaningCalls(AdminPart):
     """Cleaning by hand, and trims of topics."""
 
     def find_cleanable(self, name: str) -> list[CleanedBroker]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
 
 from metaq.admin.growth import adding, drain, moving, removing
 from metaq.admin.growth.places import Place
-from metaq.client.shared.core import ClientCore
-
-Result = TypeVar("Result")
+from metaq.admin.parts import AdminPart
 
 
-class _Opened(Protocol):
-    @property
-    def _open(self) -> ClientCore: ...
-
-    def _run(self, work: Coroutine[Any, Any, Result]) -> Result: ...
-
-
-class Growth:
+class GrowthCalls(AdminPart):
     """Drain, add and remove brokers; move topics. Each method may be called again after a failure, and goes on then.
 
     `progress` is called about once a second, in the thread of the client's event loop: it may not wait. Closing the `Admin` ends a call
@@ -27,7 +17,7 @@ class Growth:
     """
 
     def drain_broker(
-        self: _Opened,
+        self,
         broker: str,
         *,
         quiet_seconds: float = drain.QUIET_SECONDS,
@@ -57,11 +47,11 @@ class Growth:
             )
         )  # fmt: skip
 
-    def undo_drain(self: _Opened, broker: str) -> Place:
+    def undo_drain(self, broker: str) -> Place:
         """Have producers send to a broker again. Returns when the name servers say so. Raises also brokers.BrokerNotFound."""
         return self._run(drain.undo(self._open, broker))
 
-    def add_broker(self: _Opened, broker: str, *, like: str | None = None, dry_run: bool = False) -> adding.AddedBroker:
+    def add_broker(self, broker: str, *, like: str | None = None, dry_run: bool = False) -> adding.AddedBroker:
         """Give a new, running broker the topics and groups of its cluster.
 
         Args:
@@ -73,7 +63,7 @@ class Growth:
         return self._run(adding.add(self._open, broker, like=like, dry_run=dry_run))
 
     def remove_broker(
-        self: _Opened,
+        self,
         broker: str,
         *,
         quiet_seconds: float = drain.QUIET_SECONDS,
@@ -92,7 +82,7 @@ class Growth:
         )
 
     def move_topic(
-        self: _Opened,
+        self,
         topic: str,
         source: str,
         target: str,
