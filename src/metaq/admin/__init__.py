@@ -7,6 +7,7 @@
 from metaq.admin.acl import AccountNotFound
 from metaq.admin.admin import Admin
 from metaq.admin.brokers import BrokerStatus
+from metaq.admin.figures.activity import Activity, GroupActivity, TopicActivity
 from metaq.admin.figures.topic_figures import QueueFigures, TopicFigures
 from metaq.admin.group_changes import GroupInUse, GroupOnline
 from metaq.admin.groups import GroupProgress, PartlyMoved, QueueProgress
@@ -21,6 +22,6 @@ from metaq.admin.tracks import GroupTrack, MessageTrack, TrackState
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 
 __all__ = [
-    "AccountNotFound", "Admin", "BrokerStatus", "FailedRepair", "FoundMessages", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "NoSuchReplica", "NothingDone",
-    "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Replica", "ScrubProgress", "StagedTransaction", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound",
+    "AccountNotFound", "Activity", "Admin", "BrokerStatus", "FailedRepair", "FoundMessages", "GroupActivity", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "NoSuchReplica", "NothingDone",
+    "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Replica", "ScrubProgress", "StagedTransaction", "TopicActivity", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound",
 ]  # fmt: skip

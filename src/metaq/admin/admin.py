@@ -25,7 +25,7 @@ from metaq.admin import (
     tracks,
     transactions,
 )
-from metaq.admin.figures import group_list, topic_figures
+from metaq.admin.figures.calls import FigureCalls
 from metaq.client.conversation.accounts import SetAccount
 from metaq.client.identity.names import LATEST, checked, milliseconds, start_of
 from metaq.client.identity.options import client_options
@@ -47,7 +47,7 @@ from metaq.model.transactions.staging import Outcome, RowState
 Result = TypeVar("Result")
 
 
-class Admin:
+class Admin(FigureCalls):
     """Administration of one cluster.
 
     Args:
@@ -146,10 +146,6 @@ class Admin:
                 broker=broker, force=force,
             )
         )  # fmt: skip
-
-    def topic_stats(self, name: str) -> topic_figures.TopicFigures:
-        """Return per queue of a topic bounds, bytes and last message, and the groups that read it. Raises also TopicNotFound."""
-        return self._run(topic_figures.figures_of(self._open, name))
 
     def topic_order(self, name: str) -> order.TopicOrder:
         """Return the fixed queues of a strictly ordered topic, as each name server has them."""
@@ -271,10 +267,6 @@ class Admin:
         brokers did it.
         """
         return self._run(groups.move(self._open, group, topic, start_of(to), dry_run=dry_run))
-
-    def list_groups(self, *, system: bool = False) -> list[groups.GroupProgress]:
-        """Return members and progress of every consumer group, by name; `system` adds those of brokers themselves."""
-        return self._run(group_list.all_groups(self._open, system=system))
 
     def set_group(
         self,
@@ -400,10 +392,6 @@ class Admin:
         Raises also traces.TraceNotFound, ConfigError.
         """
         return self._run(traces.trace(self._open, message_id, trace_topic=checked(check_topic, trace_topic)))
-
-    def list_brokers(self) -> list[brokers.BrokerStatus]:
-        """Return the status of all brokers of all clusters."""
-        return self._run(brokers.statuses(self._open))
 
     def list_replicas(self, broker: str) -> list[replicas.Replica]:
         """Return the replicas of a broker, by their numbers: who leads, in which epoch, and how far the others are.

@@ -86,6 +86,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq group reset mailer orders --to 2026-01-31T08:00:00.250Z --dry-run",
     ),
     "cluster": ("metaq cluster", "metaq cluster --context prod --json"),
+    "top": ("metaq top", "metaq top --topics lag --groups growth --interval 5", "metaq top --once --json"),
     "context": ("metaq context add prod -n mq1:9876 --use", "metaq context list"),
     "context add": (
         "metaq context add prod --namesrv 'mq1:9876;mq2:9876' --acl-file ~/.metaq/prod.yml --tls --ca ~/.metaq/ca.pem",

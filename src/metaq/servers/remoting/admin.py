@@ -35,8 +35,14 @@ class AdminHandlers:
             confirmed only then, since a client that hears so asks for its route next.
     """
 
-    def __init__(self, broker: Broker, after_registration: Callable[[Callable[[], None]], None]) -> None:
-        self._broker, self._after_registration = broker, after_registration
+    def __init__(
+        self,
+        broker: Broker,
+        after_registration: Callable[[Callable[[], None]], None],
+        connections: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Args: connections: returns how many are open at this server."""
+        self._broker, self._after_registration, self._connections = broker, after_registration, connections
 
     # -- topics
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, headers.CreateTopicHeader, Action.ADMINISTER)
@@ -214,7 +220,7 @@ class AdminHandlers:
 
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO, NoHeader, Action.OBSERVE)
     def _runtime(self, _call: Call[NoHeader]) -> bytes:
-        return bodies.kv_table(runtime_table(self._broker.reports.facts()))
+        return bodies.kv_table(runtime_table(self._broker.reports.facts(), self._connections()))
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO, headers.TopicHeader, Action.OBSERVE)
     def _topic_stats(self, call: Call[headers.TopicHeader]) -> Answer:

@@ -84,7 +84,10 @@ def consume_stats(stats: Iterable[tuple[MessageQueue, ConsumeStats]], tps: float
 
 
 def consume_stats_of(body: Body) -> tuple[dict[MessageQueue, ConsumeStats], float]:
-    tree = beans.parse(body, "consume statistics")
+    return consume_stats_in(beans.parse(body, "consume statistics"))
+
+
+def consume_stats_in(tree: Value) -> tuple[dict[MessageQueue, ConsumeStats], float]:
     stats = {
         queue: ConsumeStats(one.whole_in("brokerOffset"), one.whole_in("consumerOffset"), one.whole_in("lastTimestamp"))
         for queue, one in queue_items(tree["offsetTable"])

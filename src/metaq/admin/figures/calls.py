@@ -1,0 +1,46 @@
+"""`FigureCalls`: what `metaq.admin.Admin` tells of brokers, topics and groups in figures."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from metaq.admin import brokers, groups
+from metaq.admin.figures import activity, group_list, topic_figures
+from metaq.client.shared.core import ClientCore
+
+Result = TypeVar("Result")
+
+
+class FigureCalls(ABC):
+    """A part of `Admin`."""
+
+    @property
+    @abstractmethod
+    def _open(self) -> ClientCore: ...
+
+    @abstractmethod
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result: ...
+
+    def list_brokers(self) -> list[brokers.BrokerStatus]:
+        """Return the status of all brokers of all clusters."""
+        return self._run(brokers.statuses(self._open))
+
+    def topic_stats(self, name: str) -> topic_figures.TopicFigures:
+        """Return per queue of a topic bounds, bytes and last message, and the groups that read it. Raises also TopicNotFound."""
+        return self._run(topic_figures.figures_of(self._open, name))
+
+    def list_groups(self, *, system: bool = False) -> list[groups.GroupProgress]:
+        """Return members and progress of every consumer group, by name; `system` adds those of brokers themselves."""
+        return self._run(group_list.all_groups(self._open, system=system))
+
+    def activity(self, before: activity.Activity | None = None) -> activity.Activity:
+        """Return what all brokers, topics and groups do at this moment, by some requests to each broker.
+
+        The first look asks about up to 1024 topics and groups one by one, each further one about 64 of them.
+
+        Args: before: the look before this one: its figures stand for what is not asked about again, and a broker that has gone
+        since is still told of, with its error.
+        """
+        return self._run(activity.activity(self._open, before))
