@@ -42,7 +42,11 @@ def test_time_spans() -> None:
 def test_all_statistics_of_a_broker() -> None:
     """Byte for byte as RocketMQ writes them."""
     queues = {SECOND: ConsumeStats(3, 2, 1795899095172), FIRST: ConsumeStats(3, 3, 1795899095161)}
-    assert bodies.all_consume_stats_of(ALL_STATS) == ("127.0.0.1:22105", {"SELF_TEST_C_GROUP": [], "G": [(queues, 0.6)]}, 1)
+    assert bodies.all_consume_stats_of(ALL_STATS) == (
+        "127.0.0.1:22105",
+        {"SELF_TEST_C_GROUP": [], "G": [(queues, 0.6)]},
+        1,
+    )
     groups = [("SELF_TEST_C_GROUP", []), ("G", [(queues.items(), 0.6)])]
     ours = finish(bodies.all_consume_stats("127.0.0.1:22105", groups))
     assert ours == ALL_STATS

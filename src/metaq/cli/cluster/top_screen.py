@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import sys
 import termios
@@ -42,6 +43,8 @@ _STEP_SECONDS: Final = 0.25
 """How often the size of the terminal is looked at between two looks."""
 _COLUMNS_MAX: Final = 140
 """Columns of the widest screen: beyond, figures would be far from their names."""
+_SEQUENCE: Final = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|O.)?")
+"""What a terminal sends for arrows and the like."""
 _KEYS: Final = "q quit   p pause   t sort topics   g sort groups"
 
 
@@ -252,13 +255,15 @@ def keys() -> Iterator[Callable[[float], str]]:
         yield _no_key
         return
 
+    waiting: list[str] = []
+
     def pressed(seconds: float) -> str:
-        ready, _, _ = select.select([terminal], [], [], seconds)
-        if not ready:
-            return ""
-        data = os.read(terminal, 16)
-        # What begins with an escape is an arrow or the like.
-        return data[:1].decode("ascii", "replace") if data and data[:1] != b"\x1b" else _no_key(0 if data else seconds)
+        if not waiting and select.select([terminal], [], [], seconds)[0]:
+            data = os.read(terminal, 64)
+            if not data:  # the terminal is gone: the signal of that comes, or a pause ends the turn
+                return _no_key(seconds)
+            waiting.extend(_SEQUENCE.sub("", data.decode("ascii", "replace")))
+        return waiting.pop(0) if waiting else ""
 
     try:
         tty.setcbreak(terminal)
