@@ -19,7 +19,7 @@ from rich.console import Console
 
 import metaq
 from metaq.admin import Activity, BrokerStatus, GroupActivity, TopicActivity
-from metaq.cli.cluster.top import GroupSort, TopicSort, sorted_groups, sorted_topics
+from metaq.cli.cluster.top_figures import GroupSort, TopicSort, sorted_groups, sorted_topics
 from metaq.cli.cluster.top_screen import View, screen_of
 from tests.support import PATIENCE, environment, metaq_command, process, run_metaq
 

@@ -16,12 +16,12 @@ from metaq.admin.order import TopicOrder
 from metaq.admin.replicas import NoSuchReplica, Replica
 from metaq.admin.scrubbing import FailedRepair, PairScrub, ScrubProgress
 from metaq.admin.several import HalfDone, NothingDone
-from metaq.admin.topics import TopicDetails, TopicNotFound
+from metaq.admin.topics import TopicDetails, TopicInUse, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
 from metaq.admin.tracks import GroupTrack, MessageTrack, TrackState
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 
 __all__ = [
     "AccountNotFound", "Activity", "Admin", "BrokerStatus", "FailedRepair", "FoundMessages", "GroupActivity", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "NoSuchReplica", "NothingDone",
-    "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Replica", "ScrubProgress", "StagedTransaction", "TopicActivity", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound",
+    "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Replica", "ScrubProgress", "StagedTransaction", "TopicActivity", "TopicDetails", "TopicFigures", "TopicInUse", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound",
 ]  # fmt: skip

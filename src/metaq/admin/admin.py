@@ -112,9 +112,13 @@ class Admin(FigureCalls):
             topics.create(self._open, name, queues=queues, perm=perm, order=order, cluster=cluster, broker=broker)
         )
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic and its messages at every broker. Raises also TopicNotFound."""
-        self._run(topics.delete(self._open, name))
+    def delete_topic(self, name: str, *, force: bool = False) -> None:
+        """Delete a topic and its messages at every broker.
+
+        Args: force: also while members of groups read it.
+        Raises also TopicNotFound, TopicInUse.
+        """
+        self._run(topics.delete(self._open, name, force=force))
 
     def list_topics(self, *, system: bool = False) -> list[str]:
         """Return the names of the topics, sorted; `system` adds system, retry and dead-letter topics."""

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from metaq.admin import brokers, groups
-from metaq.admin.figures import activity, group_list, topic_figures
+from metaq.admin.figures import activity, group_list, metaq1, topic_figures
 from metaq.client.shared.core import ClientCore
 
 Result = TypeVar("Result")
@@ -35,6 +35,10 @@ class FigureCalls(ABC):
         """Return members and progress of every consumer group, by name; `system` adds those of brokers themselves."""
         return self._run(group_list.all_groups(self._open, system=system))
 
+    def group_names(self, *, system: bool = False) -> list[str]:
+        """Return the names of the consumer groups, also of those that nobody has been in yet; `system` adds those of brokers."""
+        return self._run(group_list.names(self._open, system=system))
+
     def activity(self, before: activity.Activity | None = None) -> activity.Activity:
         """Return what all brokers, topics and groups do at this moment, by some requests to each broker.
 
@@ -44,3 +48,11 @@ class FigureCalls(ABC):
         since is still told of, with its error.
         """
         return self._run(activity.activity(self._open, before))
+
+    def metaq1_stats(self, address: str, topic: str | None = None) -> metaq1.Metaq1Figures | None:
+        """Return what a server of MetaQ 1.x, also the original, tells of itself: of a topic or of all; None: it has no such topic.
+
+        Args: address: `host:port` of its text protocol; name servers are not asked.
+        Raises also ConfigError: no address or no topic; RemoteProtocolError: what listens there answers otherwise.
+        """
+        return self._run(metaq1.figures_of(address, topic))

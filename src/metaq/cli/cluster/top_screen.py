@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import select
-import sys
-import termios
-import time
-import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from rich.console import Console, Group, RenderableType
@@ -20,7 +12,7 @@ from rich.text import Text
 
 from metaq.admin.brokers import BrokerStatus, behind
 from metaq.admin.figures.activity import Activity, GroupActivity, TopicActivity
-from metaq.cli.cluster.top import (
+from metaq.cli.cluster.top_figures import (
     GroupSort,
     TopicSort,
     behind_text,
@@ -31,7 +23,9 @@ from metaq.cli.cluster.top import (
     sorted_topics,
     state_of,
 )
+from metaq.cli.keys import keys
 from metaq.cli.output import count, iso_time, size
+from metaq.clock import SYSTEM
 from metaq.errors import MetaqError
 
 T = TypeVar("T")
@@ -43,8 +37,6 @@ _STEP_SECONDS: Final = 0.25
 """How often the size of the terminal is looked at between two looks."""
 _COLUMNS_MAX: Final = 140
 """Columns of the widest screen: beyond, figures would be far from their names."""
-_SEQUENCE: Final = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|O.)?")
-"""What a terminal sends for arrows and the like."""
 _KEYS: Final = "q quit   p pause   t sort topics   g sort groups"
 
 
@@ -213,10 +205,10 @@ class Screen:
 
     def _wait(self, live: Live, found: Activity, pressed: Callable[[float], str], seconds: float) -> bool:
         """Wait until the next look, and do what keys say. Return whether it is over."""
-        until, drawn_for = time.monotonic() + seconds, self._console.size
-        while self._view.paused or time.monotonic() < until:
+        until, drawn_for = SYSTEM.monotonic() + seconds, self._console.size
+        while self._view.paused or SYSTEM.monotonic() < until:
             key = pressed(
-                _STEP_SECONDS if self._view.paused else min(_STEP_SECONDS, max(0.0, until - time.monotonic()))
+                _STEP_SECONDS if self._view.paused else min(_STEP_SECONDS, max(0.0, until - SYSTEM.monotonic()))
             )
             if key in {"q", "Q"}:
                 return True
@@ -240,38 +232,3 @@ class Screen:
 def _next(sort: Sort) -> Sort:
     every = list(type(sort))
     return every[(every.index(sort) + 1) % len(every)]
-
-
-@contextlib.contextmanager
-def keys() -> Iterator[Callable[[float], str]]:
-    """Give a function that waits so many seconds for a key of the terminal, and returns it; empty if none came.
-
-    Where standard input is no terminal, no key comes. The terminal is as before at the end, whatever the end is.
-    """
-    try:
-        terminal = sys.stdin.fileno()
-        before = termios.tcgetattr(terminal)
-    except (OSError, ValueError, termios.error):
-        yield _no_key
-        return
-
-    waiting: list[str] = []
-
-    def pressed(seconds: float) -> str:
-        if not waiting and select.select([terminal], [], [], seconds)[0]:
-            data = os.read(terminal, 64)
-            if not data:  # the terminal is gone: the signal of that comes, or a pause ends the turn
-                return _no_key(seconds)
-            waiting.extend(_SEQUENCE.sub("", data.decode("ascii", "replace")))
-        return waiting.pop(0) if waiting else ""
-
-    try:
-        tty.setcbreak(terminal)
-        yield pressed
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-def _no_key(seconds: float) -> str:
-    time.sleep(seconds)
-    return ""

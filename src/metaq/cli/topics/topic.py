@@ -173,17 +173,18 @@ def update_topic(
 @app.command("delete")
 def delete_topic(
     name: Name,
+    force: Annotated[bool, typer.Option("--force", help="also while members of groups read it")] = False,
     yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic and all its messages."""
+    """Delete a topic and all its messages. Not while members of groups read it, unless with --force."""
     from metaq.admin import Admin
 
     if not yes:
         typer.confirm(f"Delete topic {name} and all its messages?", abort=True)
     with Admin(namesrv) as admin:
-        admin.delete_topic(name)
+        admin.delete_topic(name, force=force)
     if as_json:
         print_json({"topic": name, "deleted": True})
     else:
