@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from metaq.wire.hot import crc31
 from tests.interop.metaq1 import OurServer, TextConnection
 from tests.support import run_metaq
 
@@ -40,10 +41,9 @@ def test_stats_tell_what_jmx_told(tmp_path: Path) -> None:
     with OurServer(tmp_path, None, {"test": {"numPartitions": 1}}) as server, TextConnection(server.text) as text:
         assert "none is open" in run_metaq("meta1", "stats", server.text, "--broker", server.broker).stdout
         key = "XID:1:6162:63:q"
-        assert text.ask(f"transaction {key} session-1 BEGIN 0 q 1").code == 200
-        assert text.ask(f"put test 0 2 0 {key} 2", b"hi").code == 200
-        assert text.ask(f"transaction {key} session-1 END 3").code == 200
-        assert text.ask(f"transaction {key} session-1 PREPARE 4").code == 200
+        assert text.ask(f"transaction {key} session-1 BEGIN q 1").code == 200
+        assert text.ask(f"put test 0 2 0 {crc31(b'hi')} {key} 2", b"hi").code == 200
+        assert text.ask(f"transaction {key} session-1 PREPARE q 4").code == 200
         done = run_metaq("meta1", "stats", server.text, "--broker", server.broker, "--json")
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)

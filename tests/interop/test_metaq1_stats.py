@@ -52,7 +52,7 @@ def test_figures_of_a_server(server: TextServer) -> None:
             (one["topic"], one["partition"]): (one["min_offset"], one["max_offset"]) for one in found["partitions"]
         }
         assert bounds["orders", 1] == (0, 66)
-        assert (found["traffic"]["put"]["events"], found["traffic"]["message_size"]["value"]) == (3, 66)
+        assert (found["traffic"]["put"]["events"], found["traffic"]["message_size"]["value"]) == (3, 6)
         one = stats(server.text, "--topic", "orders")
         assert [each["topic"] for each in one["topics"]] == ["orders"]
         assert {each["topic"] for each in one["partitions"]} == {"orders"}
