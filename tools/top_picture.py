@@ -56,8 +56,9 @@ def main() -> None:
         for thread in threads:
             thread.join()
     drawn = console.export_svg(title="metaq top")
-    # Without fonts from elsewhere: the picture is to show nobody that it is looked at.
-    sys.stdout.write(re.sub(r"@font-face \{.*?\}\n?", "", drawn, flags=re.DOTALL).replace("Fira Code, ", ""))
+    # Without fonts from elsewhere: the picture is to show nobody that it is looked at. And with the blanks before numbers.
+    drawn = re.sub(r"@font-face \{.*?\}\n?", "", drawn, flags=re.DOTALL).replace("Fira Code, ", "")
+    sys.stdout.write(drawn.replace("<svg ", '<svg xml:space="preserve" ', 1))
 
 
 def _send(producer: metaq.Producer, topic: str, rate: int, stop: threading.Event) -> None:
