@@ -230,7 +230,7 @@ class Broker:
             self.statistics,
             self.roles,
             self.scrub,
-            metaq1_progress=self.metaq1.progress.of if self.metaq1 is not None else None,
+            metaq1=self.metaq1.progress if self.metaq1 is not None else None,
             unsaved=self._unsaved,
             held=lambda: self.staging.held,
         )

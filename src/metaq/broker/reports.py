@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.long_polling import HeldPulls
+from metaq.broker.metaq1.progress import PartitionProgress
 from metaq.broker.pulls.lookup import Lookup
 from metaq.broker.replication.roles import Roles
 from metaq.broker.replication.scrub import Scrub
@@ -35,17 +36,17 @@ class Reports:
         roles: Roles,
         scrub: Scrub,
         *,
-        metaq1_progress: Callable[[str, str | None], Mapping[QueueKey, int]] | None,
+        metaq1: PartitionProgress | None,
         unsaved: Callable[[], Mapping[str, str]],
         held: Callable[[], tuple[int, int]],
     ) -> None:
         """
         Args:
-            metaq1_progress: see `PartitionProgress.of`; None: no clients of MetaQ 1.x are served.
+            metaq1: None: no clients of MetaQ 1.x are served.
             unsaved: returns the table files whose last save failed → reason.
             held: returns (parts, bytes) of open staged transactions.
         """
-        self._metaq1_progress = metaq1_progress
+        self._metaq1 = metaq1
         self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held
         self._held_pulls, self._lookup, self._schedule, self._stats = held_pulls, lookup, schedule, stats
         self._statistics, self._roles, self._scrub = statistics, roles, scrub
@@ -126,7 +127,7 @@ class Reports:
 
         Raises Saving while the 1.x offsets are being read from ZooKeeper.
         """
-        of_metaq1 = self._metaq1_progress(group, topic) if self._metaq1_progress is not None else {}
+        of_metaq1 = self._metaq1.of(group, topic) if self._metaq1 is not None else {}
         return self._consume_stats(group, topic, of_metaq1)
 
     def _consume_stats(
@@ -173,6 +174,10 @@ class Reports:
     def groups_of(self, topic: str) -> list[str]:
         """Return groups that subscribe to the topic now, or have offsets in it."""
         return sorted({*self._tables.members.subscribers(topic), *self._tables.offsets.groups_of(topic)})
+
+    def metaq1_groups(self) -> list[str]:
+        """Return the groups of MetaQ 1.x that ZooKeeper knows, of all brokers. Raises Saving while they are being read."""
+        return self._metaq1.groups() if self._metaq1 is not None else []
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._environment.name, queue_id)

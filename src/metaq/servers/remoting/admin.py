@@ -239,6 +239,8 @@ class AdminHandlers:
     def _producers(self, call: Call[headers.ProducerGroupHeader]) -> bytes:
         return bodies.producer_connections(self._broker.reports.producers(call.header.producer_group))
 
-    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader, Action.OBSERVE)
-    def _groups_of_topic(self, call: Call[headers.TopicHeader]) -> bytes:
+    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.ReadersHeader, Action.OBSERVE)
+    def _groups_of_topic(self, call: Call[headers.ReadersHeader]) -> bytes:
+        if call.header.metaq1:
+            return bodies.group_list(self._broker.reports.metaq1_groups())
         return bodies.group_list(self._broker.reports.groups_of(call.header.topic))
