@@ -42,7 +42,7 @@ def test_one_look_as_json(metaq_broker, behind):
     assert done.returncode == 0, done.stderr
     look = json.loads(done.stdout)
     [broker] = look["brokers"]
-    assert (broker["gone"], broker["state"], broker["broker_id"]) == (False, "", 0)
+    assert (broker["answers"], broker["registered"], broker["state"], broker["broker_id"]) == (True, True, "", 0)
     assert 0 <= broker["disk_used"] <= 1
     assert broker["connections"] >= 1
     found = {one["group"]: one for one in look["groups"]}
