@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.long_polling import HeldPulls
-from metaq.broker.metaq1.progress import PartitionProgress
 from metaq.broker.pulls.lookup import Lookup
 from metaq.broker.replication.roles import Roles
 from metaq.broker.replication.scrub import Scrub
@@ -19,6 +19,9 @@ from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageQue
 from metaq.model.facts import BrokerFacts, BrokerSettings
 from metaq.model.message import host_of
 from metaq.store.queues.table import QueueKey
+
+if TYPE_CHECKING:  # brokers without clients of MetaQ 1.x load none of its code
+    from metaq.broker.metaq1.progress import PartitionProgress
 
 
 class Reports:

@@ -12,7 +12,7 @@ from metaq.model.inspection import ProducerClient, QueueTimeSpan, QueueUnit, Que
 from metaq.wire import beans, fastjson
 from metaq.wire.bodies.clients import subscription_of_tree, subscription_tree
 from metaq.wire.bodies.parts import Body, Tree
-from metaq.wire.bodies.queues import consume_stats, consume_stats_in, queue_of_key
+from metaq.wire.bodies.queues import consume_stats, consume_stats_in, queue_of_key, with_texts_as_keys
 from metaq.wire.command import LANGUAGES
 from metaq.wire.fastjson import ENTRIES_OF_A_PIECE
 
@@ -90,7 +90,7 @@ class _Total:
 
 def all_consume_stats_of(body: Body) -> tuple[str, AllStats, int]:
     """Decode the answer to 317: address of the broker, each group's topics, messages that are not consumed."""
-    tree = beans.parse(body, "consume statistics")
+    tree = beans.parse(with_texts_as_keys(body), "consume statistics")
     found: AllStats = {}
     for entry in tree["consumeStatsList"].objects():
         for group, topics in entry.entries(nulls=True):
