@@ -192,7 +192,7 @@ ONLY_IN: dict[str, set[str]] = {
     "socket": {"net", "testing"},
     "socketserver": set(),
     "ssl": {"net"},
-    "select": {"net", "app.predicate_process"},
+    "select": {"net", "app.predicate_process", "cli.keys"},
     "selectors": {"net"},
     "mmap": {"store"},
     "time": {"clock"},

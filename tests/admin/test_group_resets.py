@@ -125,3 +125,29 @@ def test_the_command_shows_first(metaq_broker):
     assert (shown["dry_run"], shown["repeated"]) == (True, 2)
     group = json.loads(cli("show", topic, "--json"))
     assert (group["lag"], group["lag_bytes"], group["lag_bytes_exact"]) == (0, 0, True)
+
+
+def test_times_beyond_all_messages(metaq_broker):
+    """The year 9999 is behind the last message, 1970 before the first one; what is no time is told."""
+    topic = "reset-far"
+    filled(metaq_broker, topic, (b"0", b"1", b"2"))
+    with metaq.Consumer(metaq_broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        consumer.receive(PATIENCE).ack()
+
+    def reset(to, code=0):
+        done = run_metaq("group", "reset", topic, topic, "--to", to, "--json", "-n", metaq_broker.namesrv)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if code == 0 else done.stderr
+
+    for to, skipped, repeated in (
+        ("9999-12-31T23:59:59.999+00:00", 2, 0),
+        ("1970-01-01T00:00:00.001+00:00", 0, 3),
+        ("9999-12-31T23:59:59.999-14:00", 3, 0),
+        ("1970-01-01T00:00:00+00:00", 0, 3),
+    ):
+        found = reset(to)
+        assert (found["skipped"], found["repeated"]) == (skipped, repeated), to
+    for to in ("10000-01-01", "yesterday", "-1", "0001-01-01T12:00:00+00:00", "1969-12-31T23:59:59.999+00:00"):
+        refused = reset(to, code=2)
+        assert refused.count("\n") == 1
+        assert "Traceback" not in refused

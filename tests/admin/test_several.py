@@ -9,6 +9,7 @@ import pytest
 
 from metaq.admin import HalfDone, NothingDone, TopicNotFound, order, topics
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetRuntime
+from metaq.client.conversation.groups import GetGroups
 from metaq.client.conversation.name_servers import NameServers
 from metaq.client.conversation.routes import (
     DeleteTopicRoute,
@@ -62,6 +63,8 @@ class Core:
                 return {}
             case GetValue():
                 return None
+            case GetGroups():
+                return []
         self.changed.append((address, type(call).__name__))
         return None
 
@@ -84,7 +87,7 @@ def create(core):
 
 
 def delete(core):
-    return topics.delete(core, "orders")
+    return topics.delete(core, "orders", force=False)
 
 
 def put(core):

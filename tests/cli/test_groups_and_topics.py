@@ -153,6 +153,21 @@ def test_what_has_members_is_not_deleted(cli, groups, metaq_broker):
         assert "group cli-figures-member has members" in cli("group", "delete", "cli-figures-member", "--yes", code=1)
 
 
+def test_a_topic_that_is_read_is_not_deleted(cli, metaq_broker):
+    """Unless by force, or when its readers have left."""
+    for topic, force in (("cli-read-one", ()), ("cli-read-two", ("--force",))):
+        cli("topic", "create", topic)
+        with metaq.Consumer(metaq_broker.namesrv, group="cli-reads", topics=topic) as consumer:
+            consumer.wait_assigned(PATIENCE)
+            refused = cli("topic", "delete", topic, "--yes", code=1)
+            assert f"topic {topic} is not deleted: group cli-reads has members that read it" in refused
+            if force:
+                cli("topic", "delete", topic, "--yes", *force)
+        if not force:
+            cli("topic", "delete", topic, "--yes")
+        cli("topic", "show", topic, code=3)
+
+
 def test_a_topic_is_changed(cli):
     """Only what is given; what would be missed is refused."""
     cli("topic", "create", "cli-update", "--queues", "4")

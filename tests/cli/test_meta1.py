@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from metaq.wire.hot import crc31
 from tests.interop.metaq1 import OurServer, TextConnection
 from tests.support import run_metaq
 
@@ -33,3 +34,37 @@ def test_closed_partitions_take_and_give_nothing_until_they_are_opened(tmp_path:
             done = run_metaq("meta1", "close-partitions", *words, server.broker)
             assert done.returncode == 1
             assert why in done.stderr
+
+
+def test_stats_tell_what_jmx_told(tmp_path: Path) -> None:
+    """Prepared and open transactions of our broker beside the figures of the text protocol."""
+    with OurServer(tmp_path, None, {"test": {"numPartitions": 1}}) as server, TextConnection(server.text) as text:
+        assert "none is open" in run_metaq("meta1", "stats", server.text, "--broker", server.broker).stdout
+        key = "XID:1:6162:63:q"
+        assert text.ask(f"transaction {key} session-1 BEGIN q 1").code == 200
+        assert text.ask(f"put test 0 2 0 {crc31(b'hi')} {key} 2", b"hi").code == 200
+        assert text.ask(f"transaction {key} session-1 PREPARE q 4").code == 200
+        done = run_metaq("meta1", "stats", server.text, "--broker", server.broker, "--json")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["broker"]["tx_xa_begin"] == 1
+        assert found["transactions"] == {"prepared": [key]}
+        assert "prepared: 1 transaction, such as XID:" in run_metaq(
+            "meta1", "stats", server.text, "--broker", server.broker
+        ).stdout  # fmt: skip
+
+
+def test_stats_of_what_is_no_such_server(tmp_path: Path, metaq_broker) -> None:
+    """Said in a sentence, without a traceback."""
+    for words, code, why in (
+        (("127.0.0.1:1",), 1, "cannot be reached"),
+        ((metaq_broker.broker,), 1, "does not answer `stats` as a MetaQ 1.x server"),
+        (("nowhere",), 2, "nowhere"),
+        (("127.0.0.1:1", "--topic", "offsets"), 2, "offsets"),
+        (("127.0.0.1:1", "--topic", "a b"), 2, "a b"),
+    ):
+        done = run_metaq("meta1", "stats", *words)
+        assert done.returncode == code, done.stderr
+        assert why in done.stderr
+        assert done.stderr.startswith("metaq: ")
+        assert done.stderr.count("\n") == 1

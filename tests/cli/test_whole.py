@@ -82,15 +82,16 @@ def test_names_are_completed(complete, metaq_broker, tmp_path, monkeypatch):
         assert run_metaq("topic", "create", topic, *at).returncode == 0
     assert run_metaq("send", "cli-tab-one", "x", *at).returncode == 0
     assert run_metaq("consume", "cli-tab-one", "--group", "cli-tab-group", "-c", "1", *at).returncode == 0
+    assert run_metaq("group", "create", "cli-tab-new", *at).returncode == 0
     assert run_metaq("context", "add", "tab-here", *at).returncode == 0
-    assert complete("metaq to") == ["topic"]
+    assert complete("metaq topi") == ["topic"]
     assert complete("metaq topic cr") == ["create"]
     assert complete("metaq context use tab-") == complete("metaq cluster --context tab-") == ["tab-here"]
     assert "--queues" in complete("metaq topic create --qu")
     assert complete("metaq consume cli-tab-") == ["cli-tab-one", "cli-tab-two"]
     assert complete("metaq topic show cli-tab-t") == ["cli-tab-two"]
-    assert complete("metaq group show cli-tab-") == ["cli-tab-group"]
-    assert complete("metaq consume cli-tab-one --group cli-tab-") == ["cli-tab-group"]
+    assert complete("metaq group show cli-tab-") == ["cli-tab-group", "cli-tab-new"]
+    assert complete("metaq consume cli-tab-one --group cli-tab-g") == ["cli-tab-group"]
 
 
 def test_a_cluster_that_is_away_completes_nothing(complete):

@@ -41,5 +41,8 @@ def test_group_show_counts_the_messages_that_a_java_group_is_behind(
                 return {queue["topic"]: queue["lag"] for queue in json.loads(done.stdout)["queues"]}
 
             assert shown() == {"test": 7}
+            listed = run_metaq("group", "list", "-n", names.namesrv, "--json")
+            assert listed.returncode == 0, listed.stderr
+            assert [(one["group"], one["lag"]) for one in json.loads(listed.stdout)] == [("readers", 7)]
             unknown = run_metaq("group", "show", "nobody", "-n", names.namesrv)
             assert unknown.returncode == 3

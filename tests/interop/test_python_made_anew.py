@@ -93,7 +93,7 @@ def test_it_is_read_from_its_first_message_on(
             until = time.monotonic() + 3 * LOOK_SECONDS
             while time.monotonic() < until:
                 take(client)
-            admin.delete_topic(topic)
+            admin.delete_topic(topic, force=True)
             make(admin, topic)
             taken(client, fill(server, topic, "new", count))
         assert "made anew at broker" in caplog.text

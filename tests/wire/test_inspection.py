@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from metaq.in_pieces import finish
 from metaq.model import ConsumeStats, MessageQueue
 from metaq.model.filters.subscription import GroupFilter, subscribe
@@ -42,10 +45,26 @@ def test_time_spans() -> None:
 def test_all_statistics_of_a_broker() -> None:
     """Byte for byte as RocketMQ writes them."""
     queues = {SECOND: ConsumeStats(3, 2, 1795899095172), FIRST: ConsumeStats(3, 3, 1795899095161)}
-    assert bodies.all_consume_stats_of(ALL_STATS) == ("127.0.0.1:22105", {"SELF_TEST_C_GROUP": [], "G": [queues]}, 1)
+    assert bodies.all_consume_stats_of(ALL_STATS) == (
+        "127.0.0.1:22105",
+        {"SELF_TEST_C_GROUP": [], "G": [(queues, 0.6)]},
+        1,
+    )
     groups = [("SELF_TEST_C_GROUP", []), ("G", [(queues.items(), 0.6)])]
     ours = finish(bodies.all_consume_stats("127.0.0.1:22105", groups))
     assert ours == ALL_STATS
+
+
+QUEUE_TEXTS = st.text(st.sampled_from('ab"\\\\{}:,é%'), max_size=8)
+
+
+@given(st.lists(st.tuples(QUEUE_TEXTS, QUEUE_TEXTS, st.integers(0, 9)), max_size=4))
+def test_statistics_are_read_whatever_names_are(keys: list[tuple[str, str, int]]) -> None:
+    """Keys that are read as texts, and those that cannot be, whose names have quotes or look like keys."""
+    queues = {MessageQueue(topic, broker, number): ConsumeStats(3, 2, 1) for topic, broker, number in keys}
+    body = finish(bodies.all_consume_stats("a:1", [("G", [(queues.items(), 0.5)])]))
+    assert bodies.all_consume_stats_of(body) == ("a:1", {"G": [(queues, 0.5)]}, len(queues))
+    assert bodies.consume_stats_of(finish(bodies.consume_stats(queues.items(), 0.5))) == (queues, 0.5)
 
 
 def test_units_of_a_queue() -> None:

@@ -7,6 +7,7 @@
 from metaq.admin.acl import AccountNotFound
 from metaq.admin.admin import Admin
 from metaq.admin.brokers import BrokerStatus
+from metaq.admin.figures.activity import Activity, GroupActivity, TopicActivity
 from metaq.admin.figures.topic_figures import QueueFigures, TopicFigures
 from metaq.admin.group_changes import GroupInUse, GroupOnline
 from metaq.admin.groups import GroupProgress, PartlyMoved, QueueProgress
@@ -21,12 +22,12 @@ from metaq.admin.order import TopicOrder
 from metaq.admin.replicas import NoSuchReplica, Replica
 from metaq.admin.scrubbing import FailedRepair, PairScrub, ScrubProgress
 from metaq.admin.several import HalfDone, NothingDone
-from metaq.admin.topics import TopicDetails, TopicNotFound
+from metaq.admin.topics import TopicDetails, TopicInUse, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
 from metaq.admin.tracks import GroupTrack, MessageTrack, TrackState
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 from metaq.admin.upkeep.cleaning import CleanedBroker, UnreadMessages
 
 __all__ = [
-    "AccountNotFound", "AddedBroker", "Admin", "BrokerStatus", "CleanedBroker", "DrainProgress", "Drained", "FailedRepair", "FoundMessages", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "MoveProgress", "MovedTopic", "NoSuchReplica", "NothingDone", "OpenWork", "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Refusal", "RemovedBroker", "Replica", "ScrubProgress", "StagedTransaction", "TopicDetails", "TopicFigures", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound", "Unfinished", "UnreadMessages",
+    "AccountNotFound", "Activity", "AddedBroker", "Admin", "BrokerStatus", "CleanedBroker", "DrainProgress", "Drained", "FailedRepair", "FoundMessages", "GroupActivity", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "MoveProgress", "MovedTopic", "NoSuchReplica", "NothingDone", "OpenWork", "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Refusal", "RemovedBroker", "Replica", "ScrubProgress", "StagedTransaction", "TopicActivity", "TopicDetails", "TopicFigures", "TopicInUse", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound", "Unfinished", "UnreadMessages",
 ]  # fmt: skip

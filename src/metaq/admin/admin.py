@@ -26,7 +26,7 @@ from metaq.admin import (
     transactions,
 )
 from metaq.admin.configuring.calls import OptionCalls
-from metaq.admin.figures import group_list, topic_figures
+from metaq.admin.figures.calls import FigureCalls
 from metaq.admin.growth.calls import GrowthCalls
 from metaq.admin.upkeep.cleaning import CleaningCalls
 from metaq.client.conversation.accounts import SetAccount
@@ -50,7 +50,7 @@ from metaq.model.transactions.staging import Outcome, RowState
 Result = TypeVar("Result")
 
 
-class Admin(CleaningCalls, OptionCalls, GrowthCalls):
+class Admin(CleaningCalls, FigureCalls, GrowthCalls, OptionCalls):
     """Administration of one cluster.
 
     Args:
@@ -115,9 +115,13 @@ class Admin(CleaningCalls, OptionCalls, GrowthCalls):
             topics.create(self._open, name, queues=queues, perm=perm, order=order, cluster=cluster, broker=broker)
         )
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic and its messages at every broker. Raises also TopicNotFound."""
-        self._run(topics.delete(self._open, name))
+    def delete_topic(self, name: str, *, force: bool = False) -> None:
+        """Delete a topic and its messages at every broker.
+
+        Args: force: also while members of groups read it.
+        Raises also TopicNotFound, TopicInUse.
+        """
+        self._run(topics.delete(self._open, name, force=force))
 
     def list_topics(self, *, system: bool = False) -> list[str]:
         """Return the names of the topics, sorted; `system` adds system, retry and dead-letter topics."""
@@ -149,10 +153,6 @@ class Admin(CleaningCalls, OptionCalls, GrowthCalls):
                 broker=broker, force=force,
             )
         )  # fmt: skip
-
-    def topic_stats(self, name: str) -> topic_figures.TopicFigures:
-        """Return per queue of a topic bounds, bytes and last message, and the groups that read it. Raises also TopicNotFound."""
-        return self._run(topic_figures.figures_of(self._open, name))
 
     def topic_order(self, name: str) -> order.TopicOrder:
         """Return the fixed queues of a strictly ordered topic, as each name server has them."""
@@ -274,10 +274,6 @@ class Admin(CleaningCalls, OptionCalls, GrowthCalls):
         brokers did it.
         """
         return self._run(groups.move(self._open, group, topic, start_of(to), dry_run=dry_run))
-
-    def list_groups(self, *, system: bool = False) -> list[groups.GroupProgress]:
-        """Return members and progress of every consumer group, by name; `system` adds those of brokers themselves."""
-        return self._run(group_list.all_groups(self._open, system=system))
 
     def set_group(
         self,
@@ -403,10 +399,6 @@ class Admin(CleaningCalls, OptionCalls, GrowthCalls):
         Raises also traces.TraceNotFound, ConfigError.
         """
         return self._run(traces.trace(self._open, message_id, trace_topic=checked(check_topic, trace_topic)))
-
-    def list_brokers(self) -> list[brokers.BrokerStatus]:
-        """Return the status of all brokers of all clusters."""
-        return self._run(brokers.statuses(self._open))
 
     def list_replicas(self, broker: str) -> list[replicas.Replica]:
         """Return the replicas of a broker, by their numbers: who leads, in which epoch, and how far the others are.

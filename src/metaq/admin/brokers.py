@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from metaq.client.conversation.administration import ClosePartitions, GetRuntime, ReloadConfiguration
 from metaq.client.conversation.call import FAULTS
@@ -21,7 +21,10 @@ class BrokerNotFound(MetaqError):
 
 
 class BrokerStatus(Struct, frozen=True):
-    """One broker process. `runtime` has every value that it reports, under RocketMQ's names; empty if unreachable."""
+    """One broker process. `runtime` has every value that it reports, under RocketMQ's names; empty if unreachable.
+
+    `registered`: the name servers know it.
+    """
 
     cluster: str
     broker: str
@@ -29,6 +32,7 @@ class BrokerStatus(Struct, frozen=True):
     address: str
     error: str = ""
     runtime: dict[str, str] = field(default_factory=dict)
+    registered: bool = True
 
     @property
     def version(self) -> str:
@@ -67,6 +71,27 @@ class BrokerStatus(Struct, frozen=True):
         return self.runtime.get("metaqDraining") == "true"
 
     @property
+    def put_p99_ms(self) -> float | None:
+        """Time of 99 of 100 sends of the last ten minutes at the broker, ms; None: it does not say."""
+        return _number(self.runtime, "putLatency99")
+
+    @property
+    def put_p999_ms(self) -> float | None:
+        """The same of 999 of 1000."""
+        return _number(self.runtime, "putLatency999")
+
+    @property
+    def connections(self) -> int | None:
+        """Connections that are open at its remoting server; None: it does not say, as a RocketMQ."""
+        found = _number(self.runtime, "metaqConnections")
+        return None if found is None else int(found)
+
+    @property
+    def trouble(self) -> str:
+        """What fails in a broker of ours; empty if all is well."""
+        return "; ".join(filter(None, (self.runtime.get("metaqTrouble"), self.runtime.get("unsavedFiles"))))
+
+    @property
     def started_ms(self) -> int:
         return int(_first_number(self.runtime.get("bootTimestamp", "")))
 
@@ -76,6 +101,10 @@ def _first_number(text: str) -> float:
         return float(text.split(maxsplit=1)[0])
     except (ValueError, IndexError):
         return 0.0
+
+
+def _number(runtime: Mapping[str, str], key: str) -> float | None:
+    return _first_number(text) if (text := runtime.get(key)) else None
 
 
 def behind(brokers: Sequence[BrokerStatus], slave: BrokerStatus) -> int | None:
@@ -92,20 +121,28 @@ async def statuses(core: ClientCore) -> list[BrokerStatus]:
     """Return the status of every broker that the name servers know, masters first. One that does not answer has an `error`."""
     info = await core.consult(core.name_servers.cluster())
 
-    async def one(data: BrokerData, broker_id: int, address: str) -> BrokerStatus:
-        try:
-            runtime = await core.ask(address, GetRuntime())
-        except FAULTS as error:
-            return BrokerStatus(data.cluster, data.broker, broker_id, address, str(error))
-        return BrokerStatus(data.cluster, data.broker, broker_id, address, "", runtime)
+    return await ask_all(core, places_of(info.brokers.values()))
 
-    found = await asyncio.gather(
-        *(
-            one(data, broker_id, address)
-            for data in info.brokers.values()
-            for broker_id, address in data.addresses.items()
-        )
-    )
+
+def places_of(brokers: Iterable[BrokerData]) -> list[BrokerStatus]:
+    """Return every process of brokers, not asked yet."""
+    return [
+        BrokerStatus(data.cluster, data.broker, broker_id, address)
+        for data in brokers
+        for broker_id, address in data.addresses.items()
+    ]
+
+
+async def ask_all(core: ClientCore, places: Iterable[BrokerStatus]) -> list[BrokerStatus]:
+    """Return brokers as they are now, masters first."""
+
+    async def one(place: BrokerStatus) -> BrokerStatus:
+        try:
+            return structs.replace(place, error="", runtime=await core.ask(place.address, GetRuntime()))
+        except FAULTS as error:
+            return structs.replace(place, error=str(error), runtime={})
+
+    found = await asyncio.gather(*map(one, places))
     return sorted(found, key=lambda status: (status.cluster, status.broker, status.broker_id))
 
 

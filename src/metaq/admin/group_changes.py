@@ -86,7 +86,7 @@ async def delete(core: ClientCore, name: str, *, keep_progress: bool, dead_lette
     prefixes = [*([] if keep_progress else [RETRY_PREFIX]), *([DEAD_LETTER_PREFIX] if dead_letters else [])]
     for topic in (prefix + name for prefix in prefixes):
         with contextlib.suppress(topics.TopicNotFound):
-            await topics.delete(core, topic)
+            await topics.delete(core, topic, force=True)  # whoever may delete a group with members has said so
             gone.append(topic)
     return gone
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
 from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.admin.several import at_each, at_several, check_brokers, check_name_servers
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetTopicStats
-from metaq.client.conversation.groups import GetConsumeStats, GetGroups
+from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetGroups
 from metaq.client.conversation.routes import DeleteTopicRoute, ListTopics
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
@@ -21,6 +21,10 @@ from metaq.model.topics.topic import check_topic
 
 class TopicNotFound(MetaqError):
     """No name server knows the topic."""
+
+
+class TopicInUse(MetaqError):
+    """Members of a group read the topic."""
 
 
 class TopicDetails(Struct, frozen=True):
@@ -118,8 +122,11 @@ async def _check_consumed(core: ClientCore, name: str, address: str, data: Queue
                 )
 
 
-async def delete(core: ClientCore, name: str) -> None:
-    """Delete a topic at all brokers, then at all name servers. Raises TopicNotFound, NothingDone, HalfDone."""
+async def delete(core: ClientCore, name: str, *, force: bool) -> None:
+    """Delete a topic at all brokers, then at all name servers.
+
+    Raises TopicNotFound; TopicInUse: a group has members that read it (not with `force`); NothingDone, HalfDone.
+    """
     servers = {f"name server {address}": address for address in core.name_servers.addresses}
     if not await _known_anywhere(core, servers, name):
         raise TopicNotFound(f"there is no topic {name} at name servers {core.name_servers}")
@@ -129,10 +136,34 @@ async def delete(core: ClientCore, name: str) -> None:
         targets = {}  # Only a route to brokers that are gone is left: it is deleted at the name servers.
     await check_name_servers(core, f"topic {name} is not deleted", all_answer=False)
     await check_brokers(core, targets, f"topic {name} is not deleted")
+    if not force:
+        await _check_unread(core, name, targets.values())
     if targets:
         await at_each(core, f"topic {name} is deleted", targets, DeleteTopic(name))
     routes = {pair: DeleteTopicRoute(name) for pair in servers.items()}
     await at_several(core, f"topic {name} is deleted", routes, done=targets)
+
+
+async def _check_unread(core: ClientCore, name: str, addresses: Collection[str]) -> None:
+    """Raise TopicInUse if a group has members that subscribe to a topic."""
+    found, _ = await readers(core, name, addresses)
+    if found:
+        several = "groups" if len(found) > 1 else "group"
+        raise TopicInUse(
+            f"topic {name} is not deleted: {several} {', '.join(found)} {'have' if len(found) > 1 else 'has'} members that read it; stop "
+            "them first, or delete it by force"
+        )
+
+
+async def readers(core: ClientCore, name: str, addresses: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the groups with members that subscribe to a topic, and those that only have progress in it."""
+    told = await asyncio.gather(*(core.ask(address, GetGroups(name)) for address in addresses))
+    known, found = sorted({group for groups in told for group in groups}), []
+    for group in known:
+        online = await asyncio.gather(*(core.ask(address, GetConnections(group)) for address in addresses))
+        if any(name in one[1].subscriptions for one in online if one is not None):
+            found.append(group)
+    return found, [group for group in known if group not in found]
 
 
 async def _known_anywhere(core: ClientCore, servers: Mapping[str, str], name: str) -> bool:

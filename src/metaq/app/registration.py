@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from metaq.app.addressing.told import advertised_to_clients, advertised_to_slaves
 from metaq.broker.metaq1.settings import Metaq1Settings
@@ -24,8 +24,10 @@ from metaq.servers.server import BrokerServices, PeerServer
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
-    from metaq.broker.metaq1.progress import OnPositions
+    from metaq.broker.metaq1.progress import OnGroups, OnPositions
     from metaq.net.tls.client import ClientTls
     from metaq.registry.zookeeper.registrar import ZookeeperRegistrar, ZookeeperSettings
 
@@ -237,7 +239,7 @@ class ZookeeperRegistration:
         if self._wanted and importlib.util.find_spec("kazoo") is None:
             raise _no_kazoo(settings.options, "there is no module kazoo")
         self._registrar: ZookeeperRegistrar | None = None
-        self._asking: set[asyncio.Task[dict[tuple[str, int], int] | None]] = set()
+        self._asking: set[asyncio.Task[Any]] = set()
 
     @property
     def _wanted(self) -> bool:
@@ -266,17 +268,24 @@ class ZookeeperRegistration:
         served.partitions.watch(registrar.changed)
         settings.watch(lambda _topics: registrar.changed())
         self._registrar = registrar
-        served.progress.ask_by(self._ask)
+        served.progress.ask_by(self._ask, self._ask_groups)
         await registrar.start()
 
     def _ask(self, group: str, topic: str | None, tell: OnPositions) -> None:
         """Read a group's positions from ZooKeeper."""
-        registrar = self._registrar
-        assert registrar is not None, "asked when it is there"
-        task = asyncio.get_running_loop().create_task(registrar.positions(group, topic))
+        assert self._registrar is not None, "asked when it is there"
+        self._tell(self._registrar.positions(group, topic), tell)
+
+    def _ask_groups(self, tell: OnGroups) -> None:
+        """Read the groups' names from ZooKeeper."""
+        assert self._registrar is not None, "asked when it is there"
+        self._tell(self._registrar.groups(), tell)
+
+    def _tell(self, work: Coroutine[Any, Any, T | None], tell: Callable[[T | None], None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._asking.add(task)  # the loop holds tasks weakly: without this one may be collected while it runs
 
-        def told(task: asyncio.Task[dict[tuple[str, int], int] | None]) -> None:
+        def told(task: asyncio.Task[T | None]) -> None:
             self._asking.discard(task)
             tell(None if task.cancelled() or task.exception() is not None else task.result())
 

@@ -235,7 +235,7 @@ class Broker:
             self.statistics,
             self.roles,
             self.scrub,
-            metaq1_progress=self.metaq1.progress.of if self.metaq1 is not None else None,
+            metaq1=self.metaq1.progress if self.metaq1 is not None else None,
             unsaved=self._unsaved,
             held=lambda: self.staging.held,
             open_halves=lambda: self.transactions.progress.open_halves if self.leads else 0,

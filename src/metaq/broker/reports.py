@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.environment import Environment, Tables
@@ -18,6 +19,9 @@ from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageQue
 from metaq.model.facts import BrokerFacts, BrokerSettings
 from metaq.model.message import host_of
 from metaq.store.queues.table import QueueKey
+
+if TYPE_CHECKING:  # brokers without clients of MetaQ 1.x load none of its code
+    from metaq.broker.metaq1.progress import PartitionProgress
 
 
 class Reports:
@@ -35,19 +39,19 @@ class Reports:
         roles: Roles,
         scrub: Scrub,
         *,
-        metaq1_progress: Callable[[str, str | None], Mapping[QueueKey, int]] | None,
+        metaq1: PartitionProgress | None,
         unsaved: Callable[[], Mapping[str, str]],
         held: Callable[[], tuple[int, int]],
         open_halves: Callable[[], int],
     ) -> None:
         """
         Args:
-            metaq1_progress: see `PartitionProgress.of`; None: no clients of MetaQ 1.x are served.
+            metaq1: None: no clients of MetaQ 1.x are served.
             unsaved: returns the table files whose last save failed → reason.
             held: returns (parts, bytes) of open staged transactions.
             open_halves: returns the number of half messages whose transactions have not ended.
         """
-        self._metaq1_progress = metaq1_progress
+        self._metaq1 = metaq1
         self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held
         self._open_halves = open_halves
         self._held_pulls, self._lookup, self._schedule, self._stats = held_pulls, lookup, schedule, stats
@@ -132,7 +136,7 @@ class Reports:
 
         Raises Saving while the 1.x offsets are being read from ZooKeeper.
         """
-        of_metaq1 = self._metaq1_progress(group, topic) if self._metaq1_progress is not None else {}
+        of_metaq1 = self._metaq1.of(group, topic) if self._metaq1 is not None else {}
         return self._consume_stats(group, topic, of_metaq1)
 
     def _consume_stats(
@@ -179,6 +183,10 @@ class Reports:
     def groups_of(self, topic: str) -> list[str]:
         """Return groups that subscribe to the topic now, or have offsets in it."""
         return sorted({*self._tables.members.subscribers(topic), *self._tables.offsets.groups_of(topic)})
+
+    def metaq1_groups(self) -> list[str]:
+        """Return the groups of MetaQ 1.x that ZooKeeper knows, of all brokers. Raises Saving while they are being read."""
+        return self._metaq1.groups() if self._metaq1 is not None else []
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._environment.name, queue_id)

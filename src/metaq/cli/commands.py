@@ -50,6 +50,11 @@ class _Commands(LazyGroup):
             "app",
             "Show the brokers of all clusters and how they are; add and remove them.",
         ),
+        "top": Lazy(
+            "metaq.cli.cluster.top",
+            "show_top",
+            "Show what brokers, topics and groups do at this moment, again and again.",
+        ),
         "context": Lazy("metaq.cli.contexts.commands", "app", "Clusters by name: add, list, show, use, delete."),
         "quota": Lazy("metaq.cli.cluster.quota", "app", "Limits of clients, accounts and addresses."),
         "acl": Lazy("metaq.cli.cluster.acl", "app", "Accounts of brokers, and what they may (docs/security.md)."),

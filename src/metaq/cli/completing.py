@@ -25,15 +25,8 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the consumer groups that begin so: those that have a retry topic, or members."""
-    from metaq.model.topics.topic import RETRY_PREFIX
-
-    def groups(admin: Admin) -> list[str]:
-        return [
-            name.removeprefix(RETRY_PREFIX) for name in admin.list_topics(system=True) if name.startswith(RETRY_PREFIX)
-        ]
-
-    return _names(ctx, incomplete, groups)
+    """Return the consumer groups that begin so, without those of brokers."""
+    return _names(ctx, incomplete, lambda admin: admin.group_names())
 
 
 def complete_contexts(incomplete: str) -> list[str]:

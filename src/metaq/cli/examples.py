@@ -64,7 +64,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq topic trim orders --keep-last 7d --yes",
         "metaq topic trim orders -p broker-a:3 -o 4711 --force",
     ),
-    "topic delete": ("metaq topic delete orders", "metaq topic delete orders --yes"),
+    "topic delete": ("metaq topic delete orders", "metaq topic delete orders --yes --force"),
     "topic move": (
         "metaq topic move orders --from broker-a --to broker-b --dry-run",
         "metaq topic move orders --from broker-a --to broker-b",
@@ -103,6 +103,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq cluster remove-broker broker-c --timeout 3600 --yes",
     ),
     "cluster": ("metaq cluster", "metaq cluster --context prod --json"),
+    "top": ("metaq top", "metaq top --topics lag --groups growth --interval 5", "metaq top --once --json"),
     "context": ("metaq context add prod -n mq1:9876 --use", "metaq context list"),
     "context add": (
         "metaq context add prod --namesrv 'mq1:9876;mq2:9876' --acl-file ~/.metaq/prod.yml --tls --ca ~/.metaq/ca.pem",
@@ -131,6 +132,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "transaction rollback": ("metaq transaction rollback 5b1f@broker-a",),
     "transaction forget": ("metaq transaction forget 5b1f@broker-a",),
     "meta1": ("metaq meta1 reload", "metaq meta1 tx list"),
+    "meta1 stats": (
+        "metaq meta1 stats 127.0.0.1:8123",
+        "metaq meta1 stats 127.0.0.1:8123 --topic orders --json",
+        "metaq meta1 stats 127.0.0.1:8123 --broker 127.0.0.1:10911",
+    ),
     "meta1 reload": ("metaq meta1 reload 127.0.0.1:10911",),
     "meta1 close-partitions": ("metaq meta1 close-partitions orders 2 3",),
     "meta1 open-partitions": ("metaq meta1 open-partitions orders",),

@@ -36,8 +36,10 @@ class Rates:
         return (number - before[1]) / (now - before[0])
 
 
-def repeat(look: Callable[[], T], show: Callable[[T], None], *, watch: bool, seconds: float) -> None:
-    """Show what `look` finds, with `watch` every so many seconds, each time on an empty screen.
+def repeat(
+    look: Callable[[], T], show: Callable[[T], None], *, watch: bool, seconds: float, clear: bool = True
+) -> None:
+    """Show what `look` finds, with `watch` every so many seconds, with `clear` each time on an empty screen.
 
     Once something was shown, a look that fails is told on standard error, and the next one may do.
     """
@@ -50,7 +52,7 @@ def repeat(look: Callable[[], T], show: Callable[[T], None], *, watch: bool, sec
                 raise
             print(f"metaq: {error}", file=sys.stderr)
         else:
-            if watch and sys.stdout.isatty():
+            if watch and clear and sys.stdout.isatty():
                 print("\x1b[H\x1b[2J", end="")
             show(found)
             sys.stdout.flush()

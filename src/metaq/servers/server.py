@@ -151,6 +151,11 @@ class PeerServer(Generic[Services]):
     def address(self) -> str:
         return join_address(self.host, self.port)
 
+    @property
+    def connections(self) -> int:
+        """Connections that are open now."""
+        return self._listener.connections
+
     async def bind(self) -> None:
         try:
             await self._listener.bind(*self._place, self._second)

@@ -120,3 +120,22 @@ def test_questions_that_nobody_answers_are_limited(broker):
     assert lags(broker, "g99") == {}
     with pytest.raises(Saving):
         lags(broker, "one-more")
+
+
+def test_names_of_groups_are_read_and_kept_for_two_seconds(broker):
+    """One question at a time; names that are none are left out, and a ZooKeeper that is away knows nobody."""
+    asked = []
+    assert broker.reports.metaq1_groups() == []
+    broker.metaq1.progress.ask_by(Zookeeper().ask, asked.append)
+    for _ in range(2):
+        with pytest.raises(Saving):
+            broker.reports.metaq1_groups()
+    [tell] = asked
+    tell(["readers", "../x", "others", "a" * 10_000])
+    assert broker.reports.metaq1_groups() == ["readers", "others"]
+    broker.clock.advance(2)
+    with pytest.raises(Saving):
+        broker.reports.metaq1_groups()
+    asked[1](None)
+    assert broker.reports.metaq1_groups() == []
+    assert len(asked) == 2

@@ -59,7 +59,7 @@ def test_progress_of_all_groups(server, client, times):
 
     address, groups, diff = all_stats()
     assert address == "127.0.0.1:10911"
-    assert groups["G"] == [{QUEUES[0]: ConsumeStats(3, 1, times[0]), QUEUES[1]: ConsumeStats(0, 0, 0)}]
+    assert groups["G"] == [({QUEUES[0]: ConsumeStats(3, 1, times[0]), QUEUES[1]: ConsumeStats(0, 0, 0)}, 0.0)]
     assert "unknown" not in groups
     assert diff == 2
     assert all_stats(isOrder="true")[1]["G"] == []

@@ -33,7 +33,8 @@ FACTS = BrokerFacts(
 
 def test_figures_stand_under_rocketmqs_names():
     """28: rates, ages and sizes as its tools parse them, and what is only ours."""
-    table = runtime_table(FACTS)
+    table = runtime_table(FACTS, 12)
+    assert table["metaqConnections"] == "12"
     assert {
         "runtime": "[ 1 days, 1 hours, 1 minutes, 1 seconds ]", "putTps": "1.5 2.0 3.0",
         "getTotalTps": "11.0 22.0 33.0",

@@ -8,6 +8,7 @@ from typing import Final
 from metaq.admin.brokers import masters
 from metaq.admin.groups import GroupProgress, progress_at
 from metaq.client.conversation.following import GROUP_OFFSETS, GROUPS, GetTable
+from metaq.client.conversation.groups import GetMetaq1Groups
 from metaq.client.shared.core import ClientCore
 from metaq.model.topics.system import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from metaq.wire import bodies
@@ -16,20 +17,37 @@ _AT_ONCE: Final = 16
 """Groups that are asked about at once."""
 
 
+async def names(core: ClientCore, *, system: bool) -> list[str]:
+    """Return the names of the groups that a broker has settings of: each group that was created, or had a member since."""
+    addresses = await masters(core)
+    tables = await asyncio.gather(*(core.ask(address, GetTable(GROUPS)) for address in addresses.values()))
+    return _shown({name for table in tables for name in bodies.group_table_of(table)[1]}, system=system)
+
+
+def _shown(found: set[str], *, system: bool) -> list[str]:
+    own = set() if system else {one for one in found if one in SYSTEM_GROUPS or one.startswith(SYSTEM_GROUP_PREFIX)}
+    return sorted(found - own)
+
+
 async def all_groups(core: ClientCore, *, system: bool) -> list[GroupProgress]:
-    """Return the progress of every group that a broker has settings or progress of, by name. `system`: also of brokers' own."""
+    """Return the progress of every group that a broker has settings or progress of, by name: also of groups of MetaQ 1.x.
+
+    `system`: also of brokers' own.
+    """
     addresses = await masters(core)
     tables = await asyncio.gather(
         *(core.ask(address, GetTable(table)) for table in (GROUPS, GROUP_OFFSETS) for address in addresses.values())
     )
-    names = {name for table in tables[: len(addresses)] for name in bodies.group_table_of(table)[1]}
-    names |= {group for table in tables[len(addresses) :] for _, group in bodies.group_offsets_of(table)}
-    if not system:
-        names = {name for name in names if name not in SYSTEM_GROUPS and not name.startswith(SYSTEM_GROUP_PREFIX)}
+    found = {name for table in tables[: len(addresses)] for name in bodies.group_table_of(table)[1]}
+    found |= {group for table in tables[len(addresses) :] for _, group in bodies.group_offsets_of(table)}
+    told = await asyncio.gather(*(core.ask(address, GetMetaq1Groups()) for address in addresses.values()))
+    # ZooKeeper knows groups of other brokers, too: of these, there is nothing here.
+    guests = {group for groups in told for group in groups} - found
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def one(name: str) -> GroupProgress:
         async with places:
             return await progress_at(core, addresses, name)
 
-    return list(await asyncio.gather(*(one(name) for name in sorted(names))))
+    groups = await asyncio.gather(*(one(name) for name in _shown(found | guests, system=system)))
+    return [group for group in groups if group.group not in guests or group.queues or group.members]

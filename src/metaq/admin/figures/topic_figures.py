@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 from msgspec import Struct
 
 from metaq.admin import topics
 from metaq.admin.figures.sizes import Size, size_of, total
-from metaq.client.conversation.groups import GetConnections, GetGroups
 from metaq.client.shared.core import ClientCore
 from metaq.model import MessageQueue, Perm, QueueStats
 
@@ -71,19 +69,5 @@ async def figures_of(core: ClientCore, name: str) -> TopicFigures:
         return QueueFigures(queue, stats.min_offset, stats.max_offset, stats.last_ms, size, can)
 
     queues = await asyncio.gather(*(one(queue, stats) for queue, stats in details.queues.items()))
-    readers, stopped = await _groups(core, addresses, name)
-    return TopicFigures(name, core.clock.now_ms(), tuple(queues), readers, stopped)
-
-
-async def _groups(
-    core: ClientCore, addresses: Mapping[str, str], topic: str
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the groups that read a topic, and those that have done so."""
-    told = await asyncio.gather(*(core.ask(address, GetGroups(topic)) for address in addresses.values()))
-    known = sorted({group for groups in told for group in groups})
-    readers = []
-    for group in known:
-        online = await asyncio.gather(*(core.ask(address, GetConnections(group)) for address in addresses.values()))
-        if any(topic in found[1].subscriptions for found in online if found is not None):
-            readers.append(group)
-    return tuple(readers), tuple(group for group in known if group not in readers)
+    readers, stopped = await topics.readers(core, name, addresses.values())
+    return TopicFigures(name, core.clock.now_ms(), tuple(queues), tuple(readers), tuple(stopped))

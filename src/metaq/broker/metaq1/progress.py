@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -21,6 +21,10 @@ _KEPT_MAX: Final = 100
 
 OnPositions = Callable[[Mapping[QueueKey, int] | None], None]
 """Callback with (topic, partition) → byte position; None: ZooKeeper cannot be asked now."""
+OnGroups = Callable[[Sequence[str] | None], None]
+"""Callback with names of groups; None: ZooKeeper cannot be asked now."""
+AskGroups = Callable[[OnGroups], None]
+"""Reads the names of all groups, and calls back on the event loop, later."""
 AskPositions = Callable[[str, str | None, OnPositions], None]
 """Reads a group's byte positions, in one topic or all (None), and calls back on the event loop, later."""
 
@@ -34,17 +38,45 @@ class _Look(Struct):
     """Time of its end, or of its start while it runs (monotonic seconds)."""
 
 
+class _Names(Struct):
+    """A query of the groups' names."""
+
+    pending: Pending
+    names: Sequence[str] = ()
+    at: float = 0.0
+    """Time of its end."""
+
+
 class PartitionProgress:
     """Answers tools' queries of 1.x groups' progress. Without a source (`ask_by`), no group has read anything."""
 
     def __init__(self, clock: Clock, topics: Topics, bases: Bases) -> None:
         self._clock, self._topics, self._bases = clock, topics, bases
         self._ask: AskPositions | None = None
+        self._ask_groups: AskGroups | None = None
+        self._names: _Names | None = None
         self._looks: dict[tuple[str, str | None], _Look] = {}
 
-    def ask_by(self, ask: AskPositions) -> None:
-        """Register the source of positions."""
-        self._ask = ask
+    def ask_by(self, ask: AskPositions, groups: AskGroups | None = None) -> None:
+        """Register the sources of positions and of groups."""
+        self._ask, self._ask_groups = ask, groups
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups that ZooKeeper knows, of all brokers. Raises Saving while they are being read."""
+        if self._ask_groups is None:
+            return []
+        found = self._names
+        if found is None or (found.pending.done and self._clock.monotonic() - found.at >= _KEPT_SECONDS):
+            begun = found = self._names = _Names(Pending())
+
+            def tell(names: Sequence[str] | None) -> None:
+                begun.names, begun.at = names or (), self._clock.monotonic()
+                begun.pending.finish()
+
+            self._ask_groups(tell)
+        if not found.pending.done:
+            raise Saving(found.pending)
+        return [name for name in found.names if _may_be(name)]
 
     def of(self, group: str, topic: str | None) -> Mapping[QueueKey, int]:
         """Return (topic, queue id) → QueueOffset of the first message that the group has not read.

@@ -23,6 +23,7 @@ app.command("move")(growth.move_topic)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic", autocompletion=complete_topics)]
 _PERMS = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.WRITE}
+_PERM_NAMES = {int(perm): name for name, perm in _PERMS.items()}
 
 
 @app.command("create")
@@ -70,7 +71,7 @@ def list_topics(
 
 @app.command("show")
 def show_topic(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Show where a topic's queues are and which offsets they keep."""
+    """Show where a topic's queues are, what may be done with them, and which offsets they keep."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -102,6 +103,9 @@ def show_topic(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJs
             }
         )
         return
+    for data in details.route.queues:
+        perm = _PERM_NAMES.get(data.perm, str(data.perm))
+        print(f"{data.broker}: {perm}, {data.read_queues} queues are read, {data.write_queues} written")
     print_table(
         ("broker", "queue", "min offset", "max offset", "messages", "last stored"),
         (
@@ -158,13 +162,12 @@ def update_topic(
             broker=broker,
             force=force,
         )
-    names = {int(value): text for text, value in _PERMS.items()}
     rows = [
         {
             "broker": one.broker,
             "read_queues": one.read_queues,
             "write_queues": one.write_queues,
-            "perm": names.get(one.perm, str(one.perm)),
+            "perm": _PERM_NAMES.get(one.perm, str(one.perm)),
         }
         for one in changed
     ]
@@ -177,17 +180,18 @@ def update_topic(
 @app.command("delete")
 def delete_topic(
     name: Name,
+    force: Annotated[bool, typer.Option("--force", help="also while members of groups read it")] = False,
     yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic and all its messages."""
+    """Delete a topic and all its messages. Not while members of groups read it, unless with --force."""
     from metaq.admin import Admin
 
     if not yes:
         typer.confirm(f"Delete topic {name} and all its messages?", abort=True)
     with Admin(namesrv) as admin:
-        admin.delete_topic(name)
+        admin.delete_topic(name, force=force)
     if as_json:
         print_json({"topic": name, "deleted": True})
     else:

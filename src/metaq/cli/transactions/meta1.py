@@ -10,12 +10,14 @@ import typer
 from metaq.cli.groups import App
 from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, print_json
 from metaq.cli.transactions import meta1_tx
+from metaq.cli.transactions.meta1_stats import show_stats
 from metaq.errors import BrokerError
 
 REMOTING_DEFAULT: Final = "127.0.0.1:10911"
 
 app = App("Operate brokers that serve MetaQ 1.x.")
 app.add_typer(meta1_tx.app, name="tx")
+app.command("stats")(show_stats)
 
 Address = Annotated[str, typer.Argument(metavar="[HOST:PORT]", help="of the broker's remoting server (listenPort)")]
 

@@ -143,7 +143,21 @@ class GetGroups(Call[list[str]], frozen=True):
         return f"tell who consumes {self.topic}"
 
     def request(self) -> Command:
-        return request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader(topic=self.topic))
+        return request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.ReadersHeader(topic=self.topic))
+
+    def read(self, answer: Command) -> list[str]:
+        return sorted(bodies.group_list_of(answer.body))
+
+
+class GetMetaq1Groups(Call[list[str]], frozen=True):
+    """Groups of MetaQ 1.x that the ZooKeeper of a broker of ours knows (300); none at a RocketMQ, which takes it for a topic that nobody
+    reads."""
+
+    action = "tell the groups of MetaQ 1.x"
+    seconds: ClassVar[float] = 10.0
+
+    def request(self) -> Command:
+        return request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.ReadersHeader(topic="", metaq1=True))
 
     def read(self, answer: Command) -> list[str]:
         return sorted(bodies.group_list_of(answer.body))

@@ -103,5 +103,6 @@ def milliseconds(time: float | dt.datetime) -> int:
         raise TypeError(f"{time!r} is no moment: pass a datetime, or seconds since the epoch")
     seconds = time.timestamp() if isinstance(time, dt.datetime) else float(time)
     if not math.isfinite(seconds) or seconds < 0:
-        raise ConfigError(f"{time!r} is no moment since 1970: pass a datetime, or seconds since the epoch")
+        shown = time.isoformat() if isinstance(time, dt.datetime) else time
+        raise ConfigError(f"{shown} is no moment since 1970: pass a datetime, or seconds since the epoch")
     return round(seconds * 1000)

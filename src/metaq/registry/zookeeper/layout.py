@@ -69,6 +69,11 @@ class Layout:
         """Return the parent of a group's offsets, of all topics or of one."""
         return f"{self.root}/consumers/{group}/offsets" + (f"/{topic}" if topic else "")
 
+    @property
+    def groups(self) -> str:
+        """The parent of all groups."""
+        return f"{self.root}/consumers"
+
     def offset(self, group: str, topic: str, partition: str) -> str:
         return f"{self.offsets(group, topic)}/{partition}"
 

@@ -116,6 +116,17 @@ class ZookeeperRegistrar:
             log.warning("ZooKeeper %s does not tell how far group %s is: %r", self._settings.connect, group, error)
             return None
 
+    async def groups(self) -> list[str] | None:
+        """Return the names of all 1.x groups, at whichever brokers; None: ZooKeeper does not answer now."""
+        session = self.session
+        if session is None or not session.connected:
+            return None
+        try:
+            return await self._in_thread(lambda: sorted(session.children([self._layout.groups])[0]))
+        except Failures as error:
+            log.warning("ZooKeeper %s does not tell which groups there are: %r", self._settings.connect, error)
+            return None
+
     async def stop(self) -> None:
         """Unregister, and give clients the time to see it."""
         if self._task is not None:

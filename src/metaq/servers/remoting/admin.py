@@ -35,8 +35,14 @@ class AdminHandlers:
             confirmed only then, since a client that hears so asks for its route next.
     """
 
-    def __init__(self, broker: Broker, after_registration: Callable[[Callable[[], None]], None]) -> None:
-        self._broker, self._after_registration = broker, after_registration
+    def __init__(
+        self,
+        broker: Broker,
+        after_registration: Callable[[Callable[[], None]], None],
+        connections: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Args: connections: returns how many are open at this server."""
+        self._broker, self._after_registration, self._connections = broker, after_registration, connections
 
     # -- topics
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, headers.CreateTopicHeader, Action.ADMINISTER)
@@ -219,7 +225,7 @@ class AdminHandlers:
 
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO, NoHeader, Action.OBSERVE)
     def _runtime(self, _call: Call[NoHeader]) -> bytes:
-        return bodies.kv_table(runtime_table(self._broker.reports.facts()))
+        return bodies.kv_table(runtime_table(self._broker.reports.facts(), self._connections()))
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO, headers.TopicHeader, Action.OBSERVE)
     def _topic_stats(self, call: Call[headers.TopicHeader]) -> Answer:
@@ -238,6 +244,8 @@ class AdminHandlers:
     def _producers(self, call: Call[headers.ProducerGroupHeader]) -> bytes:
         return bodies.producer_connections(self._broker.reports.producers(call.header.producer_group))
 
-    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader, Action.OBSERVE)
-    def _groups_of_topic(self, call: Call[headers.TopicHeader]) -> bytes:
+    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.ReadersHeader, Action.OBSERVE)
+    def _groups_of_topic(self, call: Call[headers.ReadersHeader]) -> bytes:
+        if call.header.metaq1:
+            return bodies.group_list(self._broker.reports.metaq1_groups())
         return bodies.group_list(self._broker.reports.groups_of(call.header.topic))

@@ -19,9 +19,9 @@ HOME: Final = os.environ.get("ROCKETMQ_HOME") or str(pathlib.Path(__file__).pare
 POOLS: Final = ("send", "pull", "query")
 
 
-def runtime_table(facts: BrokerFacts) -> dict[str, str]:
+def runtime_table(facts: BrokerFacts, connections: int = 0) -> dict[str, str]:
     """Return the answer to GET_BROKER_RUNTIME_INFO (28). `brokerVersionDesc` names the RocketMQ that we answer as,
-    METAQ our level."""
+    METAQ our level. `connections`: that are open at the remoting server."""
     age = (facts.now_ms - facts.started_ms) // 1000
     asked = Rates(*map(sum, zip(facts.get_hits, facts.get_misses, strict=True)))
     table = {
@@ -71,6 +71,7 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "unsavedFiles": "; ".join(f"{name}: {why}" for name, why in facts.unsaved.items()),
         "metaqDiskStep": facts.disk_step,
         "metaqTrouble": facts.trouble,
+        "metaqConnections": str(connections),
         "metaqEpoch": str(facts.replica.epoch),
         "metaqSlaves": "; ".join(f"{one.address} {one.copied} {one.behind_ms}" for one in facts.replica.slaves),
         "metaqMaster": f"{facts.replica.master} {facts.replica.master_end}" if facts.replica.master else "",

@@ -78,6 +78,7 @@ class RemotingServer:
         accounts: answers requests about accounts.
         signers: whose signed requests the fast paths take; None: all of them take the slow path.
         audit: notes administrative and refused requests.
+        connections: returns how many are open.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class RemotingServer:
         accounts: AccountHandlers | None = None,
         signers: Signers | None = None,
         audit: Audit | None = None,
+        connections: Callable[[], int] = lambda: 0,
     ) -> None:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
@@ -113,7 +115,7 @@ class RemotingServer:
                     ReplyHandlers(broker),
                     StagingHandlers(broker, self.workspace),
                     BranchHandlers(broker, self.workspace),
-                    AdminHandlers(broker, when_announced),
+                    AdminHandlers(broker, when_announced, connections),
                     InspectionHandlers(broker),
                     StatisticsHandlers(broker),
                     CleaningHandlers(broker),
@@ -171,6 +173,7 @@ def remoting_server(
             accounts=AccountHandlers(access, who),
             signers=None if access is None else Signers(access),
             audit=services.audit,
+            connections=lambda: server.connections,
         )  # fmt: skip
 
     if tls is not None:

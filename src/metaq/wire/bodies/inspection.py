@@ -10,15 +10,14 @@ from metaq.model import ConsumeStats, MessageQueue
 from metaq.model.filters.subscription import GroupFilter
 from metaq.model.inspection import ProducerClient, QueueTimeSpan, QueueUnit, QueueUnits
 from metaq.wire import beans, fastjson
-from metaq.wire.beans import Value
 from metaq.wire.bodies.clients import subscription_of_tree, subscription_tree
 from metaq.wire.bodies.parts import Body, Tree
-from metaq.wire.bodies.queues import consume_stats, queue_items, queue_of_key
+from metaq.wire.bodies.queues import consume_stats, consume_stats_in, queue_of_key, with_texts_as_keys
 from metaq.wire.command import LANGUAGES
 from metaq.wire.fastjson import ENTRIES_OF_A_PIECE
 
-AllStats = dict[str, list[dict[MessageQueue, ConsumeStats]]]
-"""Group → progress in each of its topics."""
+AllStats = dict[str, list[tuple[dict[MessageQueue, ConsumeStats], float]]]
+"""Group → progress in each of its topics, and the messages that it gets there in a second."""
 
 
 def time_spans(spans: Iterable[QueueTimeSpan]) -> InPieces[bytes]:
@@ -91,19 +90,12 @@ class _Total:
 
 def all_consume_stats_of(body: Body) -> tuple[str, AllStats, int]:
     """Decode the answer to 317: address of the broker, each group's topics, messages that are not consumed."""
-    tree = beans.parse(body, "consume statistics")
+    tree = beans.parse(with_texts_as_keys(body), "consume statistics")
     found: AllStats = {}
     for entry in tree["consumeStatsList"].objects():
         for group, topics in entry.entries(nulls=True):
-            found.setdefault(group.key(), []).extend(_stats_of(topic) for topic in topics.objects())
+            found.setdefault(group.key(), []).extend(consume_stats_in(topic) for topic in topics.objects())
     return tree.text_in("brokerAddr"), found, tree.whole_in("totalDiff")
-
-
-def _stats_of(tree: Value) -> dict[MessageQueue, ConsumeStats]:
-    return {
-        queue: ConsumeStats(one.whole_in("brokerOffset"), one.whole_in("consumerOffset"), one.whole_in("lastTimestamp"))
-        for queue, one in queue_items(tree["offsetTable"])
-    }
 
 
 def queue_units(found: QueueUnits, topic: str) -> bytes:

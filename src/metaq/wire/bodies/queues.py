@@ -5,6 +5,7 @@ Java's tables have the queue, an object, for a key, and fastjson writes it so: `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -28,7 +29,7 @@ def queue_of_key(key: Value) -> MessageQueue:
     tree = key.tree
     # `fastjson` makes tuples of objects that are keys, since dicts cannot be keys.
     if isinstance(tree, tuple):
-        key = Value(dict(tree), key.path)
+        key = Value(dict(tree), key.name, key.parent)
     elif isinstance(tree, str):
         key = beans.parse(tree, key.path)
     return MessageQueue(key.text_in("topic"), key.text_in("brokerName"), key.whole_in("queueId", 0, 32))
@@ -83,8 +84,20 @@ def consume_stats(stats: Iterable[tuple[MessageQueue, ConsumeStats]], tps: float
     return fastjson.table_in_pieces({"consumeTps": tps}, "offsetTable", entries)
 
 
+_QUEUE_KEY: Final = re.compile(rb'(?<=[{,])\{"brokerName":"[^"\\]*","queueId":\d+,"topic":"[^"\\]*"\}(?=:\{)')
+"""A queue as the key of a map. Within a text it could not be: quotes have a backslash there."""
+
+
+def with_texts_as_keys(body: Body) -> bytes:
+    """Return a body with texts of queues in place of objects as keys: so it is standard JSON, which is read five times as fast."""
+    return _QUEUE_KEY.sub(lambda found: b'"' + found[0].replace(b'"', b'\\"') + b'"', bytes(body))
+
+
 def consume_stats_of(body: Body) -> tuple[dict[MessageQueue, ConsumeStats], float]:
-    tree = beans.parse(body, "consume statistics")
+    return consume_stats_in(beans.parse(with_texts_as_keys(body), "consume statistics"))
+
+
+def consume_stats_in(tree: Value) -> tuple[dict[MessageQueue, ConsumeStats], float]:
     stats = {
         queue: ConsumeStats(one.whole_in("brokerOffset"), one.whole_in("consumerOffset"), one.whole_in("lastTimestamp"))
         for queue, one in queue_items(tree["offsetTable"])

@@ -23,9 +23,17 @@ class CreateTopicHeader(Header, kw_only=True):
 
 
 class TopicHeader(Header, kw_only=True):
-    """GET_TOPIC_STATS_INFO (202), DELETE_TOPIC_IN_BROKER (215), QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+    """GET_TOPIC_STATS_INFO (202), DELETE_TOPIC_IN_BROKER (215)."""
 
     topic: str
+
+
+class ReadersHeader(Header, kw_only=True):
+    """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+
+    topic: str
+    metaq1: bool = field(name="metaqGroups", default=False)
+    """Ours: instead of the topic's groups, those of MetaQ 1.x that ZooKeeper knows; the topic is empty, of which a RocketMQ has none."""
 
 
 class DeleteGroupHeader(Header, kw_only=True):
