@@ -57,7 +57,8 @@ def quiet(daemon: Any = None) -> None:
         daemon = importlib.import_module("pyspark.daemon")
 
     def wanted() -> bool:
-        return not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError)
+        # EOFError: what Spark raises where it reads from a peer that has closed; a user's own is told to the JVM, and not here.
+        return not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError | EOFError)
 
     def tell(*values: object, **options: Any) -> None:
         if wanted():
@@ -74,10 +75,16 @@ def quiet(daemon: Any = None) -> None:
 
 
 def quiet_here() -> None:
-    """As `quiet`, in a worker of Spark's own daemon: planners are always, and in a cluster all are."""
+    """As `quiet`, in a worker of Spark's own daemon: planners are always, and in a cluster all are.
+
+    What a planner says before it imports this package stays, unless the daemon itself has imported it.
+    """
     main = sys.modules.get("__main__")
     if getattr(getattr(main, "__spec__", None), "name", "") == "pyspark.daemon":
         quiet(main)
+    elif sys.orig_argv[1:3] == ["-m", "pyspark.daemon"]:
+        # Imported before the daemon's module runs, as a sitecustomize may: its names are set where it has them, in each fork.
+        os.register_at_fork(after_in_child=quiet_here)
 
 
 def warm(modules: Iterable[str]) -> None:
