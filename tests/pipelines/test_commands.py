@@ -19,8 +19,8 @@ from tests.support import PATIENCE, environment, eventually
 
 PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 SECRET = "secret"
-RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: the connection ends at once, and the other side's reads and writes fail."""
+CLOSED, RESET = b"\0" * 8, struct.pack("ii", 1, 0)
+"""SO_LINGER. RESET: the connection ends at once, and the other side's reads and writes fail."""
 MOMENTS = ("before the fork", "before the greeting", "at the greeting", "afterwards")
 
 
@@ -78,9 +78,45 @@ def _lose(daemon: subprocess.Popen[bytes], moment: str, linger: bytes) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what is read of a connection that was reset differs")
-@pytest.mark.parametrize("linger", [b"\0" * 8, RESET], ids=["closed", "reset"])
+@pytest.mark.parametrize("linger", [CLOSED, RESET], ids=["closed", "reset"])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_planner_whose_jvm_is_gone_says_nothing(spark_daemon, moment, linger) -> None:
     _lose(spark_daemon, moment, linger)
     said = spark_daemon.communicate(timeout=PATIENCE)[1].decode()
     assert chatter(said) == traces(said) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is read of a connection that was reset differs")
+@pytest.mark.parametrize("linger", [CLOSED, RESET], ids=["closed", "reset"])
+@pytest.mark.parametrize("moment", ["before it connects", "before its greeting", "afterwards"])
+def test_a_stream_s_planner_whose_jvm_is_gone_says_nothing(moment, linger) -> None:
+    """It is no fork: Spark starts a Python for each stream."""
+    with socket.create_server(("127.0.0.1", 0)) as jvm:
+        named = {"PYTHON_WORKER_FACTORY_SECRET": SECRET, "PYTHON_WORKER_FACTORY_PORT": str(jvm.getsockname()[1])}
+        if moment == "before it connects":
+            jvm.close()
+        with subprocess.Popen(
+            [sys.executable, "-m", PLANNER],
+            stderr=subprocess.PIPE, env=environment(**named, PYTHONPATH=python_path()),
+        ) as planner:  # fmt: skip
+            if moment != "before it connects":
+                with jvm.accept()[0] as connection:
+                    if moment == "afterwards":
+                        assert connection.recv(4 + len(SECRET), socket.MSG_WAITALL)[4:] == SECRET.encode()
+                        connection.sendall(struct.pack("!i", 2) + b"ok")
+                        connection.recv(4, socket.MSG_WAITALL)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            assert planner.communicate(timeout=PATIENCE)[1] == b""
+
+
+@pytest.mark.parametrize(("fault", "told"), [("ValueError", True), ("EOFError", False)])
+def test_another_failure_of_a_stream_s_planner_is_told(fault, told) -> None:
+    program = (
+        f"import sys; sys.orig_argv[1:] = ['-m', {PLANNER!r}]; from metaq.spark import data_source; raise {fault}(7)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False,
+        env=environment(PYTHON_WORKER_FACTORY_PORT="1"),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert (f"{fault}: 7" in done.stderr) is told
