@@ -94,6 +94,15 @@ def _skip_quarantined(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"quarantined: {reason}"))
 
 
+ID_CHARS = 200
+"""Longest text that names a test: some tests have megabytes for parameters, and every worker sends all names."""
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """What a long text is called in a test's name."""
+    return f"{argname} of {len(val)}" if isinstance(val, str | bytes) and len(val) > ID_CHARS else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what shares a worker and when a test hangs, and let the longest begin first.
