@@ -14,9 +14,12 @@ from hypothesis import HealthCheck, settings
 import metaq
 from metaq.store.disk import Disk
 from tests import rewritten
+from tests.effort import repeats
 from tests.support import TEST_SECONDS, WHOLE_TEST_SECONDS
 
-settings.register_profile("metaq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "metaq", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=repeats(100)
+)
 settings.load_profile("metaq")  # a machine with other work says nothing about the code
 
 pytest_plugins = ["metaq.testing.pytest_plugin", "tests.spark.running"]
