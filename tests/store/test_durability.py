@@ -19,6 +19,7 @@ from metaq.store.message_store import MessageStore
 from metaq.store.recovery import Recovery
 from metaq.testing import PowerLossDisk
 from metaq.testing.faults import FaultyDisk
+from tests.effort import repeats
 from tests.store.support import (
     HOST,
     START_MS,
@@ -34,7 +35,7 @@ from tests.store.support import (
     small_options,
 )
 
-SEEDS = range(25)
+SEEDS = range(repeats(25))
 
 
 def quiet(disk: Any, **changes: Any) -> MessageStore:

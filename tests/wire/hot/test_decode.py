@@ -95,7 +95,7 @@ def test_scan_without_checksums(hot):
 
 
 @both
-@settings(max_examples=60)
+@settings(max_examples=repeats(60))
 @given(
     st.lists(st.binary(max_size=40), max_size=6), st.binary(max_size=30), st.integers(0, 7), st.integers(0, 900),
     st.booleans(), st.integers(-1, 500),

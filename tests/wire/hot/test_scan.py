@@ -397,7 +397,7 @@ def test_fallback_and_native_agree(frames, garbage):
 
 
 @both
-@settings(max_examples=50)
+@settings(max_examples=repeats(50))
 @given(frames=st.lists(any_frame, min_size=1, max_size=4), cuts=st.lists(st.integers(0, 4000), max_size=4))
 def test_splitting_changes_nothing(hot, frames, cuts):
     """The same bytes in pieces, the unconsumed rest presented again, give the same frames."""
