@@ -6,6 +6,7 @@ import gc
 import os
 import pathlib
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,8 +14,10 @@ from hypothesis import HealthCheck, settings
 
 import metaq
 from metaq.store.disk import Disk
+from metaq.testing.process import ServerProcess
 from tests import rewritten
 from tests.effort import repeats
+from tests.forked import begin_server
 from tests.support import TEST_SECONDS, WHOLE_TEST_SECONDS
 
 settings.register_profile(
@@ -49,6 +52,15 @@ def patient_clients() -> Iterator[None]:
         patch.setattr("metaq.client.conversation.call.Call.seconds", 60.0)
         patch.setattr("metaq.client.consumer.reader.CALL_SECONDS", 60.0)
         patch.setattr("metaq.client.consumer.consumer_async.CALL_SECONDS", 60.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_servers() -> Iterator[None]:
+    """Servers that tests start are forks that have their imports done: two thirds of the CPU of a start."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":
+            patch.setattr(ServerProcess, "_begin", begin_server)
         yield
 
 
