@@ -34,6 +34,16 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """For `--dist loadgroup`; others are xdist's own."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from tests.scheduling import Scheduling
+
+    return Scheduling(config, log)
+
+
 def pytest_collection(session: pytest.Session) -> None:
     """Before a worker collects, so that it finds bytecode where it would make it."""
     rewritten.make_share(session.config)
