@@ -73,12 +73,14 @@ class Forks:
                 cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
             )  # fmt: skip
         self._sending = threading.Lock()
-        self._environment = dict(environment)
+        self._environment, self._folder = dict(environment), folder
 
     def imported_under(self, environment: Mapping[str, str]) -> bool:
         """Whether a new Python with these variables beside ours would import the same."""
         read = {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
-        return all(self._environment.get(name) == value for name, value in read.items())
+        paths = {*self._environment["PYTHONPATH"].split(os.pathsep), str(self._folder), ""}
+        same = set(read.pop("PYTHONPATH", "").split(os.pathsep)) <= paths
+        return same and all(self._environment.get(name) == value for name, value in read.items())
 
     def begin(self, args: Sequence[str], environment: Mapping[str, str], standard: Sequence[int]) -> int:
         """Fork `python -m ARGS` with these standard input, output and errors. Returns the id of the process, a child of this one."""
