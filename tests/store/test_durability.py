@@ -564,7 +564,7 @@ def test_a_deleted_log_file_that_comes_back_has_no_hole(tmp_path, seed):
 # ---------------------------------------------------------------------- an index that is being made anew
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(repeats(6)))
 def test_a_checkpoint_does_not_vouch_for_an_index_that_is_being_made_anew(tmp_path, seed):
     """The tails are damaged and the start that makes the index anew is cut off, at any call: every key is found later."""
     with PowerLossDisk(tmp_path / "a", seed) as disk:
