@@ -64,7 +64,7 @@ test-interop: $(VENV)/has-test  ## foreign clients, brokers and databases agains
 	$(PYTEST) tests/interop -n 3 --dist loadgroup -m "not all" $(ARGS)
 
 test-all: $(VENV)/has-test  ## every test, also the ones that take long or install foreign servers
-	METAQ_FRESH_CLONE=test $(PYTEST) $(BESIDE) $(ARGS)
+	METAQ_FRESH_CLONE=test METAQ_REPEATS=all $(PYTEST) $(BESIDE) $(ARGS)
 
 test-plain: $(VENV)/has-test  ## the tests of formats and store with the pure-Python fallback of the compiled extension
 	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/servers/remoting/test_signed.py tests/servers/remoting/test_transaction_fast_path.py tests/servers/remoting/test_delay_fast_path.py) tests/system/test_first_whole.py $(ARGS)

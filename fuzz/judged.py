@@ -1,6 +1,6 @@
 """The judge of one input: what was raised, how long it took, how much memory it left.
 
-A fault is an error that the target does not document, more than `SECONDS` of processor time for an input of up to 64 KiB, or
+A fault is an error that the target does not document, more processor time than the target may take for an input of up to 64 KiB, or
 more than `MEMORY_BYTES` that an input takes, or that all of them leave behind.
 """
 
@@ -13,7 +13,6 @@ import time
 
 from fuzz.target import Feed, Target
 
-SECONDS = 1.0
 MEMORY_BYTES = 50 << 20
 LONG_BYTES = 64 << 10
 SANITIZED = "METAQ_SANITIZED_TREE" in os.environ
@@ -31,7 +30,11 @@ class Judged:
         """`slower`: how many times longer an input may take, with instrumented code."""
         # The sanitizers slow everything down, and keep what was freed.
         self._memory = MEMORY_BYTES if not SANITIZED else 1 << 40
-        self._errors, self._feed, self._seconds = target.errors, feed, SECONDS * (slower if not SANITIZED else 20)
+        self._errors, self._feed, self._seconds = (
+            target.errors,
+            feed,
+            target.seconds * (slower if not SANITIZED else 20),
+        )
         self.fed = 0
         self.refused = 0
         """Inputs that were answered by a documented error."""

@@ -31,13 +31,15 @@ class Target:
     bytes_max: int = 4096
     """Size of a fuzzed input; corpus entries are also stretched to 64 KiB."""
     stretched: bool = True
-    """Whether its time for 64 KiB is bounded to a second. Not where one input is a conversation of many requests."""
+    """Whether its time for 64 KiB is bounded. Not where one input is a conversation of many requests."""
     shares: str = ""
     """Name of the target whose corpus it takes."""
     guided: bool = True
     """Whether coverage can guide the search: it runs in this process."""
     slow: bool = False
     """It starts a process, or opens a store for each input."""
+    seconds: float = 1.0
+    """Most processor time that an input of 64 KiB may take."""
 
 
 def parser(
@@ -48,6 +50,7 @@ def parser(
     words: tuple[bytes, ...] = (),
     mutate: Mutate | None = None,
     bytes_max: int = 4096,
+    seconds: float = 1.0,
 ) -> Target:
     """A target that is a function."""
 
@@ -55,4 +58,4 @@ def parser(
     def opened() -> Iterator[Feed]:
         yield call
 
-    return Target(name, opened, seeds, errors, mutate, words, bytes_max)
+    return Target(name, opened, seeds, errors, mutate, words, bytes_max, seconds=seconds)

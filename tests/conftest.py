@@ -6,6 +6,7 @@ import gc
 import os
 import pathlib
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,10 +14,15 @@ from hypothesis import HealthCheck, settings
 
 import metaq
 from metaq.store.disk import Disk
+from metaq.testing.process import ServerProcess
 from tests import rewritten
+from tests.effort import repeats
+from tests.forked import begin_server
 from tests.support import TEST_SECONDS, WHOLE_TEST_SECONDS
 
-settings.register_profile("metaq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "metaq", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=repeats(100)
+)
 settings.load_profile("metaq")  # a machine with other work says nothing about the code
 
 pytest_plugins = ["metaq.testing.pytest_plugin", "tests.spark.running"]
@@ -26,6 +32,16 @@ def pytest_configure() -> None:
     """A shell starts what goes on in the background with Ctrl-C ignored, and programs that tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """For `--dist loadgroup`; others are xdist's own."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from tests.scheduling import Scheduling
+
+    return Scheduling(config, log)
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -46,6 +62,15 @@ def patient_clients() -> Iterator[None]:
         patch.setattr("metaq.client.conversation.call.Call.seconds", 60.0)
         patch.setattr("metaq.client.consumer.reader.CALL_SECONDS", 60.0)
         patch.setattr("metaq.client.consumer.consumer_async.CALL_SECONDS", 60.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_servers() -> Iterator[None]:
+    """Servers that tests start are forks that have their imports done: two thirds of the CPU of a start."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":
+            patch.setattr(ServerProcess, "_begin", begin_server)
         yield
 
 
@@ -92,6 +117,15 @@ def _skip_quarantined(items: list[pytest.Item]) -> None:
     for item in items:
         if reason := reasons.get(item.nodeid) or reasons.get(item.nodeid.partition("[")[0]):
             item.add_marker(pytest.mark.skip(reason=f"quarantined: {reason}"))
+
+
+ID_CHARS = 200
+"""Longest text that names a test: some tests have megabytes for parameters, and every worker sends all names."""
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """What a long text is called in a test's name."""
+    return f"{argname} of {len(val)}" if isinstance(val, str | bytes) and len(val) > ID_CHARS else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from metaq.testing import EmbeddedBroker
 from tests.scripted import ScriptedCluster
 from tests.support import metaq_command, run_metaq
 
@@ -38,3 +44,52 @@ def test_one_that_does_not_end_is_killed(tmp_path):
         cluster.put("orders", 0, [b"x"])
         with pytest.raises(subprocess.TimeoutExpired):
             run_metaq("consume", "orders", "--follow", "-n", cluster.namesrv, timeout=1)
+
+
+needs_forks = pytest.mark.skipif(sys.platform != "linux", reason="servers are forks on Linux only")
+
+
+def _status(pid: int) -> dict[str, str]:
+    return dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+
+
+def _open_at(pid: int) -> set[str]:
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(str(entry.readlink()))
+    return found
+
+
+@needs_forks
+@pytest.mark.parametrize("own", [{"METAQ_HOT": "0"}, {"METAQ_UVLOOP": "1"}], ids=["a new Python", "a fork"])
+def test_a_server_is_a_child_with_signals_and_threads_of_its_own(own):
+    """As one that Python starts: killed, stopped, and with nothing open that is the worker's."""
+    with EmbeddedBroker(environment=own) as broker:
+        forked = b"tests.forked" in Path(f"/proc/{broker.pid}/cmdline").read_bytes()
+        assert forked is ("METAQ_UVLOOP" in own)
+        assert int(_status(broker.pid)["PPid"]) == os.getpid()
+        assert os.getpgid(broker.pid) == os.getpgid(0)
+        assert not {end for end in _open_at(broker.pid) & _open_at(os.getpid()) if end.startswith("socket:")}
+        os.kill(broker.pid, signal.SIGKILL)
+        assert broker.wait_ended() == -signal.SIGKILL
+        broker.start()
+        broker.stop()
+        assert "stopping" in broker.log_text()
+
+
+@needs_forks
+def test_a_server_ends_with_its_parent(tmp_path):
+    """Its standard input ends."""
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        broker._process.stdin.close()
+        assert broker.wait_ended() == 0
+
+
+@needs_forks
+def test_what_loses_its_parent_is_not_taken_for_a_server():
+    """After a start this process takes no orphans: the end of one would not be seen by who looks whether it lives."""
+    with EmbeddedBroker():
+        done = subprocess.run(["sh", "-c", "sleep 0.2 & echo $!"], stdout=subprocess.PIPE, text=True, check=True)
+        orphan = Path(f"/proc/{int(done.stdout)}")
+        assert not orphan.exists() or int(_status(int(done.stdout))["PPid"]) != os.getpid()

@@ -262,7 +262,8 @@ def nightly(day: int) -> tuple[Step, ...]:
     )  # fmt: skip
     names = {step.name for step in more}
     steps = (*more, *(step for step in STEPS if step.name not in names))
-    return tuple(dataclasses.replace(step, night=()) for step in steps)
+    all_repeats = ("METAQ_REPEATS", "all")  # tests/effort.py
+    return tuple(dataclasses.replace(step, night=(), environment=(*step.environment, all_repeats)) for step in steps)
 
 
 def one_of_each_name(steps: tuple[Step, ...]) -> dict[str, Step]:

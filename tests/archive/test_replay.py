@@ -21,6 +21,7 @@ from metaq.model import StoredMessage
 from metaq.model.queue import MessageQueue
 from metaq.pipelines.compact.options import CompactOptions
 from metaq.pipelines.compact.service import Compactor
+from tests.effort import repeats
 from tests.pipelines.archive.support import publish
 
 A0, A1, B0 = (
@@ -196,7 +197,7 @@ def test_what_another_queue_has_seen_may_be_older(folder):
     assert rest(one) == [50, 51]
 
 
-@settings(max_examples=30)
+@settings(max_examples=repeats(30))
 @given(st.data())
 def test_no_change_shows_in_what_is_read(tmp_path_factory, data):
     """Published, merged again and again, tidied away long after: each queue comes in order, each message once."""

@@ -28,6 +28,7 @@ from metaq.store.message_store import MessageStore
 from metaq.testing import PowerLossDisk
 from metaq.wire.record import decode_record
 from tests.broker.support import BORN_HOST, JAVA, STORE_HOST, SlowFile, open_broker, small_store
+from tests.effort import repeats
 from tests.servers.support import send_header
 from tests.store.support import copy_running
 
@@ -401,7 +402,7 @@ class Lives:
             topic.deleting, topic.sending = False, b""
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(repeats(40)))
 def test_deleted_stays_deleted_and_kept_stays_kept_whenever_the_machine_ends(tmp_path, seed):
     """Kill and power cut at any call of the disk, several lives long; ASYNC_FLUSH, so what was not flushed may go."""
     Lives(tmp_path, seed).run(5)

@@ -12,6 +12,9 @@ from checks.table import STEPS, nightly, one_of_each_name
 from tests.ci.test_opened import tracked
 from tests.support import ROOT
 
+pytestmark = pytest.mark.xdist_group("ci.table")
+"""One worker reads all imports of the project, which takes six seconds."""
+
 
 @functools.cache
 def inputs():

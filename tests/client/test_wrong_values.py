@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import metaq
 from metaq import ConfigError, Message, Producer, Reader, aio
+from tests.effort import repeats
 from tests.support import PATIENCE
 
 _names = itertools.count()
@@ -249,7 +250,7 @@ def test_other_buffers_are_copied_at_the_call(metaq_broker, producer, way):
         assert sorted(message.body for message in reader) == [b"before", b"before", b"makes the topic"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=repeats(60))
 @given(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.lists(st.integers(0, 255)),
               st.dictionaries(st.text(), st.integers()), st.binary().map(bytearray), st.binary().map(memoryview)),

@@ -26,6 +26,8 @@ from metaq.store import message_writer
 from tests.crash.pairs import simulate
 from tests.crash.simulation.seeds import failures, quiet_folder
 
+SEEDS_FIRST = 20
+"""In `make test`; the others up to SEEDS are in `make test-long`, which CI runs after every change of what a broker is made of."""
 SEEDS = 40
 AT_ONCE = 10
 FIRST_ALL = int(os.environ.get("METAQ_LIVES_FROM", SEEDS + 1))
@@ -40,7 +42,16 @@ def folder() -> Iterator[pathlib.Path]:
         yield folder
 
 
-@pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_ONCE))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(1, SEEDS_FIRST + 1, AT_ONCE),
+        *(
+            pytest.param(first, marks=[pytest.mark.all, pytest.mark.long])
+            for first in range(SEEDS_FIRST + 1, SEEDS + 1, AT_ONCE)
+        ),
+    ],
+)
 def test_what_a_pair_has_acknowledged_holds(folder, first):
     """Whichever of the two ends how and when, and whoever leads next."""
     told = failures(simulate, range(first, first + AT_ONCE), folder)

@@ -1,4 +1,4 @@
-"""Every fuzz target, small: its corpus, some of it stretched to 64 KiB, and some hundred changed inputs."""
+"""Every fuzz target, small: its corpus, some of it stretched to 64 KiB, and what a tenth of a second of changed inputs is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fuzz.judged import SANITIZED
 from fuzz.targets import MODULES, NAMES, find
 
 from fuzz import corpus, engine
+from tests.effort import repeats
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -17,7 +18,7 @@ def test_target(name: str) -> None:
     target = find(name)
     if SANITIZED and target.shares:
         pytest.skip("a server in a process is looked at from outside")
-    assert engine.run(target, 0.3, seed=0, most=10 if target.slow else None)
+    assert engine.run(target, repeats(40) / 100, seed=0, most=10 if target.slow else None)
 
 
 def test_names_are_those_of_the_modules() -> None:

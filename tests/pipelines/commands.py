@@ -6,7 +6,6 @@ import contextlib
 import io
 import logging
 import os
-import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 
 from metaq.cli import commands as cli
 from tests.spark.jvm import java_options
-from tests.spark.running import kept_running
+from tests.spark.running import kept_running, python_path
 from tests.support import PATIENCE, environment, eventually, metaq_command
 
 LAST_WORDS = 10.0
@@ -31,7 +30,7 @@ def pipeline(log: Path, name: str, *words: str) -> Iterator[subprocess.Popen[str
     with log.open("a") as errors:
         running = subprocess.Popen(
             metaq_command("pipeline", "run", name, *words, "--master", "local[2]"),
-            env=environment(JDK_JAVA_OPTIONS=java_options()),
+            env=environment(JDK_JAVA_OPTIONS=java_options(), PYTHONPATH=python_path()),
             stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
         )  # fmt: skip
         try:
@@ -57,32 +56,15 @@ def _left_of(session: int) -> list[str]:
     return found
 
 
-_LOST_HANDSHAKE = re.compile(
-    r"""Traceback \(most recent call last\):
-  File "[^"]*/pyspark/daemon\.py", line \d+, in manager
-    code = worker\(sock, authenticated\)
-(?: *[~^]+\n)?  File "[^"]*/pyspark/daemon\.py", line \d+, in worker
-    outfile\.flush\(\)
-(?:BrokenPipeError|ConnectionResetError): .*\n"""
-)
-"""What Spark's own daemon says of a planner that it has forked for a JVM that is gone before the planner has greeted it: a stop at
-that moment. Nothing of ours is imported there by then, and which daemon planners have cannot be set, so `metaq.spark.daemon.quiet`
-is too late for it."""
-
-
-def _lines(text: str) -> list[str]:
-    return _LOST_HANDSHAKE.sub("", text).splitlines()
-
-
 def chatter(text: str) -> list[str]:
-    """Lines of a standard error that nobody needs who did nothing wrong: all but those that the JVM itself and Spark's daemon print."""
+    """Lines of a standard error that nobody needs who did nothing wrong: all but those that the JVM itself prints."""
     own = ("WARNING: Using incubator modules: jdk.incubator.vector", "NOTE: Picked up JDK_JAVA_OPTIONS:")
-    return [line for line in _lines(text) if not line.startswith(own)]
+    return [line for line in text.splitlines() if not line.startswith(own)]
 
 
 def traces(text: str) -> list[str]:
     """Lines of stack traces, of Python and of the JVM: what goes wrong beside a pipeline is told in a line."""
-    return [line for line in _lines(text) if line.startswith(("Traceback", "  File ", "\tat "))]
+    return [line for line in text.splitlines() if line.startswith(("Traceback", "  File ", "\tat "))]
 
 
 def run_here(spark: Any, name: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -21,14 +21,19 @@ def spark_conf() -> dict[str, str]:
     return {"spark.default.parallelism": "2", "spark.driver.extraJavaOptions": java_options()}
 
 
+def python_path() -> str:
+    """PYTHONPATH of what starts Spark: our sources, and what its planners import before they fork."""
+    ours = map(str, [ROOT / "tests" / "spark" / "planners", ROOT / "src", ROOT])
+    return os.pathsep.join([*ours, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 @pytest.fixture(scope="session")
 def first_spark(tmp_path_factory):
     """The worker's local session, with our sources on its Pythons' path. Tests take `spark`."""
     from metaq.spark import session
 
     folder = tmp_path_factory.mktemp("spark")
-    paths = os.pathsep.join(map(str, [ROOT / "tests" / "spark" / "planners", ROOT / "src", ROOT]))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [paths, os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = python_path()
     running = session(
         "metaq tests",
         master="local[2,3]",

@@ -19,6 +19,7 @@ from metaq.store.message_store import MessageStore
 from metaq.store.recovery import Recovery
 from metaq.testing import PowerLossDisk
 from metaq.testing.faults import FaultyDisk
+from tests.effort import repeats
 from tests.store.support import (
     HOST,
     START_MS,
@@ -34,7 +35,7 @@ from tests.store.support import (
     small_options,
 )
 
-SEEDS = range(25)
+SEEDS = range(repeats(25))
 
 
 def quiet(disk: Any, **changes: Any) -> MessageStore:
@@ -563,7 +564,7 @@ def test_a_deleted_log_file_that_comes_back_has_no_hole(tmp_path, seed):
 # ---------------------------------------------------------------------- an index that is being made anew
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(repeats(6)))
 def test_a_checkpoint_does_not_vouch_for_an_index_that_is_being_made_anew(tmp_path, seed):
     """The tails are damaged and the start that makes the index anew is cut off, at any call: every key is found later."""
     with PowerLossDisk(tmp_path / "a", seed) as disk:

@@ -20,6 +20,7 @@ from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable, JournalledFile
 from metaq.testing import FaultyDisk, PowerLossDisk
 from metaq.wire.files import TOPICS
+from tests.effort import repeats
 from tests.support import PATIENCE
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -454,7 +455,7 @@ def test_a_file_that_cannot_be_written_whole_is_tried_again(tmp_path, caplog):
     assert set(held(tmp_path)[0]) == {"first", "second"}
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(repeats(150)))
 def test_what_was_answered_outlives_kills_power_cuts_and_failing_syncs(tmp_path, seed):
     """In any order, at any call to the disk, with the file being written anew meanwhile."""
     Lives(tmp_path, seed).run(8)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from metaq.clock import FakeClock
+from tests.effort import repeats
 from tests.store.support import (
     START_MS,
     checkpoint,
@@ -207,4 +208,6 @@ class StoreModel(RuleBasedStateMachine):
 
 
 TestStoreModel = StoreModel.TestCase
-TestStoreModel.settings = settings(max_examples=25, stateful_step_count=20, suppress_health_check=list(HealthCheck))
+TestStoreModel.settings = settings(
+    max_examples=repeats(25), stateful_step_count=20, suppress_health_check=list(HealthCheck)
+)

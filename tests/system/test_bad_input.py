@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import random
 import socket
@@ -20,8 +21,12 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from tests.support import PATIENCE, run_metaq
 
 KNOWN = [b"known %d" % number for number in range(20)]
-BOMB = zlib.compress(bytes(80 << 20))
 MEMORY_MAX = 100 << 20
+
+
+@functools.cache  # a third of a second, which every worker would spend
+def bomb() -> bytes:
+    return zlib.compress(bytes(80 << 20))
 
 
 @pytest.fixture(scope="module")
@@ -174,14 +179,14 @@ def test_oversized_body_is_refused_by_name(server, bystander):
 
 def test_compression_bomb_hurts_nobody(server, bystander):
     """80 MiB of zeros in 80 KB: stored as it came; readers refuse to expand it and say why."""
-    assert ask(server.broker, RequestCode.SEND_MESSAGE_V2, send_ext(topic="bomb", sys_flag=1), BOMB).code == 0
+    assert ask(server.broker, RequestCode.SEND_MESSAGE_V2, send_ext(topic="bomb", sys_flag=1), bomb()).code == 0
     with (
         metaq.Reader(server.namesrv, "bomb", start="earliest", stop_at_end=True) as reader,
         pytest.raises(metaq.MetaqError, match=r"limit|above|large"),
     ):
         list(reader)
     dumped = run_metaq("store", "dump", str(server.data), "--topic", "bomb")
-    assert len(dumped.stdout) < 4 * len(BOMB), "shown as it is stored"
+    assert len(dumped.stdout) < 4 * len(bomb()), "shown as it is stored"
 
 
 def test_compressed_registration_bomb_is_refused_by_the_name_server(server, bystander):
@@ -189,7 +194,7 @@ def test_compressed_registration_bomb_is_refused_by_the_name_server(server, byst
     ext = headers.RegisterBrokerHeader(
         broker_name="bomber", broker_address="127.0.0.1:1", cluster="c", broker_id=0, compressed=True
     ).to_ext()
-    answer = ask(server.namesrv, RequestCode.REGISTER_BROKER, ext, BOMB)
+    answer = ask(server.namesrv, RequestCode.REGISTER_BROKER, ext, bomb())
     assert answer.code != ResponseCode.SUCCESS
     listed = json.loads(run_metaq("cluster", "-n", server.namesrv, "--json").stdout)
     assert "bomber" not in {broker["broker"] for broker in listed}

@@ -22,7 +22,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
-from types import SimpleNamespace
+from types import SimpleNamespace, TracebackType
 from typing import Any, Final
 
 # Spark runs this module with `python -m`: its name is `__main__` then.
@@ -31,6 +31,10 @@ NEEDED: Final = ("pyspark.worker", "pyspark.sql.pandas.types", "pyarrow.compute"
 """Imports of tasks of `format("metaq")`. Not pandas nor numpy.random: all forks would draw the same random numbers."""
 _QUIET: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Environment variables that keep libraries from starting threads at import."""
+_LOST: Final = BrokenPipeError, ConnectionResetError, EOFError
+"""What Spark's Python raises when its peer is gone. A user's own EOFError is told to the JVM, and not by these ways."""
+_CALLED_BY_A_JVM: Final = "PYTHON_WORKER_FACTORY_PORT", "PYTHON_WORKER_FACTORY_SOCK_PATH"
+"""Environment variables of a Python that is to connect to Spark's JVM."""
 
 
 def main() -> None:
@@ -57,7 +61,7 @@ def quiet(daemon: Any = None) -> None:
         daemon = importlib.import_module("pyspark.daemon")
 
     def wanted() -> bool:
-        return not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError)
+        return not isinstance(sys.exc_info()[1], _LOST)
 
     def tell(*values: object, **options: Any) -> None:
         if wanted():
@@ -74,10 +78,26 @@ def quiet(daemon: Any = None) -> None:
 
 
 def quiet_here() -> None:
-    """As `quiet`, in a worker of Spark's own daemon: planners are always, and in a cluster all are."""
+    """As `quiet`, in a Python that Spark starts: in a worker of its own daemon, and in a stream's planner, which is no fork.
+
+    Planners are always one of both, and in a cluster all are. What one says before it imports this package stays, unless a
+    sitecustomize imports it.
+    """
+    module = sys.orig_argv[2] if sys.orig_argv[1:2] == ["-m"] else ""
     main = sys.modules.get("__main__")
     if getattr(getattr(main, "__spec__", None), "name", "") == "pyspark.daemon":
         quiet(main)
+    elif module == "pyspark.daemon":
+        # Imported before the daemon's module runs, as a sitecustomize does: its names are set where it has them, in each fork.
+        os.register_at_fork(after_in_child=quiet_here)
+    elif module.startswith("pyspark.") and any(name in os.environ for name in _CALLED_BY_A_JVM):
+        sys.excepthook = _tell_unless_lost
+
+
+def _tell_unless_lost(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
+    """As the usual `sys.excepthook`, but for a JVM that is gone or does not listen any more."""
+    if not isinstance(fault, _LOST) and "[CANNOT_OPEN_SOCKET]" not in str(fault):
+        sys.__excepthook__(kind, fault, trace)
 
 
 def warm(modules: Iterable[str]) -> None:

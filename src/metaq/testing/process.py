@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import IO, Final
 
 from metaq.errors import MetaqError
 
@@ -62,14 +62,21 @@ class ServerProcess:
         if self._process is not None:
             raise ServerDied(self.death or f"{self.name} runs already")
         with self.log.open("a", encoding="utf-8") as log:
-            self._process = subprocess.Popen(  # noqa: S603  our own command
+            self._process = self._begin(
                 [sys.executable, "-m", self.program, *self._arguments()],
-                stdin=subprocess.PIPE,  # its end tells the child that we are gone
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, "METAQ_STOP_WITH_STDIN": "1", **_paths(), **self._environment},
+                {**os.environ, "METAQ_STOP_WITH_STDIN": "1", **_paths(), **self._environment},
+                log,
             )
+
+    def _begin(self, command: Sequence[str], environment: Mapping[str, str], log: IO[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(  # noqa: S603  our own command
+            command,
+            stdin=subprocess.PIPE,  # its end tells the child that we are gone
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+        )
 
     def wait_ready(self) -> None:
         """Return when it accepts connections. Raises ServerDied: it ended, or was not ready in time and was killed."""

@@ -21,6 +21,7 @@ from metaq.wire.record import decode_record, encode_batch
 from tests.broker.metaq1 import support
 from tests.broker.metaq1.support import CHANNEL
 from tests.broker.support import BORN_HOST, open_broker
+from tests.effort import repeats
 
 BROKER_ID = 7
 
@@ -83,7 +84,7 @@ def test_an_attribute_comes_back_as_it_was_sent_and_is_the_tag_where_it_can_be_o
         assert seen.flag == 0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(-(1 << 31), (1 << 31) - 1), st.binary(max_size=60)), min_size=1, max_size=5))
 @example([(1, b"")])
 @example([(1, b"\x00\x00\x00")])

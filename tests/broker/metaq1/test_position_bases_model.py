@@ -32,6 +32,7 @@ from metaq.testing.power import PowerLossDisk
 from tests.broker.metaq1 import support
 from tests.broker.support import BORN_HOST, STORE_HOST, small_store
 from tests.crash.simulation.simulation import scratch
+from tests.effort import repeats
 
 T = TypeVar("T")
 QUEUES = [("orders", 0), ("orders", 1), ("other", 0)]
@@ -315,7 +316,7 @@ class BasesModel(RuleBasedStateMachine):
 
 TestBases = BasesModel.TestCase
 TestBases.settings = settings(
-    max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=repeats(20), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

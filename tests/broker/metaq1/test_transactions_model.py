@@ -47,6 +47,7 @@ from tests.broker.metaq1.test_partitions import settings
 from tests.broker.staged.support import run_steps, stored
 from tests.broker.support import BORN_HOST, STORE_HOST, FakeChannel
 from tests.crash.mortal_broker import APPENDS
+from tests.effort import repeats
 
 PLACES = [("test", 0), ("test", 1), ("stock", 0)]
 XIDS = [BranchKey(7, bytes([number]), b"", "q") for number in range(3)]
@@ -392,7 +393,7 @@ class LongBranchesModel(BranchesModel):
 
 
 BranchesModel.TestCase.settings = profile(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=repeats(25), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 LongBranchesModel.TestCase.settings = profile(
     max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)

@@ -15,6 +15,7 @@ from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig, MessageQueue, QueueLocks
 from metaq.model.access import Action, Caller
 from tests.broker.support import FakeChannel, open_broker
+from tests.effort import repeats
 
 WHO = Caller("10.0.0.1", loopback=False)
 ALL = tuple(MessageQueue("orders", "broker-a", queue_id) for queue_id in range(8))
@@ -232,7 +233,7 @@ def test_locks_are_held_as_a_model_of_one_sentence_says(broker, clock):
     tables = Tables(broker.topics, broker.groups, broker.members, broker.offsets, broker.closed_partitions)
     run_state_machine_as_test(
         lambda: LockMachine(Locks(broker.environment, tables, broker.gatekeeper), clock),
-        settings=settings(max_examples=60, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=repeats(60), stateful_step_count=30, deadline=None),
     )
 
 

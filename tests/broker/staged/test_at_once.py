@@ -17,6 +17,7 @@ from metaq.testing.faults import FaultyDisk
 from metaq.wire import hot
 from tests.broker.staged.support import batch, bodies, run_steps, seal_of, stage, whole_part
 from tests.broker.support import open_broker
+from tests.effort import repeats
 
 TOPICS = ("orders", "stock", "audit")
 NAME = "{}@broker-a"
@@ -175,7 +176,7 @@ def answer_of(broker, request):
         return type(error), str(error)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=repeats(25), deadline=None)
 @given(st.lists(st.tuples(requests, st.booleans()), min_size=1, max_size=12))
 def test_both_ways_leave_the_same(drawn):
     """Whatever comes, in whatever order: answers, refusals, states, and every byte of the log."""

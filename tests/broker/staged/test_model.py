@@ -36,6 +36,7 @@ from metaq.store.message_store import MessageStore
 from metaq.testing.power import PowerLossDisk
 from tests.broker.staged.support import SOMEBODY, batch, seal_of, stored
 from tests.broker.support import BORN_HOST, STORE_HOST, FakeChannel
+from tests.effort import repeats
 
 START_MS = 1_700_000_000_000
 NAMES = ("broker-a", "broker-b")
@@ -618,7 +619,7 @@ class LongStagingModel(StagingModel):
 
 
 StagingModel.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=repeats(25), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 LongStagingModel.TestCase.settings = settings(
     max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)

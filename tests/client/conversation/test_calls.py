@@ -54,6 +54,7 @@ from metaq.wire import bodies
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command, reply
 from metaq.wire.hot import crc31
+from tests.effort import repeats
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 AT_QUEUE = {"topic": "orders", "queueId": "3", "bname": "broker-a"}
@@ -281,7 +282,7 @@ FIELDS = [
         ).map(lambda tree: json.dumps(tree).encode()),
     ),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=repeats(500), deadline=None)
 def test_whatever_a_peer_answers_is_an_outcome_or_an_error_that_callers_know(call, code, ext, body):
     try:
         call.outcome(reply(call.request(), code, ext, remark="x", body=body), "h:1")

@@ -30,6 +30,7 @@ from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, encode, reply, request
 from tests.client.cluster import FakeCluster, Session, _send, refuse, swallow
+from tests.effort import repeats
 from tests.net.layers import ChangingLayer
 from tests.support import PATIENCE, eventually
 
@@ -443,7 +444,7 @@ def test_what_a_broker_asks_on_a_direct_link_is_refused_by_name(cluster, produce
 WAYS = ("answer", "pieces", "late", "other first", "drop", "half", "garbage", "busy", "refuse", "binary", "no promise")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ways=st.lists(st.sampled_from(WAYS), min_size=1, max_size=12), threads=st.integers(1, 4))
 def test_every_send_has_one_outcome_and_it_is_its_own(ways, threads):
     """Whatever a broker does to its answers: a receipt names the message that is stored there; what failed for good is not

@@ -24,6 +24,7 @@ from metaq.net.tls.contexts import ClientFiles, ServerFiles, client_context, ser
 from metaq.net.tls.layer import RECORDS_BYTES, TlsLayer
 from metaq.net.tls.settings import TlsSettings
 from tests.certificates import Authority
+from tests.effort import repeats
 from tests.net.test_layer import Pieces
 from tests.net.test_now import Quiet
 from tests.net.tls.support import LOOPS, Echo, connected, files, run, serving, trusting, until
@@ -112,7 +113,7 @@ class Opened(TlsLayer):
     st.sampled_from([ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_records_may_be_cut_anywhere(authority, issued, writes, cuts, room, stops, version, chance) -> None:
     """Whatever the reads of the socket hold of them, whatever room the stream has, and however often it stops."""
     if room == 1:

@@ -18,6 +18,7 @@ from metaq.errors import ChangesBroken, ConfigError, StoreCorrupt
 from metaq.pipelines.changes.options import ChangesOptions
 from metaq.pipelines.changes.snapshot import KEY_COLUMN, SEQUENCE_COLUMN, SnapshotFolder, snapshot
 from metaq.pipelines.changes.to_snapshot import SnapshotTarget
+from tests.effort import repeats
 from tests.pipelines.changes import bodies
 from tests.pipelines.changes.batches import apply, body
 
@@ -278,7 +279,7 @@ def test_a_crash_between_any_two_file_operations_costs_nothing(tmp_path, monkeyp
 OPS = st.sampled_from(["insert", "update", "delete"])
 
 
-@settings(max_examples=25)
+@settings(max_examples=repeats(25))
 @given(
     st.lists(st.lists(st.tuples(OPS, st.integers(0, 6), st.integers(0, 20), st.sampled_from("ab"), st.integers()), max_size=8),
              max_size=4)

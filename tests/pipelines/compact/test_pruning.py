@@ -18,6 +18,7 @@ from metaq.archive.replay import ArchivedTopic
 from metaq.clock import FakeClock
 from metaq.model.queue import MessageQueue
 from metaq.pipelines.compact.pruning import PublishedBatch, batches_over, files_over, records_over
+from tests.effort import repeats
 from tests.pipelines.archive.support import planned, publish, seen_by_plan, seen_plainly
 from tests.pipelines.compact.test_service import GRACE, NOW_MS, Killed, Killer, compactor
 
@@ -171,7 +172,7 @@ def record(number: int, replaced: list[str], into: list[str], folder: str = "top
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=repeats(200))
 @given(st.data())
 def test_whatever_goes_the_files_are_the_same(data):
     """Over any history of merges and ends: also after a crash that lets only some of what may go be gone."""

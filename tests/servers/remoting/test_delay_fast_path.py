@@ -19,6 +19,7 @@ from metaq.wire import headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import SerializeType
 from metaq.wire.record import decode_record
+from tests.effort import repeats
 from tests.servers.support import Client, SlowDisk, open_server, send_header, tick
 from tests.store.support import copy_running
 from tests.support import eventually
@@ -344,7 +345,7 @@ class Played:
         )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(60), deadline=None)
 @given(script=st.lists(steps, max_size=40), serialize=st.sampled_from(SerializeType), sync=st.booleans())
 def test_both_paths_do_the_same(script, serialize, sync):
     """Bytes of log, queues and index, answers, deliveries, what is known to have come back, and figures: for any interleaving."""

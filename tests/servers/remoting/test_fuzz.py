@@ -17,10 +17,13 @@ from metaq.wire.command import Command, SerializeType, encode
 from metaq.wire.record import encode_batch
 from metaq.wire.staging import DecideBody
 from tests import staged
+from tests.effort import repeats
 from tests.servers.support import Client, pull_header, send_header
 from tests.staged import PlannedPart
 
-RELAXED = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+RELAXED = settings(
+    max_examples=repeats(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 PYTHON_ERROR = re.compile(r"^\w+(Error|Exception|Interrupt): ")
 """How the server words an exception that nobody foresaw."""

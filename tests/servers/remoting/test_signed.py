@@ -28,6 +28,7 @@ from metaq.wire.codes import RequestCode as Code
 from metaq.wire.command import Command, decode, encode
 from metaq.wire.signing import DIALECTS, sign
 from tests.broker.support import open_broker
+from tests.effort import repeats
 from tests.servers.remoting.test_acl import (
     ADDRESS,
     ALL,
@@ -306,7 +307,7 @@ def test_the_fast_paths_do_what_the_slow_one_does(tmp_path) -> None:
             Side(stack.enter_context(guarded_server(tmp_path / name, fast=name == "fast"))) for name in ("fast", "slow")
         )
 
-        @settings(max_examples=150, deadline=None)
+        @settings(max_examples=repeats(150), deadline=None)
         @given(st.lists(steps(), min_size=2, max_size=6))
         def compare(played) -> None:
             for side in (fast, slow):

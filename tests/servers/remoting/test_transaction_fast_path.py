@@ -17,6 +17,7 @@ from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
 from metaq.wire.record import decode_record, offset_id
+from tests.effort import repeats
 from tests.servers.support import Client, SlowDisk, open_server, send_header, tick
 from tests.support import eventually
 
@@ -326,7 +327,7 @@ class Played:
         )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(60), deadline=None)
 @given(script=st.lists(steps, max_size=40), serialize=st.sampled_from(SerializeType))
 def test_both_paths_do_the_same(script, serialize):
     """Bytes of log, queues and index, answers, what is open, positions and figures: for any interleaving."""

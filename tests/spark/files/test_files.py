@@ -34,6 +34,7 @@ from metaq.spark.files.settings import FilesOptions, Topics
 from metaq.spark.source.settings import markdown_table
 from metaq.store.offline.damage import Damage
 from metaq.wire.metaq1.frame import frame
+from tests.effort import repeats
 from tests.pipelines.archive.support import publish
 from tests.spark.files.support import ALL, bodies, planned, read, write_segment
 from tests.store.support import START_MS, log_file, message, open_store, overwrite, put
@@ -295,7 +296,7 @@ def test_a_segment_and_its_archive_are_read_once(tmp_path):
     assert bodies(tmp_path) == [b"0", b"1", b"2", b"3"]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.none() | st.text(max_size=5), st.binary(max_size=200)), max_size=30),
     st.lists(st.integers(0, 4000), max_size=6),

@@ -15,6 +15,7 @@ from metaq.store.offline.reader import StoreReader
 from metaq.testing import PowerLossDisk
 from metaq.testing.faults import FaultyDisk
 from tests.crash.simulation.bare import read_log, read_units
+from tests.effort import repeats
 from tests.store.log.test_raw import TOPICS, assert_same, borders, fill, raw_log
 from tests.store.support import HOST, START_MS, crash, open_store, put, read_all, small_options
 
@@ -144,7 +145,7 @@ class PowerGone(BaseException):
     """Nothing after it is done."""
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(repeats(60)))
 def test_a_kill_or_a_power_cut_in_the_middle_leaves_a_store_that_opens(tmp_path, seed):
     """The log ends where it was to be cut, or further back; it is a beginning of what it was, and its queues are the log's.
 

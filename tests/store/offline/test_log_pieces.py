@@ -29,6 +29,7 @@ from metaq.store.offline.log_pieces import (
 )
 from metaq.wire import hot
 from metaq.wire.record import encode_record
+from tests.effort import repeats
 from tests.store.support import BORN, HOST, START_MS, crash, log_file, open_store, overwrite, put
 
 COUNT = 400
@@ -83,7 +84,7 @@ def test_every_record_is_in_one_piece(folder, piece_bytes):
     assert whole(folder, piece_bytes) == (BODIES, [])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_every_record_is_read_once_whatever_the_cuts_and_the_borders_known(folder, data):
     """Cut anywhere, walked to from the file's begin or from any record before the cut; in blocks of any size."""
@@ -360,7 +361,7 @@ def test_what_topics_have_let_go_of_is_known(tmp_path, caplog):
     assert "messages that are gone may be read" in caplog.text
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(min_size=1, max_size=40), st.integers(0, 60_000))
 def test_whatever_bytes_are_damaged_no_other_record_is_lost_or_doubled(folder, tmp_path_factory, junk, at):
     """What is read are records of the log in their order, and pieces agree about what is damaged."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from metaq.errors import StoreForeign
 from metaq.store.offline.segments import SegmentReader, segment_at, segments_in
 from metaq.wire.metaq1.frame import frame
+from tests.effort import repeats
 
 HELLO = bytes.fromhex("000000053610a686") + (77).to_bytes(8, "big") + bytes(4) + b"hello"
 
@@ -91,7 +92,7 @@ def test_segments_of_a_folder_are_found_in_order(tmp_path):
         segments_in(tmp_path / "transactions")
 
 
-@settings(max_examples=50)
+@settings(max_examples=repeats(50))
 @given(
     st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.binary(max_size=300)), max_size=30),
     st.integers(20, 200),

@@ -15,6 +15,7 @@ from metaq.store.reads.long_body import PIECE_BYTES, ColdBody, LongBody, MappedB
 from metaq.store.reads.pull import ReadStatus
 from metaq.testing import FaultyDisk
 from metaq.wire import hot
+from tests.effort import repeats
 from tests.store.support import answer, bodies_of, checkpoint, message, open_store, put
 
 BIG_FILES = {"mapped_file_size_commit_log": 4 << 20, "mapped_file_size_consume_queue": 20 * 50_000, "max_index_num": 10}
@@ -22,7 +23,7 @@ MIB = 1 << 20
 TAGS = ("a", "b", "c")
 
 
-@settings(max_examples=25)
+@settings(max_examples=repeats(25))
 @given(
     sizes=st.lists(
         st.tuples(st.integers(0, 2), st.sampled_from([1, 900, 3000, 40_000, 300_000])), min_size=20, max_size=60

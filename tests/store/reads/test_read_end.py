@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from metaq.store.message_store import MessageStore
 from metaq.store.reads.pull import READ_ALL, ReadStatus
 from metaq.wire import hot
+from tests.effort import repeats
 from tests.store.support import answer, bodies_of, open_store, put
 
 MESSAGES = 250
@@ -40,7 +41,7 @@ def ends_of(store: MessageStore) -> list[int]:
     return [unit.log_end for unit in queue.units(0, queue.max_offset)]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_is_readable_is_what_ends_at_or_before_the_limit(store, data):
     """Exactly these, whatever the filter, and the queue ends behind the last one; nobody is sent anywhere else in it."""

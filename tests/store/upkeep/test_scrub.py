@@ -12,6 +12,7 @@ from metaq.errors import StoreForeign
 from metaq.store.log.sums import Sums, SumsFolder, decode, encode
 from metaq.store.upkeep.check import check
 from metaq.store.upkeep.scrub import scrub
+from tests.effort import repeats
 from tests.store.support import checkpoint, log_file, open_store, overwrite, put
 from tests.store.upkeep.support import all_damage, filled
 
@@ -63,7 +64,7 @@ def test_checksums_of_a_later_version_are_refused_by_name(tmp_path):
         scrub(root)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bit=st.integers(0, FILE_BYTES * 8 - 1), number=st.integers(0, 1))
 def test_one_flipped_bit_anywhere_in_a_closed_log_file_is_found(scrubbed, bit, number):
     """In heads, bodies, properties, blank ends: the range is named with its file, and nothing else is."""

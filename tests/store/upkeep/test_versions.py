@@ -16,6 +16,7 @@ from metaq.store.sealed import seal, unseal
 from metaq.store.upkeep.check import check
 from metaq.store.upkeep.copy import copy
 from metaq.store.upkeep.scrub import scrub
+from tests.effort import repeats
 from tests.store.support import START_MS, open_store, put, read_all
 from tests.store.upkeep.kept import KEPT, unpacked
 from tests.store.upkeep.support import all_damage, filled
@@ -92,7 +93,7 @@ def test_each_flipped_bit_of_a_sealed_text_is_found(text):
             unseal(flipped.decode(), "x")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_each_flipped_bit_of_the_tails_is_found_by_a_check(tails, data):
     """With the file's name."""

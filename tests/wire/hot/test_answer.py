@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaq.wire.record import java_hash
+from tests.effort import repeats
 from tests.wire.hot.support import (
     FALLBACK,
     NATIVE,
@@ -250,7 +251,7 @@ TEXTS = st.sampled_from([None, "", "a", "*", "ab", "ä"])
 
 
 @needs_native
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeats(150), deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries({

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from metaq.errors import LocalProtocolError
 from metaq.store.log.writer import PutRecord
 from metaq.wire.record import decode_record, encode_batch, tags_code
+from tests.effort import repeats
 from tests.wire.hot.support import (
     BORN_HOST,
     BORN_MS,
@@ -629,7 +630,7 @@ batches = st.builds(
 
 
 @needs_native
-@settings(max_examples=300)
+@settings(max_examples=repeats(300))
 @given(rows=st.lists(st.one_of(singles, batches), min_size=1, max_size=6), slow=st.booleans(), index=st.booleans())
 def test_fallback_and_native_write_the_same_bytes(rows, slow, index):
     """Random sends and batches: log, queues, index, answers and outcome are equal byte for byte, and decode back."""
@@ -657,7 +658,7 @@ class WrittenTails(Tails):
         self.log.attach(self.log_bytes, 0, log_bytes, 0, file.fileno() if descriptor is None else descriptor)
 
 
-@settings(max_examples=200)
+@settings(max_examples=repeats(200))
 @given(rows=st.lists(st.one_of(singles, batches), min_size=1, max_size=6), slow=st.booleans())
 def test_what_is_written_is_what_is_made_in_place(rows, slow):
     """Records, units, index, answers and outcome, byte for byte, by both modules; also where a run goes on behind one of its own."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.effort import repeats
 from tests.wire.hot.support import (
     BORN_MS,
     FALLBACK,
@@ -205,7 +206,7 @@ texts = st.builds(
 
 
 @needs_native
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=repeats(400), deadline=None)
 @given(
     text=texts, times=st.sampled_from((-4, -3, 0, 1, 3, 15, 16, 2**31 - 1)), level=st.sampled_from((-1, 0, 0, 1, 5, 7)),
     edits=st.lists(st.tuples(st.integers(0, 330), st.binary(min_size=1, max_size=3)), max_size=2),
@@ -236,7 +237,7 @@ values = st.one_of(
 
 
 @needs_native
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(300), deadline=None)
 @given(
     ext=st.dictionaries(st.sampled_from((*BACK_EXT, "metaqRepeated", "version", "batch")), values, max_size=5),
     version=values,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from metaq.errors import RemoteProtocolError
 from metaq.model import StoredMessage
 from metaq.wire.record import decode_record, encode_record
+from tests.effort import repeats
 from tests.wire.hot.support import (
     BORN_HOST,
     BORN_MS,
@@ -94,7 +95,7 @@ def test_scan_without_checksums(hot):
 
 
 @both
-@settings(max_examples=60)
+@settings(max_examples=repeats(60))
 @given(
     st.lists(st.binary(max_size=40), max_size=6), st.binary(max_size=30), st.integers(0, 7), st.integers(0, 900),
     st.booleans(), st.integers(-1, 500),
@@ -353,7 +354,7 @@ changes = st.fixed_dictionaries({
 
 
 @needs_native
-@settings(max_examples=200)
+@settings(max_examples=repeats(200))
 @given(
     rows=st.lists(changes, max_size=4),
     flips=st.lists(st.tuples(st.integers(0, 600), st.integers(1, 255)), max_size=2),

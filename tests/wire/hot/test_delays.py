@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaq.wire.record import encode_batch
+from tests.effort import repeats
 from tests.wire.hot.support import (
     BORN_MS,
     FALLBACK,
@@ -244,7 +245,7 @@ batches = st.builds(
 
 
 @needs_native
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(300), deadline=None)
 @given(
     events=st.lists(st.lists(st.one_of(sends, sends, limited, batches), min_size=1, max_size=6), max_size=8),
     wait_is_slow=st.booleans(), cluster=st.sampled_from((b"DefaultCluster", b"")), count=st.integers(0, 4),

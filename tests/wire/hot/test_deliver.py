@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaq.wire.record import copied_from, decode_record, encode_record, tags_code
+from tests.effort import repeats
 from tests.wire.hot.support import BORN_HOST, BORN_MS, FALLBACK, NATIVE, STORE_HOST, STORE_MS, Tails, both, needs_native
 
 SCHEDULE = b"SCHEDULE_TOPIC_XXXX"
@@ -171,7 +172,7 @@ words = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), max
 
 
 @needs_native
-@settings(max_examples=150)
+@settings(max_examples=repeats(150))
 @given(st.data())
 def test_both_modules_do_the_same(data):
     """Whatever the records hold, and wherever a byte of them is damaged."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from metaq.broker.log.records import put_record
 from metaq.model import properties as props
 from metaq.wire.record import copied_from, encode_batch, encode_record, tags_code
+from tests.effort import repeats
 from tests.wire.hot.support import (
     BORN_HOST,
     BORN_MS,
@@ -262,7 +263,7 @@ entries = st.lists(
 
 
 @both
-@settings(max_examples=100)
+@settings(max_examples=repeats(100))
 @given(found=entries, flags=st.integers(0, 0x7FF).map(lambda flags: flags & ~0x30), born=st.sampled_from([8, 20]))
 def test_copies_are_what_the_writer_of_single_messages_stores(hot, found, flags, born):
     """Records, units and index entries are those that `put_record` and `append_record` make of each message, to the last byte."""
@@ -287,7 +288,7 @@ def test_copies_are_what_the_writer_of_single_messages_stores(hot, found, flags,
 
 
 @needs_native
-@settings(max_examples=150)
+@settings(max_examples=repeats(150))
 @given(st.data())
 def test_both_modules_do_the_same(data):
     """Whatever a chunk holds, wherever a byte of it is damaged, and whichever file is small."""

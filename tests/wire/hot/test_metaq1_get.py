@@ -13,6 +13,7 @@ from metaq.errors import RemoteProtocolError
 from metaq.model.metaq1.partition import foreign_id
 from metaq.wire.metaq1.frame import frame, frames, with_attribute
 from metaq.wire.record import encode_record
+from tests.effort import repeats
 from tests.wire.hot.support import BORN_HOST, BORN_MS, FALLBACK, NATIVE, STORE_HOST, STORE_MS, both, needs_native
 
 
@@ -86,7 +87,7 @@ texts = st.lists(st.tuples(names, values), max_size=5).map(
 
 
 @needs_native
-@settings(max_examples=200)
+@settings(max_examples=repeats(200))
 @given(
     st.lists(st.tuples(texts, st.binary(max_size=300), st.integers(-(1 << 31), (1 << 31) - 1), st.booleans()), max_size=6),
     st.integers(0, 1023), st.integers(0, 2000), st.integers(0, 2000),

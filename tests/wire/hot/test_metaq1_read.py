@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from metaq.errors import RemoteProtocolError
 from metaq.wire.metaq1.frame import frame, with_attribute
+from tests.effort import repeats
 from tests.wire.hot.support import FALLBACK, NATIVE, both, needs_native
 
 HELLO = bytes.fromhex("000000053610a686") + (77).to_bytes(8, "big") + bytes(4) + b"hello"
@@ -72,7 +73,7 @@ def test_columns_of_frames(hot):
 
 
 @needs_native
-@settings(max_examples=100)
+@settings(max_examples=repeats(100))
 @given(
     st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 3), st.binary(max_size=40)), max_size=20),
     st.binary(max_size=30),

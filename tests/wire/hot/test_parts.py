@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import repeats
 from tests.wire.hot.support import (
     BORN_HOST,
     FALLBACK,
@@ -148,7 +149,7 @@ PIECES = st.lists(
 
 
 @needs_native
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeats(150), deadline=None)
 @given(PIECES)
 def test_the_twins_agree(pieces):
     """Log, queues, index, answers and counts are the same, byte for byte."""
@@ -160,7 +161,7 @@ def test_the_twins_agree(pieces):
 
 
 @both
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=repeats(100), deadline=None)
 @given(pieces=PIECES)
 def test_parts_are_appended_as_by_themselves(hot, pieces):
     """One pass and one call for each part leave the same behind."""

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metaq.wire.record import encode_record
+from tests.effort import repeats
 from tests.wire.hot.support import FALLBACK, NATIVE, both, needs_native, walled
 
 
@@ -216,7 +217,7 @@ def test_a_short_record_whose_flag_claims_longer_hosts_is_not_read_beyond_its_en
 
 
 @needs_native
-@settings(max_examples=300)
+@settings(max_examples=repeats(300))
 @example(hits=[], unit_hits=[(71, b"\xc2")], bounds=(0, 4), tags=frozenset({7}), count_max=2, fresh=0)
 @given(
     hits=st.lists(st.tuples(st.integers(0, 900), st.binary(min_size=1, max_size=40)), max_size=4),
@@ -277,7 +278,7 @@ numbers = st.integers(-5, 200)
 
 
 @needs_native
-@settings(max_examples=200)
+@settings(max_examples=repeats(200))
 @given(
     units=st.lists(st.tuples(numbers, st.integers(-2, 30), st.integers(-2, 2)), max_size=12),
     bounds=st.tuples(st.integers(0, 12), st.integers(0, 12)),

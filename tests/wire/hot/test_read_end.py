@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import repeats
 from tests.wire.hot.support import FALLBACK, NATIVE, Tails, both, needs_native, send
 from tests.wire.hot.test_answer import NEWEST, Place, pull
 
@@ -81,7 +82,7 @@ def test_a_pull_is_answered_up_to_there(hot, binary):
 
 
 @needs_native
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeats(200), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 300)), max_size=40),
     st.lists(st.integers(0, 12_000), min_size=1, max_size=4),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import repeats
 from tests.wire.hot.support import (
     BORN_MS,
     ENDING_EXT,
@@ -387,7 +388,7 @@ any_frame = st.one_of(
 
 
 @needs_native
-@settings(max_examples=200)
+@settings(max_examples=repeats(200))
 @given(frames=st.lists(any_frame, max_size=4), garbage=st.binary(max_size=12))
 def test_fallback_and_native_agree(frames, garbage):
     """Random frames with garbage behind them: both modules see the same rows."""
@@ -396,7 +397,7 @@ def test_fallback_and_native_agree(frames, garbage):
 
 
 @both
-@settings(max_examples=50)
+@settings(max_examples=repeats(50))
 @given(frames=st.lists(any_frame, min_size=1, max_size=4), cuts=st.lists(st.integers(0, 4000), max_size=4))
 def test_splitting_changes_nothing(hot, frames, cuts):
     """The same bytes in pieces, the unconsumed rest presented again, give the same frames."""
@@ -420,7 +421,7 @@ MUTATED = [
 
 
 @needs_native
-@settings(max_examples=600)
+@settings(max_examples=repeats(600))
 @given(
     which=st.integers(0, len(MUTATED) - 1),
     edits=st.lists(st.tuples(st.integers(4, 500), st.one_of(st.binary(max_size=3), st.sampled_from(list(b'"\\{}[],:019-eE. \xc3')).map(lambda b: bytes([b]))), st.integers(0, 3)), min_size=1, max_size=3),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from metaq.model.acl.secret import Credentials, Secret
 from metaq.wire.command import Command, SerializeType, decode, encode
 from metaq.wire.signing import ACCESS_KEY, DIALECTS, SIGNATURE, content, sign, signature, verify
+from tests.effort import repeats
 from tests.wire.hot.support import (
     BORN_HOST,
     ENDING_EXT,
@@ -238,7 +239,7 @@ def is_plain(command: Command) -> bool:
     return all(ext) and "".join(ext).isascii() and len(ext) <= 32 and len(ext.get(SIGNATURE, "").encode()) == 28
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=repeats(400), deadline=None)
 @given(st.lists(frames(), min_size=1, max_size=4))
 def test_nothing_passes_that_the_slow_path_would_refuse(datas):
     """And of what is written as clients write it, nothing is left to it that is signed."""
@@ -263,7 +264,7 @@ def test_nothing_passes_that_the_slow_path_would_refuse(datas):
     assert results[0] == results[-1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=repeats(100), deadline=None)
 @given(
     st.dictionaries(st.text(st.characters(max_codepoint=127), min_size=1, max_size=9), st.text(max_size=9), max_size=8),
     st.binary(max_size=200),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from metaq.model.filters.sql import Op, Program, SqlError, compile_sql
 from metaq.wire.hot.numbers import NoNumber, java_double, java_integer
 from metaq.wire.record import encode_record
+from tests.effort import repeats
 from tests.sql_cases import ENDS_EARLY, EXPRESSIONS, PROPERTIES
 from tests.wire.hot.support import FALLBACK, NATIVE, both, needs_native
 
@@ -148,7 +149,7 @@ CONDITIONS = st.recursive(
 
 
 @needs_native
-@settings(max_examples=500)
+@settings(max_examples=repeats(500))
 @given(CONDITIONS, st.lists(st.tuples(st.sampled_from("abcd"), VALUES), max_size=5))
 def test_fallback_and_native_agree_on_any_expression_and_properties(text, pairs):
     """Numbers at the borders of their types, digits of other scripts, what is missing: the same answer."""
@@ -254,7 +255,7 @@ def test_what_is_no_record_passes_the_filter_and_fails_the_check(hot):
 
 
 @needs_native
-@settings(max_examples=200)
+@settings(max_examples=repeats(200))
 @given(
     texts=st.lists(st.lists(st.sampled_from([b"a\x011", b"a\x015", b"b\x015", b"", b"a", b"\x02"]), max_size=3).map(b"\x02".join), max_size=8),
     damage=st.frozensets(st.integers(0, 7), max_size=2), flips=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=3),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaq.wire.record import tags_code
+from tests.effort import repeats
 from tests.wire.hot.support import (
     BORN_MS,
     ENDING_EXT,
@@ -304,7 +305,7 @@ ends = st.builds(
 
 
 @needs_native
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeats(200), deadline=None)
 @given(st.lists(st.lists(st.one_of(sends, sends, ends), min_size=1, max_size=6), max_size=8))
 def test_both_modules_do_the_same(events):
     """Log, queues, index, answers, and which rows are left: for any interleaving of sends, half messages and ends."""
@@ -328,7 +329,7 @@ def test_both_modules_do_the_same(events):
 
 
 @needs_native
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=repeats(600), deadline=None)
 @given(
     edits=st.lists(
         st.tuples(st.integers(0, 330), st.one_of(st.binary(min_size=1, max_size=3), st.sampled_from((b"\x01", b"\x02", b"\xff\xff")))),

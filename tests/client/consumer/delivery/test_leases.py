@@ -13,6 +13,7 @@ from metaq.client.consumer.delivery.window import Window
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.clock import FakeClock
 from metaq.model import MessageQueue
+from tests.effort import repeats
 
 QUEUE, OTHER = MessageQueue("t", "b", 0), MessageQueue("t", "c", 0)
 BROKER_SECONDS = 60.0
@@ -286,7 +287,7 @@ class Group(RuleBasedStateMachine):
 
 
 TestGroup = Group.TestCase
-TestGroup.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestGroup.settings = settings(max_examples=repeats(200), stateful_step_count=50, deadline=None)
 
 
 def test_a_lease_is_over_long_before_the_brokers_lock():

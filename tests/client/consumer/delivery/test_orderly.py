@@ -13,6 +13,7 @@ from metaq.client.consumer.delivery.window import Shut, Window
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.clock import FakeClock
 from metaq.model import MessageQueue
+from tests.effort import repeats
 
 QUEUE = MessageQueue("t", "b", 0)
 
@@ -375,4 +376,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestModel.settings = settings(max_examples=repeats(150), stateful_step_count=40, deadline=None)

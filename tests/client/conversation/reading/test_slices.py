@@ -20,6 +20,7 @@ from metaq.client.conversation.reading.slices import (
 from metaq.errors import RemoteProtocolError
 from metaq.model import MessageQueue
 from metaq.model.filters.subscription import subscribe
+from tests.effort import repeats
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -69,7 +70,7 @@ def run(reading: SliceReading, broker: Broker, steps_max: int = 10_000) -> list[
     st.integers(1, 40),
     st.lists(st.integers(0, 9), max_size=5),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeats(200), deadline=None)
 def test_every_offset_is_read_or_told_gone_once_in_order(low, start, size, limit, breaks):
     """Whatever the peer's limit and wherever the connection breaks."""
     broker = Broker(low, start + size, limit)

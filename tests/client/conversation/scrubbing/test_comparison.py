@@ -13,6 +13,7 @@ from metaq.client.conversation.scrubbing.calls import GetLogBytes, GetLogChecksu
 from metaq.client.conversation.scrubbing.comparison import DIFFERENCES_MAX, Comparison, NotComparable
 from metaq.model.scrub import RANGE_BYTES, RANGES_MAX, Damaged, LogChecksums
 from metaq.wire import hot
+from tests.effort import repeats
 from tests.store.log.test_raw import raw_log
 from tests.store.support import open_store, put
 
@@ -268,7 +269,7 @@ class Liar(Log):
         return LogChecksums(self.min, self.flushed, FILE, "", tuple((self.sums * 16)[:count]))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(-1, 2**32 - 1), min_size=1, max_size=16), st.binary(max_size=300))
 def test_a_peer_that_tells_garbage_costs_no_more_than_the_walk(log, sums, data):
     """It ends, and the honest side is not called damaged: its records are right."""
@@ -286,7 +287,7 @@ def test_a_peer_that_tells_garbage_costs_no_more_than_the_walk(log, sums, data):
         assert comparison.compared < 10 * len(log)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_is_damaged_at_one_side_is_told_of_that_side(log, records, data):
     """Each damaged record is in a place that is told, no other bytes are, and never is a right record called damaged."""

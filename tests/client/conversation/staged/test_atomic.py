@@ -39,6 +39,7 @@ from metaq.model.transactions.staging import (
 )
 from metaq.wire.codes import ResponseCode
 from metaq.wire.record import decode_batch
+from tests.effort import repeats
 
 T = "4711@a"
 SECONDS = 3
@@ -503,7 +504,7 @@ FATES = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=repeats(400), deadline=None)
 @given(
     st.data(),
     FATES,

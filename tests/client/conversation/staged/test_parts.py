@@ -17,6 +17,7 @@ from metaq.model import properties as props
 from metaq.model.message import BODY_BYTES_MAX
 from metaq.model.transactions.staging import CHUNK_BYTES_MAX, Seal, chunk_crc, part_crc
 from metaq.wire.record import decode_batch
+from tests.effort import repeats
 from tests.wire.hot.support import FALLBACK, NATIVE, both, needs_native
 
 QUEUES = [MessageQueue(topic, broker, queue) for topic in ("orders", "stock") for broker in "ab" for queue in range(2)]
@@ -228,7 +229,7 @@ def test_what_fits_no_format_is_refused_and_leaves_no_part():
 
 
 @needs_native
-@settings(max_examples=100)
+@settings(max_examples=repeats(100))
 @given(st.lists(st.tuples(st.integers(0, 700), st.sampled_from([b"", b"K\1v", b"K\1v\2"])), max_size=20), st.booleans())
 def test_fallback_and_native_make_the_same_chunks(messages, empty):
     """Messages of all sizes around both limits, in rows and one by one."""
