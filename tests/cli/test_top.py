@@ -135,7 +135,7 @@ LEAVES_SCREEN = "\x1b[?1049l"
 
 def test_keys_sort_pause_and_quit(terminal):
     """The terminal is as before at the end."""
-    seen = terminal()
+    seen = terminal(lines=300)  # room for the topics of other tests, too
     seen.until("q quit")
     assert GROUP in seen.shown
     assert TOPIC in seen.shown
