@@ -14,10 +14,8 @@ from hypothesis import HealthCheck, settings
 
 import metaq
 from metaq.store.disk import Disk
-from metaq.testing.process import ServerProcess
 from tests import rewritten
 from tests.effort import repeats
-from tests.forked import begin_server
 from tests.support import TEST_SECONDS, WHOLE_TEST_SECONDS
 
 settings.register_profile(
@@ -68,6 +66,9 @@ def patient_clients() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def forked_servers() -> Iterator[None]:
     """Servers that tests start are forks that have their imports done: two thirds of the CPU of a start."""
+    from metaq.testing.process import ServerProcess
+    from tests.forked import begin_server
+
     with pytest.MonkeyPatch.context() as patch:
         if sys.platform == "linux":
             patch.setattr(ServerProcess, "_begin", begin_server)
