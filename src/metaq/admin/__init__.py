@@ -1,7 +1,7 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
 `Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `group_changes`,
-`figures`, `growth`, `messages`, `tracks`, `traces`, `transactions`, `brokers`, `replicas`, `scrubbing` and `upkeep`.
+`figures`, `growth`, `messages`, `tracks`, `traces`, `transactions`, `brokers`, `replicas` and `upkeep`.
 """
 
 from metaq.admin.acl import AccountNotFound
@@ -20,7 +20,7 @@ from metaq.admin.growth.work import OpenWork
 from metaq.admin.messages import FoundMessages, MessageNotFound
 from metaq.admin.order import TopicOrder
 from metaq.admin.replicas import NoSuchReplica, Replica
-from metaq.admin.scrubbing import FailedRepair, PairScrub, ScrubProgress
+from metaq.admin.upkeep.scrubbing import FailedRepair, PairScrub, ScrubProgress
 from metaq.admin.several import HalfDone, NothingDone
 from metaq.admin.topics import TopicDetails, TopicInUse, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound

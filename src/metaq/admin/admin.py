@@ -19,7 +19,6 @@ from metaq.admin import (
     order,
     quota,
     replicas,
-    scrubbing,
     topics,
     traces,
     tracks,
@@ -28,6 +27,7 @@ from metaq.admin import (
 from metaq.admin.configuring.calls import OptionCalls
 from metaq.admin.figures.calls import FigureCalls
 from metaq.admin.growth.calls import GrowthCalls
+from metaq.admin.upkeep import scrubbing
 from metaq.admin.upkeep.cleaning import CleaningCalls
 from metaq.client.conversation.accounts import SetAccount
 from metaq.client.identity.names import LATEST, checked, milliseconds, start_of

@@ -32,7 +32,7 @@ from metaq.model.scrub import Damaged, Difference
 if TYPE_CHECKING:
     from metaq.admin import Admin
     from metaq.admin.replicas import Replica
-    from metaq.admin.scrubbing import PairScrub, ScrubProgress
+    from metaq.admin.upkeep.scrubbing import PairScrub, ScrubProgress
 
 WAIT_SECONDS = 1.0
 MIB = 1024 * 1024
