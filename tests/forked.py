@@ -35,6 +35,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from metaq.testing.process import ServerProcess
 
+IMPORTED = (
+    "metaq.cli.main", "metaq.cli.messages.send", "metaq.cli.messages.consume", "metaq.cli.topics.topic",
+    "metaq.cli.topics.group", "metaq.admin", "metaq.client", "metaq.aio",
+)  # fmt: skip
 EXIT_TRACEBACK = 1
 READ_AT_IMPORT = ("PYTHON", "METAQ_HOT", "ROCKETMQ_HOME")
 """How variables begin that Python itself or an import reads."""
@@ -226,12 +230,9 @@ def main() -> None:
     from metaq.cli import commands
     from metaq.clock import SYSTEM
 
-    # Named here, where CI's import graph takes them for what is loaded on demand.
-    for name in (
-        "metaq.cli.main", "metaq.cli.messages.send", "metaq.cli.messages.consume", "metaq.cli.topics.topic",
-        "metaq.cli.topics.group", "metaq.admin", "metaq.client", "metaq.aio",
-        "metaq.cli.servers.serve", "metaq.app.up", "metaq.app.broker", "metaq.app.namesrv", "uvloop",
-    ):  # fmt: skip
+    # Those of servers are named here, where CI's import graph takes them for what is loaded on demand.
+    servers = ("metaq.cli.servers.serve", "metaq.app.up", "metaq.app.broker", "metaq.app.namesrv", "uvloop")
+    for name in (*IMPORTED, *servers):
         importlib.import_module(name)
     with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
         commands.run(["store", "dump", "/no such file"])  # loads what parses options and prints errors
