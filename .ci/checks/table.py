@@ -153,8 +153,8 @@ STEPS = (
     # Foreign clients, by what they speak: MetaQ 1.x is another server of ours than RocketMQ's.
     _interop("interop metaq1", 70, "test_metaq1_*"),
     _interop(
-        "interop rocketmq", 130, "test_acl", "test_address_server", "test_admin_*", "test_cpp_*", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_ipv6", "test_java_*",
-        "test_migration", "test_mixed_*", "test_mqadmin", "test_order", "test_pair_ledger", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_tls*", "test_trace", data=("tests/interop/cpp/*", "tests/wire/fastjson_vectors.json"),
+        "interop rocketmq", 130, "test_acl", "test_address_server", "test_admin_*", "test_cpp_*", "test_drain", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_ipv6", "test_java_*",
+        "test_migration", "test_mixed_*", "test_mqadmin", "test_option_tools", "test_order", "test_pair_ledger", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_tls*", "test_top", "test_trace", data=("tests/interop/cpp/*", "tests/wire/fastjson_vectors.json"),
     ),
     _interop("interop python", 60, "test_python_*"),
     _interop("interop spark", 50, "test_spark_*", "test_slave_reads", uses=SPARK),
