@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from metaq.broker.gatekeeper import Gatekeeper
-from metaq.broker.reloading import Reloading, ended
+from metaq.broker.process.reloading import Reloading, ended
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
 from metaq.model.reload import Reloaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.broker.gatekeeper import Gatekeeper, administered_locally
-from metaq.broker.stopping import Stopping
+from metaq.broker.process.stopping import Stopping
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
 

@@ -20,13 +20,13 @@ from metaq.admin.growth.work import OpenWork
 from metaq.admin.messages import FoundMessages, MessageNotFound
 from metaq.admin.order import TopicOrder
 from metaq.admin.replicas import NoSuchReplica, Replica
-from metaq.admin.upkeep.scrubbing import FailedRepair, PairScrub, ScrubProgress
 from metaq.admin.several import HalfDone, NothingDone
 from metaq.admin.topics import TopicDetails, TopicInUse, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
 from metaq.admin.tracks import GroupTrack, MessageTrack, TrackState
 from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 from metaq.admin.upkeep.cleaning import CleanedBroker, UnreadMessages
+from metaq.admin.upkeep.scrubbing import FailedRepair, PairScrub, ScrubProgress
 
 __all__ = [
     "AccountNotFound", "Activity", "AddedBroker", "Admin", "BrokerStatus", "CleanedBroker", "DrainProgress", "Drained", "FailedRepair", "FoundMessages", "GroupActivity", "GroupInUse", "GroupOnline", "GroupProgress", "GroupTrack", "HalfDone", "MessageNotFound", "MessageTrace", "MessageTrack", "MoveProgress", "MovedTopic", "NoSuchReplica", "NothingDone", "OpenWork", "PairScrub", "PartlyMoved", "QueueFigures", "QueueProgress", "Refusal", "RemovedBroker", "Replica", "ScrubProgress", "StagedTransaction", "TopicActivity", "TopicDetails", "TopicFigures", "TopicInUse", "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TrackState", "TransactionNotFound", "Unfinished", "UnreadMessages",

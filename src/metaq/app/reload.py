@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import structs
 
 from metaq.app.configuration import METAQ1, Configuration
-from metaq.broker.reloading import Reloading, ended
+from metaq.broker.process.reloading import Reloading, ended
 from metaq.errors import ConfigError, Reason, Refused
 from metaq.model.reload import Reloaded
 from metaq.option_table import text_of

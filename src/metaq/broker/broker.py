@@ -31,6 +31,8 @@ from metaq.broker.membership import Membership
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.metaq1.unserved import UnservedBases
 from metaq.broker.part import BrokerPart, PartList
+from metaq.broker.process.reloading import Reloading
+from metaq.broker.process.stopping import Stopping
 from metaq.broker.pulls.filters import Filters
 from metaq.broker.pulls.locks import Locks
 from metaq.broker.pulls.lookup import Lookup
@@ -39,7 +41,6 @@ from metaq.broker.pulls.pull import PullService
 from metaq.broker.pulls.redirect import Redirect
 from metaq.broker.pulls.resets import OffsetResets
 from metaq.broker.quota.service import Quotas, defaults_of
-from metaq.broker.reloading import Reloading
 from metaq.broker.replication.admission import SlaveAdmission
 from metaq.broker.replication.feed import TableFeed
 from metaq.broker.replication.mending import RepairRequests
@@ -57,7 +58,6 @@ from metaq.broker.staged.peers import ALONE, Peers
 from metaq.broker.staged.service import StagingService
 from metaq.broker.statistics.sampling import Sampling
 from metaq.broker.stats import Stats
-from metaq.broker.stopping import Stopping
 from metaq.broker.tables.closed_partitions import ClosedPartitions
 from metaq.broker.tables.groups import Groups
 from metaq.broker.tables.members import Members

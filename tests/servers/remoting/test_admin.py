@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from metaq.broker.reloading import ended
+from metaq.broker.process.reloading import ended
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import ConsumeStats, GroupConfig, MessageQueue, QueueStats
 from metaq.model.reload import Reloaded
