@@ -84,9 +84,9 @@ class StoreOptions(OptionTable):
     file_reserved_time: int = option(72, "Hours that messages are kept.", low=0, hot=True)
     delete_when: str = option(
         "04",
-        "Hours of the day, `;`-separated, at which expired files are deleted.",
+        "Hours of the day, `;`-separated, at which expired files are deleted. One that no day has, such as 99, never comes.",
         hot=True,
-        form=(r" *(?:[01]?[0-9]|2[0-3]) *(?:; *(?:[01]?[0-9]|2[0-3])? *)*", "hours from 00 to 23, such as 04 or 04;16"),
+        form=(r" *[0-9]{1,2} *(?:; *(?:[0-9]{1,2})? *)*", "hours, such as 04 or 04;16"),
     )
     disk_max_used_space_ratio: int = option(
         75, "Percent of the disk above which expired files go at once.", low=10, high=95, hot=True
