@@ -18,7 +18,7 @@ import metaq
 from metaq.testing import EmbeddedBroker
 from metaq.wire import command, headers
 from metaq.wire.codes import RequestCode, ResponseCode
-from tests.support import PATIENCE, run_metaq
+from tests.support import PATIENCE, eventually, run_metaq
 
 KNOWN = [b"known %d" % number for number in range(20)]
 MEMORY_MAX = 100 << 20
@@ -49,7 +49,8 @@ def bystander(server):
     with metaq.Reader(server.namesrv, "known", start="earliest", stop_at_end=True) as reader:
         assert Counter(message.body for message in reader) == Counter(KNOWN)
     assert server.alive
-    assert anonymous_bytes(server.pid) < MEMORY_MAX
+    # What was refused is let go of, on a busy machine a moment later.
+    eventually(lambda: anonymous_bytes(server.pid) < MEMORY_MAX, what="memory let go of")
 
 
 def anonymous_bytes(pid):
