@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from metaq.address import join_address
 from metaq.admin.brokers import masters
 from metaq.admin.groups import GroupNotFound
 from metaq.admin.messages import MessageNotFound
@@ -135,7 +136,7 @@ def _named_broker(message_id: str, addresses: dict[str, str]) -> str | None:
         host, port, _ = parse_offset_id(message_id)
     except BadRequest as error:
         raise ConfigError(f"{message_id!r} is no message id: {error}") from None
-    return next((broker for broker, address in addresses.items() if address == f"{host}:{port}"), None)
+    return next((broker for broker, address in addresses.items() if address == join_address(host, port)), None)
 
 
 async def _place_of(core: ClientCore, message_id: str, topics: Iterable[str]) -> tuple[str, str, str]:

@@ -158,6 +158,11 @@ def disk_text(used: float | None, step: str) -> str:
     return f"{used:.0%}" if step in {"", "ok"} else f"{used:.0%} {step}"
 
 
+def yes_or_no(value: bool | None) -> str:
+    """Return `yes` or `no`; empty for None."""
+    return "" if value is None else "yes" if value else "no"
+
+
 def count(number: int, noun: str) -> str:
     """Return `1 message`, `2 messages`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -17,7 +17,7 @@ from metaq.client.conversation.statistics import GetAllProgress, GetStatistic
 from metaq.client.shared.core import ClientCore
 from metaq.model import ConsumeStats, MessageQueue
 from metaq.model.topics.route import MASTER_ID
-from metaq.model.topics.system import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from metaq.model.topics.system import is_system_group
 from metaq.model.topics.topic import RETRY_PREFIX
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class _Look:
         progress = await self._progress(masters)
         rates = await self._rates(names, masters)
         named = {name for found in progress.values() for name in found}
-        groups = sorted(name for name in named.difference(SYSTEM_GROUPS) if not name.startswith(SYSTEM_GROUP_PREFIX))
+        groups = sorted(name for name in named if not is_system_group(name))
         members = await self._members(groups, [masters[name] for name in progress])
         found = _by_topic(groups, progress)
         return Activity(

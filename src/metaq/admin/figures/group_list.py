@@ -10,7 +10,7 @@ from metaq.admin.groups import GroupProgress, progress_at
 from metaq.client.conversation.following import GROUP_OFFSETS, GROUPS, GetTable
 from metaq.client.conversation.groups import GetMetaq1Groups
 from metaq.client.shared.core import ClientCore
-from metaq.model.topics.system import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from metaq.model.topics.system import is_system_group
 from metaq.wire import bodies
 
 _AT_ONCE: Final = 16
@@ -25,8 +25,7 @@ async def names(core: ClientCore, *, system: bool) -> list[str]:
 
 
 def _shown(found: set[str], *, system: bool) -> list[str]:
-    own = set() if system else {one for one in found if one in SYSTEM_GROUPS or one.startswith(SYSTEM_GROUP_PREFIX)}
-    return sorted(found - own)
+    return sorted(one for one in found if system or not is_system_group(one))
 
 
 async def all_groups(core: ClientCore, *, system: bool) -> list[GroupProgress]:

@@ -6,24 +6,30 @@ ordered topics, whose keys would move.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from metaq.admin.brokers import BrokerNotFound, masters
-from metaq.admin.growth.places import Place, Refusal, Tables, each, find, orders, tables_of, without_write
-from metaq.client.conversation.administration import CreateTopic
-from metaq.client.conversation.following import GROUP_OFFSETS, GetTable
+from metaq.admin.growth.places import (
+    Offsets,
+    Place,
+    Refusal,
+    Tables,
+    each,
+    find,
+    offsets_at,
+    orders,
+    put_topic,
+    tables_of,
+    without_write,
+)
 from metaq.client.conversation.group_settings import PutGroup
 from metaq.client.conversation.reading.offsets import SetPosition
 from metaq.client.shared.core import ClientCore
 from metaq.errors import ConfigError
 from metaq.model import GroupConfig, MessageQueue, TopicConfig
 from metaq.model.topics.topic import RETRY_PREFIX
-from metaq.wire import bodies
-
-Progress = Mapping[tuple[str, str], dict[int, int]]
-"""(topic, group) → queue id → offset."""
 
 
 class AddedBroker(Struct, frozen=True):
@@ -65,9 +71,9 @@ async def add(core: ClientCore, name: str, *, like: str | None = None, dry_run: 
     fixed = sorted((await orders(core)).keys() & topics.keys())
     if not dry_run:
         await each(changed.values(), lambda one: core.ask(place.master, PutGroup(one)))
-        progress = [await progress_at(core, one.master) for one in sources]
+        progress = [await offsets_at(core, one.master) for one in sources]
         readers = readers_of(progress, groups)
-        here = await progress_at(core, place.master)
+        here = await offsets_at(core, place.master)
         # One after the other: each is registered at the name servers before its answer comes.
         for topic in missing.values():
             await make(core, place, topic, readers.get(topic.name, ()), here)
@@ -113,12 +119,7 @@ def _same(one: TopicConfig, other: TopicConfig) -> bool:
     return (one.read_queues, one.write_queues, one.perm) == (other.read_queues, other.write_queues, other.perm)
 
 
-async def progress_at(core: ClientCore, address: str) -> Progress:
-    """Return the offsets of all groups at one broker."""
-    return bodies.group_offsets_of(await core.ask(address, GetTable(GROUP_OFFSETS)))
-
-
-def readers_of(progress: Iterable[Progress], groups: Container[str]) -> dict[str, list[str]]:
+def readers_of(progress: Iterable[Offsets], groups: Container[str]) -> dict[str, list[str]]:
     """Return topic → those of the groups that have progress in it at some broker."""
     readers: dict[str, set[str]] = {}
     for one in progress:
@@ -129,13 +130,13 @@ def readers_of(progress: Iterable[Progress], groups: Container[str]) -> dict[str
     return {topic: sorted(groups) for topic, groups in readers.items()}
 
 
-async def make(core: ClientCore, place: Place, topic: TopicConfig, readers: Iterable[str], here: Progress) -> None:
+async def make(core: ClientCore, place: Place, topic: TopicConfig, readers: Iterable[str], here: Offsets) -> None:
     """Make a topic at a broker, whose readers begin at its first message there.
 
     Not writable before they do: a group without progress would begin behind what has come before its next member.
     """
     if not topic.name.startswith(RETRY_PREFIX):
-        await core.ask(place.master, _create(structs.replace(topic, perm=without_write(topic))))
+        await core.ask(place.master, put_topic(without_write(topic)))
         for group in readers:
             known = here.get((topic.name, group), {})
             for queue_id in range(topic.read_queues):
@@ -143,10 +144,4 @@ async def make(core: ClientCore, place: Place, topic: TopicConfig, readers: Iter
                     await core.ask(
                         place.master, SetPosition(group, MessageQueue(topic.name, place.broker, queue_id), 0)
                     )
-    await core.ask(place.master, _create(topic))
-
-
-def _create(topic: TopicConfig) -> CreateTopic:
-    return CreateTopic(
-        topic.name, topic.write_queues, topic.perm, topic.order, read_queues=topic.read_queues, sys_flag=topic.sys_flag
-    )
+    await core.ask(place.master, put_topic(topic))

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import Struct, field, structs
 
 from metaq.admin import order
-from metaq.admin.growth.adding import make, progress_at, readers_of
+from metaq.admin.growth.adding import make, readers_of
 from metaq.admin.growth.drain import PAUSE_SECONDS, QUIET_SECONDS, SILENT_SECONDS, Quiet
 from metaq.admin.growth.places import (
     Place,
@@ -21,13 +21,15 @@ from metaq.admin.growth.places import (
     announced_at,
     at_name_servers,
     find,
+    offsets_at,
     orders,
+    put_topic,
     tables_of,
     without_write,
 )
 from metaq.admin.growth.work import TopicStats, delays, half_offsets, lags_at, readers_elsewhere, stats_at
 from metaq.admin.topics import TopicNotFound
-from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetRuntime
+from metaq.client.conversation.administration import DeleteTopic, GetRuntime
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.group_settings import PutGroup
 from metaq.client.conversation.routes import DeleteTopicRoute, GetNameServerSettings, GetRoute
@@ -149,7 +151,7 @@ async def move(
     if fixed and layout is not None:
         await order.put(core, topic, str(_instead(layout, here.broker, there.broker)))
     if old.writable:
-        await core.ask(here.master, _with_perm(old, without_write(old)))
+        await core.ask(here.master, put_topic(without_write(old)))
     moving = _Moving(core, here, there, topic, quiet_seconds, timeout, told)
     await moving.until_read(force=force)
     left = not await moving.leave()
@@ -185,12 +187,6 @@ def _instead(layout: OrderLayout, old: str, new: str) -> OrderLayout:
     return OrderLayout(tuple((new if broker == old else broker, count) for broker, count in layout.parts))
 
 
-def _with_perm(config: TopicConfig, perm: int) -> CreateTopic:
-    return CreateTopic(
-        config.name, config.write_queues, perm, config.order, read_queues=config.read_queues, sys_flag=config.sys_flag
-    )
-
-
 async def _at(core: ClientCore, place: Place, topic: str) -> TopicConfig | None:
     return (await tables_of(core, place.master, place.cluster, place.broker)).topics.get(topic)
 
@@ -198,11 +194,11 @@ async def _at(core: ClientCore, place: Place, topic: str) -> TopicConfig | None:
 async def _make(core: ClientCore, here: Place, there: Place, wanted: TopicConfig) -> None:
     groups = (await tables_of(core, here.master, here.cluster, here.broker)).groups
     known = (await tables_of(core, there.master, there.cluster, there.broker)).groups
-    readers = readers_of([await progress_at(core, here.master)], groups).get(wanted.name, [])
+    readers = readers_of([await offsets_at(core, here.master)], groups).get(wanted.name, [])
     for name in readers:
         if name not in known:
             await core.ask(there.master, PutGroup(groups[name]))
-    await make(core, there, wanted, readers, await progress_at(core, there.master))
+    await make(core, there, wanted, readers, await offsets_at(core, there.master))
 
 
 async def _unconsumed(core: ClientCore, here: Place, topic: str, stats: TopicStats) -> tuple[dict[str, int], int]:
@@ -314,4 +310,4 @@ class _Moving:
         lost = not all(route is not None and route.writable() for route in routes.values())
         # A name server of an earlier release has forgotten the other brokers' queues, too: the new one registers them again.
         if lost and (config := await _at(core, self._there, topic)) is not None:
-            await core.ask(self._there.master, _with_perm(config, config.perm))
+            await core.ask(self._there.master, put_topic(config))

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metaq.admin.brokers import BrokerNotFound
-from metaq.client.conversation.administration import GetRuntime
+from metaq.client.conversation.administration import CreateTopic, GetRuntime
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.following import GROUPS, TOPICS, GetTable
+from metaq.client.conversation.following import GROUP_OFFSETS, GROUPS, TOPICS, GetTable
 from metaq.client.conversation.routes import GetRoute, ListBrokersOwnTopics, ListValues
 from metaq.client.shared.core import ClientCore
 from metaq.errors import ConfigError, MetaqError
 from metaq.in_pieces import finish
 from metaq.model import GroupConfig, Route, TopicConfig
 from metaq.model.topics.route import MASTER_ID, ORDER_NAMESPACE, OrderLayout
-from metaq.model.topics.system import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, SYSTEM_PREFIX, SYSTEM_TOPIC_NAMES, reply_topic
+from metaq.model.topics.system import AUTO_CREATE_TOPIC, SYSTEM_PREFIX, SYSTEM_TOPIC_NAMES, is_system_group, reply_topic
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, Perm
 from metaq.wire import bodies
 
@@ -28,6 +28,9 @@ AT_ONCE: Final = 32
 
 T = TypeVar("T")
 Item = TypeVar("Item")
+
+Offsets = Mapping[tuple[str, str], dict[int, int]]
+"""(topic, group) → queue id → offset."""
 
 
 class Unfinished(MetaqError):
@@ -109,13 +112,8 @@ async def tables_of(core: ClientCore, address: str, cluster: str, broker: str) -
         {name: one for name, one in groups.items() if not is_system_group(name)},
         of(RETRY_PREFIX),
         of(DEAD_LETTER_PREFIX),
-        topics.get("TBW102"),
+        topics.get(AUTO_CREATE_TOPIC),
     )
-
-
-def is_system_group(name: str) -> bool:
-    """Return whether a group is a broker's own."""
-    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 async def each(items: Iterable[Item], work: Callable[[Item], Awaitable[T]]) -> dict[Item, T]:
@@ -176,6 +174,19 @@ async def announced_at(core: ClientCore, broker: str, topics: Iterable[str]) -> 
     return await at_name_servers(core, one)
 
 
-def without_write(config: TopicConfig) -> int:
-    """Return a topic's permission without that to write."""
-    return config.perm & ~int(Perm.WRITE)
+def without_write(config: TopicConfig) -> TopicConfig:
+    """Return a topic without the permission to write."""
+    return structs.replace(config, perm=config.perm & ~int(Perm.WRITE))
+
+
+def put_topic(config: TopicConfig) -> CreateTopic:
+    """Return the request that makes a topic, or changes it."""
+    return CreateTopic(
+        config.name, config.write_queues, config.perm, config.order,
+        read_queues=config.read_queues, sys_flag=config.sys_flag,
+    )  # fmt: skip
+
+
+async def offsets_at(core: ClientCore, address: str) -> Offsets:
+    """Return the offsets of all groups at one broker."""
+    return bodies.group_offsets_of(await core.ask(address, GetTable(GROUP_OFFSETS)))

@@ -7,19 +7,17 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct, field
 
 from metaq.admin.brokers import masters
-from metaq.admin.growth.places import Place, Tables, each, is_system_group
+from metaq.admin.growth.places import Place, Tables, each, offsets_at
 from metaq.client.conversation.administration import GetRuntime, GetTopicStats
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.following import GROUP_OFFSETS, GetTable
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetGroups
 from metaq.client.conversation.staged.xa_by_hand import ListBranches
 from metaq.client.shared.core import ClientCore
 from metaq.errors import BrokerError
 from metaq.model import MessageModel, MessageQueue, QueueStats
-from metaq.model.topics.system import HALF_TOPIC, TRANSACTION_GROUP
+from metaq.model.topics.system import HALF_TOPIC, TRANSACTION_GROUP, is_system_group
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.model.transactions.metaq1 import BranchPhase
-from metaq.wire import bodies
 
 _SHOWN = 5
 BRANCHES_MAX = 200
@@ -107,7 +105,7 @@ async def readers_elsewhere(core: ClientCore, place: Place) -> Readers:
 
     async def at(address: str) -> Collection[tuple[str, str]]:
         try:
-            return bodies.group_offsets_of(await core.ask(address, GetTable(GROUP_OFFSETS))).keys()
+            return (await offsets_at(core, address)).keys()
         except FAULTS:
             return ()
 

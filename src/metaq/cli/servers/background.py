@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metaq.cli.output import iso_time
+from metaq.cli.output import EXIT_NOT_FOUND, iso_time
 
 if TYPE_CHECKING:
-    from metaq.app.background.places import Description
+    from metaq.app.background.places import Description, Places
 
 RunDir = Annotated[
     str | None,
@@ -36,6 +36,17 @@ class Waiting:
         self._next += self._every
         detail = self._detail()
         print(f"{self._what} ({passed:.0f} s){f': {detail}' if detail else ''}", file=sys.stderr, flush=True)
+
+
+def known_names(places: Places, names: Sequence[str]) -> list[str]:
+    """Return the names that are asked for, else all that are known there. Ends the command if one of them is not."""
+    known = places.names()
+    for name in names:
+        if name not in known:
+            have = ", ".join(known) or "none"
+            print(f"metaq: no server was started as {name} in {places.folder} (there are: {have})", file=sys.stderr)
+            raise typer.Exit(EXIT_NOT_FOUND)
+    return list(names) or known
 
 
 def description_json(what: Description) -> dict[str, Any]:

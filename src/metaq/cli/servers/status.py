@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from metaq.cli.output import EXIT_NOT_FOUND, AsJson, print_json, print_table, span
-from metaq.cli.servers.background import RunDir, description_json
+from metaq.cli.output import AsJson, print_json, print_table, span
+from metaq.cli.servers.background import RunDir, description_json, known_names
 
 if TYPE_CHECKING:
     from metaq.app.background.looking import Look
@@ -34,13 +33,7 @@ def status(
     from metaq.app.background.places import Places, run_folder
 
     places = Places(run_folder(run_dir, os.environ))
-    known = places.names()
-    for name in names or []:
-        if name not in known:
-            have = ", ".join(known) or "none"
-            print(f"metaq: no server was started as {name} in {places.folder} (there are: {have})", file=sys.stderr)
-            raise typer.Exit(EXIT_NOT_FOUND)
-    looks = look_at(places, names or known)
+    looks = look_at(places, known_names(places, names or []))
     if as_json:
         print_json([_look_json(look) for look in looks])
     elif looks:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, print_json
-from metaq.cli.servers.background import RunDir, Waiting
+from metaq.cli.output import EXIT_FAILED, AsJson, print_json
+from metaq.cli.servers.background import RunDir, Waiting, known_names
 
 if TYPE_CHECKING:
     from metaq.app.background.places import Places
@@ -50,14 +50,9 @@ def stop(
 
 
 def _chosen(places: Places, names: list[str], *, every: bool) -> list[str]:
-    known = places.names()
-    for name in names:
-        if name not in known:
-            have = ", ".join(known) or "none"
-            print(f"metaq: no server was started as {name} in {places.folder} (there are: {have})", file=sys.stderr)
-            raise typer.Exit(EXIT_NOT_FOUND)
+    known = known_names(places, names)
     if names:
-        return names
+        return known
     running = [places.find(name) for name in known]
     running = [found for found in running if found.pid is not None]
     if len(running) > 1 and not every:

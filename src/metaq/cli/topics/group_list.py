@@ -107,7 +107,9 @@ def _sorted(groups: Sequence[GroupProgress], sort: Sort) -> list[GroupProgress]:
 
 def _topics(group: GroupProgress) -> list[str]:
     """Return the topics that a group has progress in or subscribes to, without its retry topic."""
-    return sorted({*group.subscriptions, *(one.queue.topic for one in group.queues)} - {f"%RETRY%{group.group}"})
+    from metaq.model.topics.topic import RETRY_PREFIX
+
+    return sorted({*group.subscriptions, *(one.queue.topic for one in group.queues)} - {RETRY_PREFIX + group.group})
 
 
 def _has(group: GroupProgress, topic: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metaq.cli.completing import complete_groups, complete_topics
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, print_json, print_table
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, print_json, print_table, yes_or_no
 
 if TYPE_CHECKING:
     from metaq.model.filters.subscription import SubscriptionData
@@ -72,7 +72,7 @@ def show_units(
     print_table(
         columns,
         (
-            (offset, unit.log_offset, unit.size, unit.tags_code, *((_word(gets),) if group is not None else ()))
+            (offset, unit.log_offset, unit.size, unit.tags_code, *((yes_or_no(gets),) if group is not None else ()))
             for offset, unit, gets in units
         ),
     )
@@ -83,7 +83,3 @@ def _gets(wanted: SubscriptionData | None, tags_code: int) -> bool | None:
     if wanted is None or wanted.expression_type != "TAG":
         return None
     return wanted.takes_all or tags_code in wanted.tag_hashes
-
-
-def _word(gets: bool | None) -> str:
-    return "" if gets is None else "yes" if gets else "no"

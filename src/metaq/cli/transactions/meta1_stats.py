@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from metaq.cli.output import EXIT_NOT_FOUND, NAMESRV_DEFAULT, AsJson, count, print_json, print_table, size, span
+from metaq.cli.output import (
+    EXIT_NOT_FOUND,
+    NAMESRV_DEFAULT,
+    AsJson,
+    count,
+    print_json,
+    print_table,
+    size,
+    span,
+    yes_or_no,
+)
 from metaq.cli.watching import rate_text
 
 if TYPE_CHECKING:
@@ -130,8 +140,8 @@ def _print(address: str, found: Metaq1Figures, transactions: dict[str, list[Bran
                 one.partitions,
                 one.messages,
                 size(one.bytes),
-                _word(one.publish),
-                _word(one.subscribe),
+                yes_or_no(one.publish),
+                yes_or_no(one.subscribe),
                 bounds[one.topic],
             )
             for one in found.topics
@@ -152,7 +162,3 @@ def _print(address: str, found: Metaq1Figures, transactions: dict[str, list[Bran
                 if one is not None
             ),
         )
-
-
-def _word(value: bool | None) -> str:
-    return "" if value is None else "yes" if value else "no"

@@ -81,3 +81,8 @@ TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The broker's own group: its offsets in `HALF_TOPIC` and `OP_TOPIC` show which transactions are still open."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 """Prefix of groups that are created even if automatic creation is off."""
+
+
+def is_system_group(name: str) -> bool:
+    """Return whether a group is a broker's own."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
