@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import ipaddress
 import zlib
 
 import pytest
 
 import metaq
-from metaq.admin import Admin, MessageNotFound
+from metaq.address import join_address
+from metaq.admin import Admin, MessageNotFound, members
 from metaq.admin.messages import answered
 from metaq.admin.tracks import judge
 from metaq.errors import ConfigError, NoRoute
 from metaq.model import ConsumerView, MessageModel, StoredMessage
 from metaq.model.filters.subscription import java_string_hash, subscribe
 from metaq.wire.codes import RequestCode
+from metaq.wire.record import offset_id
 from tests.scripted import Fate, ScriptedCluster
 from tests.support import PATIENCE, eventually
 
@@ -288,3 +291,11 @@ def test_units_of_a_queue(admin, producer):
     assert admin.queue_units("united", 0, start=5)[2].units == ()
     with pytest.raises(ConfigError, match=r"no broker has a queue 1 .* it has .*:0-0"):
         admin.queue_units("united", 1)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_message_that_a_member_is_to_consume_is_found_at_its_place(host):
+    """Also where brokers have IPv6 addresses, which have brackets in routes."""
+    raw = ipaddress.ip_address(host).packed + (10911).to_bytes(4, "big")
+    known = {"a": join_address(host, 10912), "b": join_address(host, 10911)}
+    assert members._named_broker(offset_id(raw, 77), known) == "b"

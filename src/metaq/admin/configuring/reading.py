@@ -11,7 +11,7 @@ from msgspec import Struct
 from metaq.admin.brokers import BrokerNotFound
 from metaq.client.conversation.administration import GetOptions, GetSettings
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.routes import GetNameServerSettings
+from metaq.client.conversation.routes import NAME_SERVER_OF_OURS, GetNameServerSettings
 from metaq.client.shared.core import ClientCore
 from metaq.errors import MetaqError
 from metaq.model.option_state import OptionState
@@ -27,8 +27,6 @@ EACH_ITS_OWN: Final = frozenset(
     }
 )  # fmt: skip
 """Options in which the servers of a cluster are meant to differ."""
-_OURS: Final = "brokerLeaseMs"
-"""An option that only name servers of ours have."""
 _UNNAMED: Final = ("broker", "store", "namesrv", "tls", "")
 
 
@@ -69,7 +67,7 @@ async def read(core: ClientCore, server: str, address: str, *, namesrv: bool = F
     settings: dict[str, str] | None = None
     if namesrv:  # a RocketMQ's leaves requests that it does not know without an answer
         settings = await core.ask(address, GetNameServerSettings())
-    if settings is None or _OURS in settings:
+    if settings is None or NAME_SERVER_OF_OURS in settings:
         states = await core.ask(address, GetOptions())
         if states is not None:
             return ServerOptions(server, address, True, sorted(states, key=key_of))

@@ -32,16 +32,13 @@ from metaq.admin.topics import TopicNotFound
 from metaq.client.conversation.administration import DeleteTopic, GetRuntime
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.group_settings import PutGroup
-from metaq.client.conversation.routes import DeleteTopicRoute, GetNameServerSettings, GetRoute
+from metaq.client.conversation.routes import NAME_SERVER_OF_OURS, DeleteTopicRoute, GetNameServerSettings, GetRoute
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
 from metaq.errors import ConfigError
 from metaq.model import TopicConfig
 from metaq.model.topics.route import OrderLayout
 from metaq.model.topics.topic import Perm, check_topic
-
-_OURS = "brokerLeaseMs"
-"""Setting that only name servers of ours have."""
 
 
 class MoveProgress(Struct, frozen=True):
@@ -287,7 +284,7 @@ class _Moving:
         servers = core.name_servers.addresses
         # Not asked who they are (30021): RocketMQ's name servers leave what they do not know without an answer.
         settings = await asyncio.gather(*(core.ask(address, GetNameServerSettings()) for address in servers))
-        if not all(_OURS in one for one in settings):
+        if not all(NAME_SERVER_OF_OURS in one for one in settings):
             self._tell(self._progress("done", self._quiet_seconds))
             return False
         await self._out_of_routes()

@@ -24,7 +24,7 @@ from metaq.client.conversation.call import Order
 from metaq.client.identity.names import milliseconds
 from metaq.client.shared.core import ClientCore
 from metaq.errors import BrokerError, ConfigError
-from metaq.model.upkeep.cleaning import Cleanable, TopicTrim
+from metaq.model.upkeep.cleaning import Cleanable, TopicTrim, unread_by_group
 from metaq.wire.codes import ResponseCode
 
 
@@ -46,11 +46,8 @@ class UnreadMessages(ConfigError):
 
     def __init__(self, topic: str, trims: Mapping[str, TopicTrim]) -> None:
         self.trims = dict(trims)
-        self.groups: dict[str, int] = {}
+        self.groups = unread_by_group(trims.values())
         """Group → how many of the messages it has not read."""
-        for trim in trims.values():
-            for one in trim.unread:
-                self.groups[one.group] = self.groups.get(one.group, 0) + one.messages
         named = ", ".join(f"{group} ({messages} messages)" for group, messages in sorted(self.groups.items()))
         super().__init__(
             f"topic {topic} is not trimmed: groups have not read what would go: {named}. `--force` trims it all the same; they go on "

@@ -48,6 +48,14 @@ def end_place(text: str, option: str) -> Place:
     return Place({"end": "latest"}.get(text) or place_of(text, option))
 
 
+def broker_and_queue(text: str, option: str) -> tuple[str, int]:
+    """Read `3` or `broker-a:3`: the broker, "" if none is named, and the queue's id. Raises: typer.BadParameter."""
+    broker, _, number = text.rpartition(":")
+    if not re.fullmatch(r"[0-9]{1,9}", number):
+        raise typer.BadParameter(f"{text!r} is no queue: ID or BROKER:ID", param_hint=option)
+    return broker, int(number)
+
+
 def chosen_queues(reader: Reader, wanted: Iterable[str]) -> list[MessageQueue]:
     """Return the queues that `3` (of every broker) or `broker-a:3` name. Raises ConfigError: there is none."""
     have = reader.queues()

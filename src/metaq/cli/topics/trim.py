@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metaq.cli.completing import complete_topics
+from metaq.cli.messages.places import broker_and_queue
 from metaq.cli.output import (
     NAMESRV_DEFAULT,
     AsJson,
@@ -62,13 +63,11 @@ def trim_topic(
         raise typer.BadParameter("give one of --before, --keep-last and --offset")
     if queue is not None and offset is None:
         raise typer.BadParameter("a time is one of all queues: give --offset, too", param_hint="--queue")
-    at, _, number = (queue or "").rpartition(":")
-    if queue is not None and not re.fullmatch(r"[0-9]{1,9}", number):
-        raise typer.BadParameter(f"{queue!r} is no queue: ID or BROKER:ID", param_hint="--queue")
+    at, number = ("", None) if queue is None else broker_and_queue(queue, "--queue")
     if at and broker and at != broker:
         raise typer.BadParameter(f"{queue} is not at {broker}", param_hint="--queue")
     where: dict[str, Any] = {
-        "before": _moment(before, keep_last), "offset": offset, "queue_id": int(number) if number else None,
+        "before": _moment(before, keep_last), "offset": offset, "queue_id": number,
         "broker": at or broker,
     }  # fmt: skip
     from metaq.admin import Admin
@@ -167,9 +166,7 @@ def _table(trims: Mapping[str, TopicTrim]) -> None:
 def _tell_unread(trims: Mapping[str, TopicTrim]) -> None:
     import sys
 
-    groups: dict[str, int] = {}
-    for trim in trims.values():
-        for one in trim.unread:
-            groups[one.group] = groups.get(one.group, 0) + one.messages
-    for group, messages in sorted(groups.items()):
+    from metaq.model.upkeep.cleaning import unread_by_group
+
+    for group, messages in sorted(unread_by_group(trims.values()).items()):
         print(f"group {group} has not read {count(messages, 'message')} of them", file=sys.stderr)

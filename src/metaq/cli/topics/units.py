@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from metaq.cli.completing import complete_groups, complete_topics
+from metaq.cli.messages.places import broker_and_queue
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, print_json, print_table, yes_or_no
 
 if TYPE_CHECKING:
@@ -31,12 +31,10 @@ def show_units(
     """Show units of a consume queue: where in the broker's log each message is, its size there, and the hash of its tag."""
     from metaq.admin import Admin
 
-    broker, _, number = queue.rpartition(":")
-    if not re.fullmatch(r"[0-9]{1,9}", number):
-        raise typer.BadParameter(f"{queue!r} is no queue: ID or BROKER:ID", param_hint="--queue")
+    broker, number = broker_and_queue(queue, "--queue")
     with Admin(namesrv) as admin:
         at, first, found = admin.queue_units(
-            topic, int(number), broker=broker or None, start=start, count=count, group=group
+            topic, number, broker=broker or None, start=start, count=count, group=group
         )
     wanted = found.subscription
     units = [(offset, unit, _gets(wanted, unit.tags_code)) for offset, unit in enumerate(found.units, first)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from metaq.client.conversation.call import Call, Order
 from metaq.model import ClusterInfo, Route
 from metaq.wire import bodies, headers
@@ -112,6 +114,10 @@ class ListValues(Call[dict[str, str]], frozen=True):
 
     def read(self, answer: Command) -> dict[str, str]:
         return {} if answer.code == ResponseCode.QUERY_NOT_FOUND else bodies.kv_table_of(answer.body)
+
+
+NAME_SERVER_OF_OURS: Final = "brokerLeaseMs"
+"""Setting that only name servers of ours have (319): others leave requests that they do not know without an answer."""
 
 
 class GetNameServerSettings(Call[dict[str, str]], frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -65,3 +66,12 @@ class TopicTrim(Struct, frozen=True, rename="camel"):
     unread: tuple[Unread, ...] = ()
     done: bool = False
     """It was done, durably."""
+
+
+def unread_by_group(trims: Iterable[TopicTrim]) -> dict[str, int]:
+    """Return group → how many of the messages that go it has not read."""
+    found: dict[str, int] = {}
+    for trim in trims:
+        for one in trim.unread:
+            found[one.group] = found.get(one.group, 0) + one.messages
+    return found
