@@ -32,7 +32,7 @@ class MetaMessageSessionFactory(SessionFactoryBase):
     def get_partitions(self, topic: str) -> list[Partition]:
         """Return the partitions of a topic that may be published to now, by broker id and number.
 
-        With a fixed server its broker id is -1; the original server tells only partitions that have been written to. Raises
+        With a fixed server its broker id is -1, and only partitions are known that have been written to. Raises
         ConnectionFailed, RequestTimeout: ZooKeeper or the server does not answer; InvalidMessage, ClientClosed, ClientForked.
         """
         check_topic_word(topic)

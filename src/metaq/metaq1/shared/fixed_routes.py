@@ -61,7 +61,7 @@ class FixedRoutes:
         return TopicRoute(found, self._random.addresses)
 
     async def partitions(self, topic: str) -> tuple[Partition, ...]:
-        """As the server's `stats topics` has them: the original's counts those that have been written to, ours all."""
+        """As the server's `stats topics` has them, which counts those that have been written to."""
         answer = await self._server().ask(lambda opaque: StatsLine("topics", opaque), _ACTION, STATS_SECONDS)
         body = answers.result_of(answer, self._address, _ACTION)
         try:
