@@ -85,6 +85,17 @@ class Connection(Session):
     def forget(self, request: Request) -> None:
         self._pipeline.forget(request.opaque)
 
+    @property
+    def under_way(self) -> int:
+        """Commands whose answers are waited for."""
+        return len(self._pipeline)
+
+    def close(self, error: MetaqError) -> None:
+        """Close; what is under way ends with `error`."""
+        self.peer.close(str(error))
+        for request in self._pipeline.end():
+            request.end(error)
+
     def data_received(self, data: memoryview) -> int:
         self.last_active = self._loop.time()
         found, used = self._pipeline.receive(bytes(data))

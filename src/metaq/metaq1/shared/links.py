@@ -1,17 +1,17 @@
 """The connections of one session factory: one per server, counted, kept alive and made anew.
 
-A link dials when somebody first needs its server, and again after a loss: at once, then with `Pace.reconnect_pause` between two
-tries. Commands wait for a try that is under way; between two tries they fail at once, so that no caller waits for a server that
-is known to be away. After 10 idle seconds a link asks for the server's version; three such questions without a good answer in a
+A link dials when somebody first needs its server, and again after a loss, with `Pace.reconnect_pause` between two tries. Commands
+wait for a first try, and for the one that follows a loss; between two tries that fail they fail at once, so that no caller waits for
+a server that is known to be away. After 10 idle seconds a link asks for the server's version; three such questions without a good answer in a
 row end the connection. All of it runs in one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
+from typing import Final
 
 from msgspec import Struct
 
@@ -26,6 +26,13 @@ from metaq.net.peer import Peer
 from metaq.wire.metaq1.commands import Answer, Code, ResultLine, TooLong, VersionLine
 
 log = logging.getLogger("metaq.client")
+
+
+CLOSE_SECONDS: Final = 2.0
+"""Longest wait for a connection to be closed, so that what was written goes out."""
+PART_SECONDS: Final = 5.0
+"""Longest wait for answers of a server that nobody needs any more."""
+_LOOK_SECONDS: Final = 0.05
 
 
 class Pace(Struct, frozen=True, kw_only=True):
@@ -56,6 +63,7 @@ class Link:
         """The present connection; None: there is none."""
         self._number = 0
         self._dialling = False
+        """A try is under way or due whose outcome is waited for."""
         self._waiting: deque[Request] = deque()
         self._ready: list[asyncio.Future[None]] = []
         self._why = ""
@@ -80,7 +88,7 @@ class Link:
         """
         connection = self.connection
         if self._closed:
-            request.end(ClientClosed(f"the session factory is closed, to {request.action} is too late"))
+            request.end(self._gone())
         elif number is not None and (connection is None or connection.number != number or connection.lost.done()):
             request.end(self._not_sent(f"the connection to {self.address} that the transaction belongs to has ended"))
         elif connection is not None and not connection.lost.done():
@@ -130,25 +138,34 @@ class Link:
             finally:
                 self._ready.remove(ready)
         if self._closed:
-            raise ClientClosed("the session factory is closed")
+            raise self._gone()
         if self.connection is None:
             raise self._not_sent(self._why)
         return self.connection
 
-    async def close(self) -> None:
-        """Close the connection; what waits for it gets ClientClosed."""
-        if self._closed:
-            return
+    def end(self) -> None:
+        """Take no more commands; what waits for a connection gets ClientClosed. `close` follows."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
-        self._tried(ClientClosed("the session factory was closed"))
-        if self.connection is not None:
-            connection, self.connection = self.connection, None
-            connection.peer.close("the session factory was closed")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pace.reconnect_pause):
-                    await asyncio.shield(connection.lost)
+        self._tried(self._gone())
+
+    async def close(self, patience: float = 0.0) -> None:
+        """Close the connection when what is under way is answered, or after `patience` seconds; then it gets ClientClosed."""
+        self.end()
+        connection, self.connection = self.connection, None
+        if connection is None or connection.lost.done():
+            return
+        until = self._loop.time() + patience
+        while connection.under_way and self._loop.time() < until and not connection.lost.done():
+            await asyncio.wait((connection.lost,), timeout=_LOOK_SECONDS)
+        connection.close(self._gone())
+        await asyncio.wait((connection.lost,), timeout=CLOSE_SECONDS)
+
+    def _gone(self) -> ClientClosed:
+        return ClientClosed(
+            f"the connection to {self.address} was closed by the session factory, which needs it no more"
+        )
 
     async def _keep(self) -> None:
         """Connect again and again; return when it is hopeless for now."""
@@ -169,16 +186,15 @@ class Link:
                     return
                 if failures == 1:
                     log.warning("%s; trying on each %g s", error, self._pace.reconnect_pause)
+                self._tried(self._not_sent(self._why))
             else:
                 failures = 0
                 await self._serve(connection)
                 self.connection = None
                 self._why = f"the connection to {self.address} broke: {connection.lost.result()}"
                 log.warning("%s; connecting again", self._why)
-            pause = tried_at + self._pace.reconnect_pause - self._loop.time()
-            if pause > 0:
-                self._tried(self._not_sent(self._why))
-                await asyncio.sleep(pause)
+                self._dialling = True  # a try is due, and may be waited for
+            await asyncio.sleep(max(0.0, tried_at + self._pace.reconnect_pause - self._loop.time()))
             self._dialling = True
 
     async def _dial(self) -> Connection:
@@ -283,7 +299,8 @@ class Links:
         link.users -= 1
         if link.users <= 0 and self._links.get(link.address) is link:
             del self._links[link.address]
-            task = asyncio.get_running_loop().create_task(link.close())
+            link.end()
+            task = asyncio.get_running_loop().create_task(link.close(PART_SECONDS))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
