@@ -359,9 +359,20 @@ def test_what_was_closed_says_so(config, topic):
             call()
 
 
-def test_a_shutdown_ends_sends_under_way():
+def test_a_shutdown_waits_for_sends_under_way(config, topic, server):
+    factory = MetaMessageSessionFactory(config)
+    producer = factory.create_producer(at(0))
+    producer.publish(topic)
+    futures = [producer.submit(Message(topic, b"%d" % number)) for number in range(300)]
+    factory.shutdown()
+    assert all(future.result(0).message_id for future in futures)
+    assert payloads(server.text, topic)[0] == [b"%d" % number for number in range(300)]
+
+
+def test_a_shutdown_ends_sends_that_have_no_answer(monkeypatch):
     import socket
 
+    monkeypatch.setattr("metaq.metaq1.shared.core.FLUSH_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         factory = MetaMessageSessionFactory(MetaClientConfig(server_url=f"127.0.0.1:{silent.getsockname()[1]}"))
         producer = factory.create_producer()

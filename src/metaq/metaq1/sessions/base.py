@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import ConfigError, NoRoute
+from metaq.errors import ClientClosed, ConfigError, MetaqError, NoRoute
 from metaq.metaq1.config import MetaClientConfig, server_address
 from metaq.metaq1.conversation import answers
 from metaq.metaq1.model.message import check_topic_word
@@ -48,6 +51,7 @@ class SessionFactoryBase:
         self._children: set[Child] = set()
         self._lock = threading.Lock()
         self._open = True
+        _open.add(self)
 
     @property
     def config(self) -> MetaClientConfig:
@@ -110,7 +114,17 @@ class SessionFactoryBase:
         if self._open and self._core.in_own_process:
             warnings.warn(f"{type(self).__name__} was not shut down", ResourceWarning, stacklevel=2)
             self._begin_shutdown()
-            self._core.thread.start(self._core.close())
+            with contextlib.suppress(ClientClosed):  # the interpreter exits
+                self._core.thread.start(self._core.close())
 
 
-__all__ = ["CLOSE_SECONDS", "SessionFactoryBase"]
+_open: weakref.WeakSet[SessionFactoryBase] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish() -> None:
+    """Before the background thread ends: send what a program that forgets its factories has handed in."""
+    for factory in list(_open):
+        if factory._begin_shutdown():  # noqa: SLF001  of this module
+            with contextlib.suppress(MetaqError):
+                factory._core.thread.run(factory._core.close(), CLOSE_SECONDS)  # noqa: SLF001

@@ -8,7 +8,8 @@ from metaq.metaq1.model.message import check_topic_word
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.producing.producer import MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector
-from metaq.metaq1.sessions.base import CLOSE_SECONDS, SessionFactoryBase
+from metaq.metaq1.sessions.base import SessionFactoryBase
+from metaq.metaq1.shared.core import CLOSE_SECONDS
 
 
 class MetaMessageSessionFactory(SessionFactoryBase):
@@ -52,7 +53,7 @@ class MetaMessageSessionFactory(SessionFactoryBase):
         return self._core.run(lambda: self._stats(item, broker))
 
     def shutdown(self) -> None:
-        """Close connections, producers and consumers. Sends under way fail with ClientClosed: wait for their futures before.
+        """Close connections, producers and consumers. Waits for sends under way, up to 5 s; then they fail with ClientClosed.
 
         Servers roll back local transactions that have not ended.
         """

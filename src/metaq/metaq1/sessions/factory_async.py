@@ -8,7 +8,8 @@ from metaq.metaq1.model.message import check_topic_word
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.producing.producer_async import MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector
-from metaq.metaq1.sessions.base import CLOSE_SECONDS, SessionFactoryBase
+from metaq.metaq1.sessions.base import SessionFactoryBase
+from metaq.metaq1.shared.core import CLOSE_SECONDS
 
 
 class MetaMessageSessionFactory(SessionFactoryBase):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import itertools
 import os
 import threading
@@ -27,8 +28,10 @@ from metaq.metaq1.shared.routes import Routes
 from metaq.net.address import local_address
 
 Result = TypeVar("Result")
-CLOSE_SECONDS: Final = 10.0
+CLOSE_SECONDS: Final = 20.0
 """Longest wait of a shutdown for all parts of a factory."""
+FLUSH_SECONDS: Final = 5.0
+"""Longest wait of it for sends under way; they have time-outs of their own, by default shorter."""
 
 
 class FactoryCore:
@@ -57,6 +60,7 @@ class FactoryCore:
         self._lock = threading.Lock()
         self._messages = self._bytes = 0
         """Sends under way."""
+        self._emptied = asyncio.Event()
 
     def _make_routes(self) -> Routes:
         address = self.config.address
@@ -127,10 +131,12 @@ class FactoryCore:
             self._bytes += size
 
     def done(self, size: int) -> None:
-        """Count one send of so many bytes less."""
+        """In the loop: count one send of so many bytes less."""
         with self._lock:
             self._messages -= 1
             self._bytes -= size
+        if not self._messages:
+            self._emptied.set()
 
     def hand_in(self, job: Callable[[], None]) -> None:
         """Have the loop call `job`, which raises nothing, in the order of the calls of each thread. Many cost one wake-up."""
@@ -153,8 +159,13 @@ class FactoryCore:
     # -------------------------------------------------------------- in the loop
 
     async def close(self) -> None:
-        """Close routes and connections; sends under way fail."""
+        """Close routes and connections, when sends under way have their outcome; those that have none in time fail."""
         self.closed = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                while self._messages:
+                    self._emptied.clear()
+                    await self._emptied.wait()
         async with asyncio.timeout(CLOSE_SECONDS):
             await self.routes.close()
             await self.links.close()
