@@ -62,7 +62,8 @@ class MessageProducer(ProducerBase):
     def submit(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendFuture:
         """Send without waiting: the outcome is in the future, and in what is given to its `add_done_callback`.
 
-        Messages of one thread for one partition are stored in the order of the calls. Raises and puts into the future what
+        Messages of one thread for one partition go out in the order of the calls, and a broker of MetaQ stores them so. The original
+        server handles those under way in any order: whoever needs one waits for each. Raises and puts into the future what
         `send_message` raises.
         """
         message, flag, body = self._checked(message, timeout)
