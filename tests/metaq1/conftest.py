@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -12,8 +11,8 @@ from metaq.metaq1.producing import transactions
 from tests.interop.metaq1 import OurServer
 
 PARTITIONS = 3
-TOPICS = [f"t{number}" for number in range(40)]
-_names = itertools.cycle(TOPICS)
+TOPICS = [f"t{number}" for number in range(200)]
+_names = iter(TOPICS)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -149,6 +149,15 @@ def test_a_refused_message_fails_the_block(producer, topic, server):
     assert payloads(server.text, topic) == [[], [b"kept 1"], []]
 
 
+def test_a_submitted_message_that_fails_fails_the_commit(producer, topic, server):
+    """Nobody may have looked at its future."""
+    with pytest.raises(TransactionFailed, match="wrong partition 9") as failed, producer.transaction() as transaction:
+        producer.send_message(Message(topic, b"0"))
+        producer.submit(Message(topic, b"9"))
+    assert (failed.value.state, transaction.state) == ("rolled back", State.ROLLED_BACK)
+    assert payloads(server.text, topic) == [[], [], []]
+
+
 def test_the_server_s_time_out_rolls_it_back(producer, topic, server):
     """Which the commit tells: do it again."""
     with pytest.raises(TransactionFailed, match="has not been started") as failed, producer.transaction(timeout=0.5):

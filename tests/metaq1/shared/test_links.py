@@ -252,6 +252,23 @@ def test_the_end_of_a_factory_fails_what_is_under_way_and_what_waits_for_a_conne
     run(main)
 
 
+def test_a_server_of_this_machine_may_be_dialled_by_its_loopback_address(monkeypatch):
+    """Its address stays the name of the connection."""
+    monkeypatch.setattr("metaq.metaq1.shared.links.local_address", lambda: "10.0.0.5")
+
+    async def main():
+        async with Stub() as stub:
+            port = stub.address.rpartition(":")[2]
+            links = Links(CALM, loopback=True)
+            link = links.acquire(f"10.0.0.5:{port}")
+            await link.connected(PATIENCE)
+            assert links.get(f"10.0.0.5:{port}") is link
+            await links.close()
+        assert Links(CALM)._to_dial("10.0.0.5:1") == "10.0.0.5:1"
+
+    run(main)
+
+
 def test_a_command_that_cannot_be_written_is_its_own_error():
     async def main():
         async with Stub() as stub:

@@ -105,7 +105,8 @@ class ProducerBase:
             self._default.topic = None
             raise
 
-    async def _unpublish_all(self) -> None:
+    async def _end(self) -> None:
+        """In the loop: what comes before the connections are closed."""
         topics, self._topics = self._topics, set()
         for topic in topics:
             await self._core.routes.unpublish(topic)
@@ -222,6 +223,8 @@ class ProducerBase:
         body: bytes,
         route: TopicRoute,
         timeout: float,
+        *,
+        awaited: bool,
     ) -> SendFuture:
         """Any thread: hand a message in that belongs to a transaction."""
         partition = self._place_in(transaction, message, route)
@@ -239,7 +242,9 @@ class ProducerBase:
             else:
                 future.set_result(done.result())
 
-        work = self._core.start(lambda: transaction.send(message, flag, body, partition, address, timeout))
+        work = self._core.start(
+            lambda: transaction.send(message, flag, body, partition, address, timeout, awaited=awaited)
+        )
         work.add_done_callback(transfer)
         return future
 

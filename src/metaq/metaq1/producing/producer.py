@@ -57,27 +57,34 @@ class MessageProducer(ProducerBase):
         transaction = self._transaction()
         if transaction is None:
             return self._submit(message, flag, body, timeout).result()
-        return self._join(transaction, message, flag, body, timeout).result()
+        return self._join(transaction, message, flag, body, timeout, awaited=True).result()
 
     def submit(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendFuture:
         """Send without waiting: the outcome is in the future, and in what is given to its `add_done_callback`.
 
         Messages of one thread for one partition go out in the order of the calls, and a broker of MetaQ stores them so. The original
         server handles those under way in any order: whoever needs one waits for each. Raises and puts into the future what
-        `send_message` raises.
+        `send_message` raises. In a transaction a message that fails makes the commit fail.
         """
         message, flag, body = self._checked(message, timeout)
         transaction = self._transaction()
         if transaction is None:
             return self._submit(message, flag, body, timeout)
         self._core.check_may_wait()
-        return self._join(transaction, message, flag, body, timeout)
+        return self._join(transaction, message, flag, body, timeout, awaited=False)
 
     def _join(
-        self, transaction: LocalTransactionCore, message: Message, flag: int, body: bytes, timeout: float
+        self,
+        transaction: LocalTransactionCore,
+        message: Message,
+        flag: int,
+        body: bytes,
+        timeout: float,
+        *,
+        awaited: bool,
     ) -> SendFuture:
         route = self._core.run(lambda: self._transactional_route(message.topic))
-        return self._started(transaction, message, flag, body, route, timeout)
+        return self._started(transaction, message, flag, body, route, timeout, awaited=awaited)
 
     def begin_transaction(self, *, timeout: float = 0.0) -> None:
         """Begin a transaction of this thread: its sends belong to it, until `commit` or `rollback`.
@@ -123,7 +130,7 @@ class MessageProducer(ProducerBase):
             self._closed = True
             self._tell_closed(self)
             if not self._core.closed:
-                self._core.run(self._unpublish_all)
+                self._core.run(self._end)
 
     close = shutdown
 

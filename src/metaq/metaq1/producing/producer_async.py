@@ -37,7 +37,7 @@ class MessageProducer(ProducerBase):
         if transaction is None:
             return await self._submit(message, flag, body, timeout)
         route = await self._core.awaited(lambda: self._transactional_route(message.topic))
-        return await self._started(transaction, message, flag, body, route, timeout)
+        return await self._started(transaction, message, flag, body, route, timeout, awaited=True)
 
     def submit(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendFuture:
         """Send without waiting; the future can be awaited. As `metaq.metaq1.MessageProducer.submit`, but not in a transaction."""
@@ -78,7 +78,7 @@ class MessageProducer(ProducerBase):
             self._closed = True
             self._tell_closed(self)
             if not self._core.closed:
-                await self._core.awaited(self._unpublish_all)
+                await self._core.awaited(self._end)
 
     close = shutdown
 

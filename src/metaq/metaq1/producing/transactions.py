@@ -84,14 +84,27 @@ class LocalTransactionCore:
         self._number: int | None = None
         self._begun: asyncio.Task[None] | None = None
         self._puts: set[asyncio.Task[object]] = set()
+        self._lacks: MetaqError | None = None
+        """Why a message is not in it whose sender did not wait, and so may not know that."""
         self._owner = _owner()
 
     # -------------------------------------------------------------- in the loop
 
     async def send(
-        self, message: Message, flag: int, body: bytes, partition: Partition, address: str, timeout: float
+        self,
+        message: Message,
+        flag: int,
+        body: bytes,
+        partition: Partition,
+        address: str,
+        timeout: float,
+        *,
+        awaited: bool,
     ) -> SendResult:
-        """Put a message into it; begin it at the server if it is the first. Raises what a send raises, and TransactionEnded."""
+        """Put a message into it; begin it at the server if it is the first. Raises what a send raises, and TransactionEnded.
+
+        Args: awaited: the sender waits. Of other messages one that fails makes the commit fail.
+        """
         self._check_open()
         task = asyncio.current_task()
         assert task is not None
@@ -114,6 +127,10 @@ class LocalTransactionCore:
             )
             self.messages += 1
             return result
+        except MetaqError as error:
+            if not awaited:
+                self._lacks = self._lacks or error
+            raise
         finally:
             self._puts.discard(task)
 
@@ -130,6 +147,10 @@ class LocalTransactionCore:
         self._check_open()
         self.state = State.UNKNOWN
         await self._settled()
+        if self._lacks is not None:
+            self.state = State.OPEN
+            await self.rollback()
+            raise self._failed(State.ROLLED_BACK, self._lacks) from self._lacks
         if self._link is None:
             self.state = State.COMMITTED  # of nothing
             return

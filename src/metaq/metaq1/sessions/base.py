@@ -7,8 +7,8 @@ import contextlib
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
 
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, MetaqError, NoRoute
@@ -29,6 +29,10 @@ class Child(Protocol):
     """A producer or consumer of a factory."""
 
     _closed: bool
+
+    async def _end(self) -> None:
+        """In the loop: what comes before the connections are closed. Bounded by `CLOSE_SECONDS`, for all children together."""
+        ...
 
 
 Made = TypeVar("Made", bound=Child)
@@ -97,25 +101,26 @@ class SessionFactoryBase:
         if item is not None:
             check_topic_word(item)
 
-    def _begin_shutdown(self) -> bool:
-        """Refuse what comes from now on. Returns whether there is something to close: nothing a second time, or in a forked
+    def _begin_shutdown(self) -> Coroutine[Any, Any, None] | None:
+        """Refuse what comes from now on. Returns what is still to be done in the loop; None: nothing a second time, or in a forked
         child."""
         if not self._open or not self._core.in_own_process:
-            return False
+            return None
         self._open = False
         self._core.end_calls()
         with self._lock:
             children, self._children = self._children, set()
         for child in children:
-            child._closed = True  # noqa: SLF001  what a child does at its own end, the end of the core does for all
-        return True
+            child._closed = True  # noqa: SLF001  the protocol of a factory and its children
+        return self._core.close([child._end for child in children])  # noqa: SLF001
 
     def __del__(self) -> None:
         if self._open and self._core.in_own_process:
             warnings.warn(f"{type(self).__name__} was not shut down", ResourceWarning, stacklevel=2)
-            self._begin_shutdown()
-            with contextlib.suppress(ClientClosed):  # the interpreter exits
-                self._core.thread.start(self._core.close())
+            closing = self._begin_shutdown()
+            if closing is not None:
+                with contextlib.suppress(ClientClosed):  # the interpreter exits
+                    self._core.thread.start(closing)
 
 
 _open: weakref.WeakSet[SessionFactoryBase] = weakref.WeakSet()
@@ -125,6 +130,7 @@ _open: weakref.WeakSet[SessionFactoryBase] = weakref.WeakSet()
 def _finish() -> None:
     """Before the background thread ends: send what a program that forgets its factories has handed in."""
     for factory in list(_open):
-        if factory._begin_shutdown():  # noqa: SLF001  of this module
+        closing = factory._begin_shutdown()  # noqa: SLF001  of this module
+        if closing is not None:
             with contextlib.suppress(MetaqError):
-                factory._core.thread.run(factory._core.close(), CLOSE_SECONDS)  # noqa: SLF001
+                factory._core.thread.run(closing, CLOSE_SECONDS)  # noqa: SLF001

@@ -57,8 +57,9 @@ class MetaMessageSessionFactory(SessionFactoryBase):
 
         Servers roll back local transactions that have not ended.
         """
-        if self._begin_shutdown():
-            self._core.thread.run(self._core.close(), 2 * CLOSE_SECONDS)
+        closing = self._begin_shutdown()
+        if closing is not None:
+            self._core.thread.run(closing, 2 * CLOSE_SECONDS)
             self._core.callbacks.close()
 
     close = shutdown

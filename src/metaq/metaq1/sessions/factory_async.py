@@ -31,8 +31,9 @@ class MetaMessageSessionFactory(SessionFactoryBase):
 
     async def shutdown(self) -> None:
         """Close everything. As `metaq.metaq1.MetaMessageSessionFactory.shutdown`."""
-        if self._begin_shutdown():
-            await self._core.thread.awaited(self._core.close(), 2 * CLOSE_SECONDS)
+        closing = self._begin_shutdown()
+        if closing is not None:
+            await self._core.thread.awaited(closing, 2 * CLOSE_SECONDS)
             self._core.callbacks.close()
 
     close = shutdown

@@ -10,10 +10,11 @@ import asyncio
 import concurrent.futures
 import contextlib
 import itertools
+import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 from metaq.client.shared.callbacks import CallbackThreads
@@ -26,6 +27,8 @@ from metaq.metaq1.shared.fixed_routes import FixedRoutes
 from metaq.metaq1.shared.links import Links, Pace
 from metaq.metaq1.shared.routes import Routes
 from metaq.net.address import local_address
+
+log = logging.getLogger("metaq.client")
 
 Result = TypeVar("Result")
 CLOSE_SECONDS: Final = 20.0
@@ -158,14 +161,24 @@ class FactoryCore:
 
     # -------------------------------------------------------------- in the loop
 
-    async def close(self) -> None:
-        """Close routes and connections, when sends under way have their outcome; those that have none in time fail."""
+    async def close(self, ends: Iterable[Callable[[], Awaitable[None]]] = ()) -> None:
+        """Close routes and connections, when sends under way have their outcome; those that have none in time fail.
+
+        Args: ends: of producers and consumers, which still have their connections and ZooKeeper in them.
+        """
         self.closed = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 while self._messages:
                     self._emptied.clear()
                     await self._emptied.wait()
-        async with asyncio.timeout(CLOSE_SECONDS):
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS / 2):
+                for outcome in await asyncio.gather(*(end() for end in ends), return_exceptions=True):
+                    if isinstance(outcome, Exception):
+                        log.warning("a part of a session factory did not end in order: %s", outcome)
+        except TimeoutError:
+            log.warning("parts of a session factory did not end within %g s", CLOSE_SECONDS / 2)
+        async with asyncio.timeout(CLOSE_SECONDS / 2):
             await self.routes.close()
             await self.links.close()

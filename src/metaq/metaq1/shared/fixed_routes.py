@@ -11,7 +11,7 @@ from metaq.errors import ConnectionFailed, RemoteProtocolError
 from metaq.metaq1.conversation import answers
 from metaq.metaq1.model.partition import RANDOM_PARTITION, Partition
 from metaq.metaq1.shared.links import Link, Links
-from metaq.metaq1.shared.routes import CONNECT_SECONDS, TopicRoute
+from metaq.metaq1.shared.routes import CONNECT_SECONDS, Registry, TopicRoute
 from metaq.wire.metaq1.commands import StatsLine
 from metaq.wire.metaq1.stats import PARTITIONS, stats_lines, topic_figures
 
@@ -72,6 +72,9 @@ class FixedRoutes:
 
     async def servers(self) -> list[Link]:
         return [self._server()]
+
+    def registry(self) -> Registry | None:
+        return None
 
     async def close(self) -> None:
         self._published.clear()

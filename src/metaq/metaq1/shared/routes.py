@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec import Struct
 
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.shared.links import Link
+
+if TYPE_CHECKING:
+    from metaq.registry.zookeeper.client import ZookeeperClient  # needs kazoo, an extra
+    from metaq.registry.zookeeper.layout import Layout
 
 CONNECT_SECONDS: Final = 10.0
 """Longest wait of `publish` for one server, as in Java."""
@@ -20,6 +24,13 @@ class TopicRoute(Struct, frozen=True):
     partitions: tuple[Partition, ...]
     addresses: Mapping[int, str]
     """Broker id → `host:port`."""
+
+
+class Registry(NamedTuple):
+    """A factory's ZooKeeper."""
+
+    client: ZookeeperClient
+    layout: Layout
 
 
 NOWHERE: Final = TopicRoute((), {})
@@ -53,6 +64,13 @@ class Routes(Protocol):
 
     async def servers(self) -> list[Link]:
         """Return the links to the servers in use, or to the fixed one."""
+        ...
+
+    def registry(self) -> Registry | None:
+        """In the loop: return the factory's ZooKeeper, which consumers and tools use, too; None: there is one fixed server.
+
+        Raises ClientClosed.
+        """
         ...
 
     async def close(self) -> None: ...

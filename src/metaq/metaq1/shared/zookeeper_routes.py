@@ -18,7 +18,7 @@ from metaq.log import when_dead
 from metaq.metaq1.config import ZKConfig
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.shared.links import Link, Links
-from metaq.metaq1.shared.routes import CONNECT_SECONDS, NOWHERE, TopicRoute
+from metaq.metaq1.shared.routes import CONNECT_SECONDS, NOWHERE, Registry, TopicRoute
 
 try:
     from metaq.registry.zookeeper.client import ZookeeperClient
@@ -52,8 +52,11 @@ class ZookeeperRoutes:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def client(self) -> ZookeeperClient:
-        """Return the factory's client of ZooKeeper, for consumers and tools, too. In the loop. Raises ClientClosed."""
+    def registry(self) -> Registry:
+        return Registry(self._zookeeper(), self.layout)
+
+    def _zookeeper(self) -> ZookeeperClient:
+        """In the loop. Raises ClientClosed."""
         if self._closed:
             raise ClientClosed("the session factory is closed")
         if self._client is None:
@@ -63,7 +66,7 @@ class ZookeeperRoutes:
         return self._client
 
     async def publish(self, topic: str) -> None:
-        self.client()
+        self._zookeeper()
         self._published[topic] += 1
         if topic in self._routes:
             return
@@ -102,7 +105,9 @@ class ZookeeperRoutes:
         return self.route(topic)
 
     async def partitions(self, topic: str) -> tuple[Partition, ...]:
-        found = await self.client().ask(lambda session: read_publishable(session, self.layout, [topic], watch=False))
+        found = await self._zookeeper().ask(
+            lambda session: read_publishable(session, self.layout, [topic], watch=False)
+        )
         return _route_of(found[topic]).partitions
 
     async def servers(self) -> list[Link]:
@@ -139,7 +144,7 @@ class ZookeeperRoutes:
 
     async def _round(self) -> None:
         topics = list(self._published)
-        found = await self.client().ask(lambda session: read_publishable(session, self.layout, topics, watch=True))
+        found = await self._zookeeper().ask(lambda session: read_publishable(session, self.layout, topics, watch=True))
         self._take({topic: _route_of(brokers) for topic, brokers in found.items() if topic in self._published})
 
     def _take(self, routes: Mapping[str, TopicRoute]) -> None:
