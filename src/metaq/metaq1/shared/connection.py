@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from metaq.errors import ConnectionFailed, MetaqError
 from metaq.metaq1.conversation.pipeline import Make, Pipeline
 from metaq.net.peer import Peer, Session
 from metaq.wire.metaq1.commands import Answer, TooLong
 
+FLUSH_BYTES: Final = 256 * 1024
+"""Bytes of commands that are gathered in one turn of the loop, at most."""
 Outcome: TypeAlias = Answer | TooLong | MetaqError
 
 
@@ -63,6 +65,8 @@ class Connection(Session):
         self._pipeline: Pipeline[Request] = Pipeline()
         self.last_active = self._loop.time()
         """Loop time of the last read or write."""
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
         self.lost: asyncio.Future[str] = self._loop.create_future()
         """Done when the connection is lost; says why."""
 
@@ -79,8 +83,20 @@ class Connection(Session):
             request.end(error)
             return
         request.connection = self
-        self.last_active = self._loop.time()
-        self.peer.write(data)
+        # Commands of one turn of the loop go out together: a system call costs more than all else that a command needs.
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes >= FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._unsent:
+            data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
+            self._unsent, self._unsent_bytes = [], 0
+            self.last_active = self._loop.time()
+            self.peer.write(data)
 
     def forget(self, request: Request) -> None:
         self._pipeline.forget(request.opaque)
@@ -92,6 +108,7 @@ class Connection(Session):
 
     def close(self, error: MetaqError) -> None:
         """Close; what is under way ends with `error`."""
+        self._flush()
         self.peer.close(str(error))
         for request in self._pipeline.end():
             request.end(error)
