@@ -295,6 +295,21 @@ def test_a_fixed_server_is_asked_for_its_partitions(factory, topic, server):
     assert payloads(server.text, topic) == [[b"first", b"0"], [b"1"], [b"2", b"second"]]
 
 
+def test_the_end_of_a_producer_rolls_back_and_leaves_the_connection_to_others(factory, topic, server):
+    """Without a time-out the server would keep it for as long as the connection lives."""
+    producer, other = factory.create_producer(by_name), factory.create_producer(by_name)
+    for one in (producer, other):
+        one.publish(topic)
+    producer.begin_transaction()
+    producer.send_message(Message(topic, b"0"))
+    producer.shutdown()
+    eventually(lambda: _has_none(server), PATIENCE)
+    other.send_message(Message(topic, b"1"))
+    with pytest.raises((ClientError, TransactionEnded)):
+        producer.commit()
+    assert payloads(server.text, topic) == [[], [b"1"], []]
+
+
 def test_a_shutdown_rolls_back(config, topic, server):
     factory = MetaMessageSessionFactory(config)
     producer = factory.create_producer(by_name)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 
 from metaq.client.identity.options import checked_seconds
@@ -65,7 +67,8 @@ class ProducerBase:
         self._selector = selector or RoundRobinPartitionSelector()
         self._tell_closed = closed
         self._session_id = core.session_id()
-        self._transactions = itertools.count(1)
+        self._numbers = itertools.count(1)
+        self._transactions: weakref.WeakSet[LocalTransactionCore] = weakref.WeakSet()
         self._topics: set[str] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -106,7 +109,13 @@ class ProducerBase:
             raise
 
     async def _end(self) -> None:
-        """In the loop: what comes before the connections are closed."""
+        """In the loop: what comes before the connections are closed. Others may need them on: transactions end here."""
+        with self._lock:
+            transactions = list(self._transactions)
+        for transaction in transactions:
+            if transaction.begun:
+                with contextlib.suppress(MetaqError):
+                    await transaction.rollback()
         topics, self._topics = self._topics, set()
         for topic in topics:
             await self._core.routes.unpublish(topic)
@@ -178,16 +187,20 @@ class ProducerBase:
 
     def _new_transaction(self, timeout: float) -> LocalTransactionCore:
         self._check_open()
-        return LocalTransactionCore(self, self._core, LocalKey(self._session_id, next(self._transactions)), timeout)
+        key = LocalKey(self._session_id, next(self._numbers))
+        transaction = LocalTransactionCore(self, self._core, key, timeout)
+        with self._lock:
+            self._transactions.add(transaction)
+        return transaction
 
     def _transaction(self) -> LocalTransactionCore | None:
         return current(self)
 
     def _own_transaction(self) -> LocalTransactionCore:
         """Raises ClientError: none has begun in this thread or task."""
-        self._check_open()
         transaction = current(self)
         if transaction is None:
+            self._check_open()
             raise ClientError("no transaction of this producer has begun in this thread or task: begin_transaction()")
         return transaction
 

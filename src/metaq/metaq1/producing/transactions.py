@@ -88,6 +88,11 @@ class LocalTransactionCore:
         """Why a message is not in it whose sender did not wait, and so may not know that."""
         self._owner = _owner()
 
+    @property
+    def begun(self) -> bool:
+        """The server knows it, and it has not ended."""
+        return self._begun is not None and self.state is State.OPEN
+
     # -------------------------------------------------------------- in the loop
 
     async def send(
@@ -112,6 +117,8 @@ class LocalTransactionCore:
         try:
             if self._begun is None:
                 self._begun = asyncio.get_running_loop().create_task(self._begin(address))
+                # Whoever waits for it may have given up: asyncio would report the error as lost.
+                self._begun.add_done_callback(lambda done: done.cancelled() or done.exception())
             # Shielded: others wait for it, too.
             await asyncio.shield(self._begun)
             link, action = self._place(), f"send to topic {message.topic} in transaction {self.key}"

@@ -106,12 +106,12 @@ class Connection(Session):
         """Commands whose answers are waited for."""
         return len(self._pipeline)
 
-    def close(self, error: MetaqError) -> None:
-        """Close; what is under way ends with `error`."""
+    def close(self, why: Callable[[], MetaqError]) -> None:
+        """Close; what is under way ends with an error that `why` makes for each."""
         self._flush()
-        self.peer.close(str(error))
+        self.peer.close(str(why()))
         for request in self._pipeline.end():
-            request.end(error)
+            request.end(why())
 
     def data_received(self, data: memoryview) -> int:
         self.last_active = self._loop.time()

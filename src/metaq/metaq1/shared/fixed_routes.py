@@ -37,11 +37,11 @@ class FixedRoutes:
         return self._link
 
     async def publish(self, topic: str) -> None:
-        self._published[topic] += 1
         try:
             await self._server().connected(CONNECT_SECONDS)
         except ConnectionFailed as error:
             log.warning("topic %s is published, and its server is away: %s", topic, error)
+        self._published[topic] += 1
 
     async def unpublish(self, topic: str) -> None:
         self._published[topic] -= 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -71,6 +72,16 @@ class Link:
         self._closed = False
         self.start()
 
+    @property
+    def up(self) -> Connection | None:
+        """The present connection, if it is not lost."""
+        return self.connection if self.connection is not None and not self.connection.lost.done() else None
+
+    @property
+    def _may_wait(self) -> bool:
+        # With a connection that is lost `_keep` wakes in this turn of the loop.
+        return self._dialling or self.connection is not None
+
     def start(self) -> None:
         """Begin to connect, unless that is going on."""
         if self._task is None and not self._closed:
@@ -86,17 +97,17 @@ class Link:
             timeout: seconds for all.
             number: of the connection that it must go to, which a local transaction has.
         """
-        connection = self.connection
+        connection = self.up
         if self._closed:
             request.end(self._gone())
-        elif number is not None and (connection is None or connection.number != number or connection.lost.done()):
+        elif number is not None and (connection is None or connection.number != number):
             request.end(self._not_sent(f"the connection to {self.address} that the transaction belongs to has ended"))
-        elif connection is not None and not connection.lost.done():
+        elif connection is not None:
             request.timer = self._loop.call_later(timeout, self._expire, request, timeout)
             connection.send(request)
         else:
             self.start()
-            if self._dialling or connection is not None:  # one that is lost: `_keep` wakes in this turn of the loop
+            if self._may_wait:
                 request.timer = self._loop.call_later(timeout, self._expire, request, timeout)
                 self._waiting.append(request)
             else:
@@ -124,9 +135,9 @@ class Link:
 
     async def connected(self, timeout: float) -> Connection:
         """Wait for a connection. Raises ConnectionFailed, ClientClosed."""
-        if self.connection is None and not self._closed:
+        if self.up is None and not self._closed:
             self.start()
-            if not self._dialling:
+            if not self._may_wait:
                 raise self._not_sent(self._why)
             ready: asyncio.Future[None] = self._loop.create_future()
             self._ready.append(ready)
@@ -139,16 +150,17 @@ class Link:
                 self._ready.remove(ready)
         if self._closed:
             raise self._gone()
-        if self.connection is None:
+        connection = self.up
+        if connection is None:
             raise self._not_sent(self._why)
-        return self.connection
+        return connection
 
     def end(self) -> None:
         """Take no more commands; what waits for a connection gets ClientClosed. `close` follows."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
-        self._tried(self._gone())
+        self._tried(self._gone)
 
     async def close(self, patience: float = 0.0) -> None:
         """Close the connection when what is under way is answered, or after `patience` seconds; then it gets ClientClosed."""
@@ -159,7 +171,7 @@ class Link:
         until = self._loop.time() + patience
         while connection.under_way and self._loop.time() < until and not connection.lost.done():
             await asyncio.wait((connection.lost,), timeout=_LOOK_SECONDS)
-        connection.close(self._gone())
+        connection.close(self._gone)
         await asyncio.wait((connection.lost,), timeout=CLOSE_SECONDS)
 
     def _gone(self) -> ClientClosed:
@@ -182,11 +194,11 @@ class Link:
                         "%s; %d tries were in vain, the next is made when it is needed", error, failures
                     )
                     self._task = None
-                    self._tried(self._not_sent(self._why))
+                    self._tried(lambda: self._not_sent(self._why))
                     return
                 if failures == 1:
                     log.warning("%s; trying on each %g s", error, self._pace.reconnect_pause)
-                self._tried(self._not_sent(self._why))
+                self._tried(lambda: self._not_sent(self._why))
             else:
                 failures = 0
                 await self._serve(connection)
@@ -235,8 +247,8 @@ class Link:
             return False
         return isinstance(answer, ResultLine) and answer.code == Code.SUCCESS
 
-    def _tried(self, error: MetaqError | None) -> None:
-        """Send what has waited for a connection, or end it with an error; wake `connected`."""
+    def _tried(self, why: Callable[[], MetaqError] | None) -> None:
+        """Send what has waited for a connection, or end it with an error of its own; wake `connected`."""
         for ready in self._ready:
             if not ready.done():
                 ready.set_result(None)
@@ -244,8 +256,8 @@ class Link:
         for request in waiting:
             if request.done:
                 continue
-            if error is not None:
-                request.end(error)
+            if why is not None:
+                request.end(why())
             else:
                 assert self.connection is not None, "the try has succeeded"
                 self.connection.send(request)
@@ -284,7 +296,7 @@ class Links:
     @property
     def connected(self) -> list[Link]:
         """Those that have a connection."""
-        return [link for link in self._links.values() if link.connection is not None]
+        return [link for link in self._links.values() if link.up is not None]
 
     def acquire(self, address: str) -> Link:
         """Return the link to `host:port`, with one user more. It begins to connect. Pair with `release`."""
