@@ -127,6 +127,7 @@ class MessageProducer(ProducerBase):
     def shutdown(self) -> None:
         """Give up the topics; the factory closes connections that nobody else needs. Sends under way still end."""
         if not self._closed and self._core.in_own_process:
+            self._core.check_may_wait()
             self._closed = True
             self._tell_closed(self)
             if not self._core.closed:

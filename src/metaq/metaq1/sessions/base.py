@@ -132,5 +132,5 @@ def _finish() -> None:
     for factory in list(_open):
         closing = factory._begin_shutdown()  # noqa: SLF001  of this module
         if closing is not None:
-            with contextlib.suppress(MetaqError):
+            with contextlib.suppress(MetaqError, RuntimeError, TimeoutError):
                 factory._core.thread.run(closing, CLOSE_SECONDS)  # noqa: SLF001

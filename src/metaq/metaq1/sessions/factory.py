@@ -57,6 +57,7 @@ class MetaMessageSessionFactory(SessionFactoryBase):
 
         Servers roll back local transactions that have not ended.
         """
+        self._core.check_may_wait()
         closing = self._begin_shutdown()
         if closing is not None:
             self._core.thread.run(closing, 2 * CLOSE_SECONDS)

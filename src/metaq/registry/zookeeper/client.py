@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import queue
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from metaq.errors import ConnectionFailed
@@ -41,7 +42,7 @@ class ZookeeperClient:
         self._listeners: list[Callable[[], None]] = []
         self._changed = asyncio.Event()
         self._connected = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "zookeeper")
+        self._worker = _Worker()
         self._closed = False
         self.session = self._open()
         """The present session. Its number is 0 before the first, and changes when one has expired."""
@@ -70,7 +71,7 @@ class ZookeeperClient:
             raise ConnectionFailed(self._away(f"cannot be reached within {self._connection_timeout:g} s")) from None
         session = self.session
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work, session)
+            return await self._worker.run(lambda: work(session))
         except Failures as error:
             raise ConnectionFailed(self._away(f"lost or refused a request: {error!r}")) from error
 
@@ -83,7 +84,7 @@ class ZookeeperClient:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         # A request that gets no answer ends with the session.
-        self._thread.shutdown(wait=False)
+        self._worker.end()
         await close_within(self.session, LEAVE_SECONDS)
 
     def _on_change(self) -> None:
@@ -128,3 +129,47 @@ class ZookeeperClient:
     def _away(self, what: str) -> str:
         why = self.session.why
         return f"ZooKeeper {self.connect} {what}{f' ({why})' if why else ''}"
+
+
+class _Worker:
+    """A thread that does one job after the other. A daemon, unlike those of an executor: it works on while the interpreter exits,
+    when offsets are still to be committed, and holds up no exit."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="zookeeper", daemon=True).start()
+
+    def end(self) -> None:
+        """End behind the jobs that are there."""
+        self._jobs.put(None)
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Return the outcome of `work`, or raise its error."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Result] = loop.create_future()
+
+        def give(result: Result) -> None:
+            if not outcome.done():  # cancelled
+                outcome.set_result(result)
+
+        def fail(error: Exception) -> None:
+            if not outcome.done():
+                outcome.set_exception(error)
+
+        def job() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001  whatever it is, it is the caller's
+                loop.call_soon_threadsafe(fail, error)
+            else:
+                loop.call_soon_threadsafe(give, result)
+
+        self._jobs.put(job)
+        return await outcome
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except RuntimeError as error:  # the loop is closed
+                log.debug("nobody waits for what ZooKeeper has answered: %s", error)

@@ -223,7 +223,10 @@ async def close_within(session: Session, seconds: float) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(closed.set)
 
-    threading.Thread(target=close, name="zookeeper close", daemon=True).start()
+    try:
+        threading.Thread(target=close, name="zookeeper close", daemon=True).start()
+    except RuntimeError:  # the interpreter exits, and takes no new threads
+        close()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await closed.wait()
