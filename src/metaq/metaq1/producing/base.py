@@ -204,15 +204,16 @@ class ProducerBase:
             raise ClientError("no transaction of this producer has begun in this thread or task: begin_transaction()")
         return transaction
 
-    async def _transactional_route(self, topic: str) -> TopicRoute:
-        """In the loop: where a message in a transaction may go. Raises NoRoute; ConnectionFailed, RequestTimeout: of a fixed server
-        that does not tell."""
+    async def _transactional_route(self, transaction: LocalTransactionCore, topic: str) -> TopicRoute:
+        """In the loop: where messages of a transaction may go, from now on. Raises NoRoute; ConnectionFailed, RequestTimeout: of a
+        fixed server that does not tell."""
         routes = self._core.routes
         route = await routes.transactional(topic)
         if route is None and self._default.topic is not None:
             route = await routes.transactional(self._default.topic)
         if route is None:
             raise _unpublished(topic)
+        transaction.routes[topic] = route
         return route
 
     def _place_in(self, transaction: LocalTransactionCore, message: Message, route: TopicRoute) -> Partition:

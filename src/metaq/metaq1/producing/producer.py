@@ -83,7 +83,9 @@ class MessageProducer(ProducerBase):
         *,
         awaited: bool,
     ) -> SendFuture:
-        route = self._core.run(lambda: self._transactional_route(message.topic))
+        route = transaction.routes.get(message.topic)
+        if route is None:
+            route = self._core.run(lambda: self._transactional_route(transaction, message.topic))
         return self._started(transaction, message, flag, body, route, timeout, awaited=awaited)
 
     def begin_transaction(self, *, timeout: float = 0.0) -> None:

@@ -36,7 +36,9 @@ class MessageProducer(ProducerBase):
         transaction = self._transaction()
         if transaction is None:
             return await self._submit(message, flag, body, timeout)
-        route = await self._core.awaited(lambda: self._transactional_route(message.topic))
+        route = transaction.routes.get(message.topic)
+        if route is None:
+            route = await self._core.awaited(lambda: self._transactional_route(transaction, message.topic))
         return await self._started(transaction, message, flag, body, route, timeout, awaited=True)
 
     def submit(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendFuture:

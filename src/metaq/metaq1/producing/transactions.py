@@ -33,6 +33,7 @@ from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.shared.core import FactoryCore
 from metaq.metaq1.shared.links import Link
+from metaq.metaq1.shared.routes import TopicRoute
 from metaq.model.transactions.metaq1 import LocalKey
 from metaq.wire.metaq1.commands import PutLine, Step, TransactionLine
 from metaq.wire.metaq1.frame import checksum
@@ -80,6 +81,8 @@ class LocalTransactionCore:
         """Guards `broker_id` while the first message chooses it."""
         self.broker_id: int | None = None
         """The broker of all its messages; None before the first one."""
+        self.routes: dict[str, TopicRoute] = {}
+        """Topic → where its messages may go, as it was when the first of them came."""
         self._link: Link | None = None
         self._number: int | None = None
         self._begun: asyncio.Task[None] | None = None
