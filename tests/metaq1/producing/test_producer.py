@@ -230,6 +230,9 @@ def test_what_no_get_could_return_is_refused_before_it_is_sent(factory, topic, s
     [
         (lambda topic, partitions, message: "0-0", TypeError),
         (lambda topic, partitions, message: Partition(7, 0), ValueError),
+        (lambda topic, partitions, message: Partition(-1, 1 << 31), ValueError),
+        (lambda topic, partitions, message: Partition(-1, -2), ValueError),
+        (lambda topic, partitions, message: Partition(-1, 0.5), ValueError),
         (lambda topic, partitions, message: {}["mine"], KeyError),
     ],
 )

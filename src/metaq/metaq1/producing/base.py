@@ -97,15 +97,14 @@ class ProducerBase:
             self._topics.add(topic)
 
     async def _set_default(self, topic: str) -> None:
-        if self._default.topic not in {None, topic}:
-            raise ConfigError(
-                f"the default topic of this session factory is {self._default.topic} already, and not {topic}"
-            )
+        before = self._default.topic
+        if before not in {None, topic}:
+            raise ConfigError(f"the default topic of this session factory is {before} already, and not {topic}")
         self._default.topic = topic
         try:
             await self._publish(topic)
         except BaseException:
-            self._default.topic = None
+            self._default.topic = before
             raise
 
     async def _end(self) -> None:

@@ -10,6 +10,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import NoRoute
 from metaq.metaq1.model.message import Message
 from metaq.metaq1.model.partition import Partition
+from metaq.wire.metaq1.commands import ANY_PARTITION
 
 PartitionSelector: TypeAlias = Callable[[str, Sequence[Partition], Message], Partition]
 """Chooses: (topic, its partitions, message) → one of them. Called in the thread or task that sends; with a fixed server it gets
@@ -43,7 +44,7 @@ def chosen(
 ) -> Partition:
     """Return the selector's choice. `known`: the brokers that the topic has here.
 
-    Raises NoRoute: there is nothing to choose from; TypeError: it is no partition; ValueError: at another broker; and what the
+    Raises NoRoute: there is nothing to choose from; TypeError: it is no partition; ValueError: at another broker, or no number of one; and what the
     selector raises.
     """
     if not partitions:
@@ -55,4 +56,7 @@ def chosen(
         raise TypeError(f"the selector returned {partition!r}: it must return one of the partitions that it is given")
     if partition.broker_id not in known:
         raise ValueError(f"the selector chose {partition}, and topic {message.topic} has the brokers {sorted(known)}")
+    # The server would close the connection, with everything that is under way on it.
+    if not isinstance(partition.partition, int) or not ANY_PARTITION <= partition.partition <= _MASK:
+        raise ValueError(f"the selector chose {partition}: need a number of a partition, or {ANY_PARTITION} for any")
     return partition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import threading
@@ -86,7 +87,8 @@ class SessionFactoryBase:
         links = [link for link in await self._core.routes.servers() if wanted in (None, link.address)]
         if wanted is not None and not links:
             raise NoRoute(f"{wanted} is no server that this session factory is connected to")
-        return {link.address: await self._stats_of(link, item) for link in links}
+        figures = await asyncio.gather(*(self._stats_of(link, item) for link in links))
+        return {link.address: one for link, one in zip(links, figures, strict=True)}
 
     @staticmethod
     async def _stats_of(link: Link, item: str | None) -> dict[str, str]:
