@@ -19,9 +19,10 @@ How it is built. Bytes, decisions and I/O lie apart, and each stands once for th
   reconnects; `Routes` says where a topic's partitions are: `FixedRoutes` by one server, `ZookeeperRoutes` by ZooKeeper. All of it
   lives in the background loop of `metaq.client.shared.loop`, which all clients of a process share; coroutines there are the one
   implementation, which facades run (`FactoryCore.run`) or await (`FactoryCore.awaited`).
-- `producing`, and beside it `consuming`, `rebalance` and `storages`: rooms that use `shared` and not each other, except that
-  `consuming` uses `rebalance` and `storages`. `base.py` has what both facades share, `producer.py` waits, `producer_async.py` awaits.
-- `sessions`: the factories, above all others: nobody imports them.
+- `producing`: producers. It uses `shared` and no other room; consumers, rebalance, offset storages and XA get rooms like it.
+  `base.py` has what both facades share, `producer.py` waits, `producer_async.py` awaits.
+- `sessions`: the factories, above all others: nobody imports them. A child of a factory (`sessions.base.Child`) is told of its end in
+  the loop, while connections and ZooKeeper are still there.
 
 ZooKeeper: paths and texts of nodes are in `metaq.registry.zookeeper.layout`, for brokers and clients alike; what reads or writes
 several nodes blocks, takes a `Session` and lies beside it, one module for a subject (`publishing`). `ZookeeperClient` keeps one

@@ -163,6 +163,27 @@ def test_a_server_that_is_away_fails_commands_at_once_and_is_tried_again():
     run(main)
 
 
+def test_a_server_that_takes_connections_and_closes_them_is_logged_once_and_given_up(caplog):
+    """Each command has its error; the next one begins anew."""
+
+    async def main():
+        async with Stub(lambda connection, line: connection.cut()) as stub:
+            links = Links(Pace(reconnect_pause=0.01, reconnect_times=5))
+            link = links.acquire(stub.address)
+            for _ in range(20):
+                with pytest.raises(ConnectionFailed):
+                    await link.ask(VersionLine, "tell its version", PATIENCE)
+            assert 1 <= sum("trying on" in record.getMessage() for record in caplog.records) < 10
+            while link._task is not None:
+                await asyncio.sleep(0.01)
+            assert "tries were in vain" in caplog.text
+            stub.answering = versions
+            assert (await link.ask(VersionLine, "tell its version", PATIENCE)).code == 200
+            await links.close()
+
+    run(main)
+
+
 def test_after_so_many_failed_tries_a_link_rests_until_it_is_needed():
     async def main():
         async with Stub() as stub:

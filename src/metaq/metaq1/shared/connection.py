@@ -65,6 +65,8 @@ class Connection(Session):
         self._pipeline: Pipeline[Request] = Pipeline()
         self.last_active = self._loop.time()
         """Loop time of the last read or write."""
+        self.heard = False
+        """Something has come from the server."""
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self.lost: asyncio.Future[str] = self._loop.create_future()
@@ -114,6 +116,7 @@ class Connection(Session):
             request.end(why())
 
     def data_received(self, data: memoryview) -> int:
+        self.heard = True
         self.last_active = self._loop.time()
         found, used = self._pipeline.receive(bytes(data))
         for request, answer in found:

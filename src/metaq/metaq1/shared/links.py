@@ -187,25 +187,22 @@ class Link:
             try:
                 connection = await self._dial()
             except (ConnectionFailed, ConfigError, RemoteProtocolError) as error:
-                failures += 1
-                self._why, self._dialling = str(error), False
-                if failures > self._pace.reconnect_times:
-                    log.error(  # noqa: TRY400  its place says nothing
-                        "%s; %d tries were in vain, the next is made when it is needed", error, failures
-                    )
-                    self._task = None
-                    self._tried(lambda: self._not_sent(self._why))
-                    return
-                if failures == 1:
-                    log.warning("%s; trying on each %g s", error, self._pace.reconnect_pause)
+                failures, self._why, self._dialling = failures + 1, str(error), False
                 self._tried(lambda: self._not_sent(self._why))
             else:
-                failures = 0
                 await self._serve(connection)
                 self.connection = None
                 self._why = f"the connection to {self.address} broke: {connection.lost.result()}"
-                log.warning("%s; connecting again", self._why)
+                # A server that takes connections and says nothing is no better than none.
+                failures = 0 if connection.heard else failures + 1
                 self._dialling = True  # a try is due, and may be waited for
+            if failures > self._pace.reconnect_times and not self._waiting:
+                log.error("%s; %d tries were in vain, the next is made when it is needed", self._why, failures)
+                self._task, self._dialling = None, False
+                self._tried(lambda: self._not_sent(self._why))  # for `connected`
+                return
+            if failures <= 1:
+                log.warning("%s; trying on, each %g s", self._why, self._pace.reconnect_pause)
             await asyncio.sleep(max(0.0, tried_at + self._pace.reconnect_pause - self._loop.time()))
             self._dialling = True
 
