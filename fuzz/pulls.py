@@ -173,8 +173,8 @@ class Place:
 
     def take_over(self) -> tuple[Any, ...]:
         """What the path counted, and the positions it kept."""
-        *counted, moved = self.fast_path.take()
-        return *counted, [(gate.owner, gate.committed) for gate in moved]
+        answered, moved = self.fast_path.take()
+        return answered, [(gate.owner, gate.committed) for gate in moved]
 
     def look(self, asked: Asked) -> tuple[Any, ...]:
         """Read for a pull that no gate answers. It is answered, or held with the place that must be there first."""
@@ -333,7 +333,7 @@ def lived(hot: ModuleType, seed: int, *, singly: bool = False) -> tuple[list[Any
     for _ in range(chance.randrange(1, 5)):
         told.append(place.read_event(exactly(event(chance, place)), reply_bytes_max, singly=singly))
         counted = place.take_over()
-        pulls += counted[0]
+        pulls += sum(pulled for _, pulled, _, _ in counted[0])
         told.append(counted)
     return [told, place.left(), place.acks.take()], b"".join(place.answers), pulls
 

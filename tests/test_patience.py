@@ -18,6 +18,7 @@ SHORT = 1.0
 """Up to here a time-out is not for what must come: it polls, or shows that something does not come."""
 MEANT = {
     # The time-out itself is what is tested, or no seconds are meant.
+    "tests/admin/test_growth.py: admin.move_topic('move-lag', A, B, quiet_seconds=0.5, timeout=2, progress=waited.append)",
     "tests/app/tls/test_servers.py: asyncio.wait_for(ask(address, context), 2)",  # for what must not come
     "tests/interop/test_python_client.py: consumer.receive(2)",  # the same
     "tests/interop/test_tls.py: metaq.Producer(server.namesrv, timeout=3.0)",  # whose sends must fail

@@ -82,7 +82,12 @@ class StoreOptions(OptionTable):
     sync_flush_timeout: int = option(5000, "Milliseconds a SYNC_FLUSH send waits before FLUSH_DISK_TIMEOUT.", low=1)
     max_message_size: int = option(4 * MIB, "Largest body in bytes; for a batch, of all together.", low=1, hot=True)
     file_reserved_time: int = option(72, "Hours that messages are kept.", low=0, hot=True)
-    delete_when: str = option("04", "Hours of the day, `;`-separated, at which expired files are deleted.", hot=True)
+    delete_when: str = option(
+        "04",
+        "Hours of the day, `;`-separated, at which expired files are deleted.",
+        hot=True,
+        form=(r" *(?:[01]?[0-9]|2[0-3]) *(?:; *(?:[01]?[0-9]|2[0-3])? *)*", "hours from 00 to 23, such as 04 or 04;16"),
+    )
     disk_max_used_space_ratio: int = option(
         75, "Percent of the disk above which expired files go at once.", low=10, high=95, hot=True
     )

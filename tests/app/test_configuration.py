@@ -283,6 +283,8 @@ def test_setting_may_name_its_section():
         ("[broker]\nlistenPort = 70000\n", "listenPort=70000: the largest allowed value is 65535"),
         ("[broker]\nlistenPort = 1.5\n", "need a whole number"),
         ("[broker]\nbrokerName = 7\n", "need a text in quotes"),
+        ('[store]\ndeleteWhen = "24"\n', "deleteWhen='24': need hours from 00 to 23"),
+        ('[store]\ndeleteWhen = "4am"\n', "deleteWhen='4am': need hours"),
         ('[store]\nflushDiskType = "MAYBE"\n', "allowed are ASYNC_FLUSH, SYNC_FLUSH"),
         ("[broker\n", "not valid TOML"),
     ],
@@ -291,6 +293,12 @@ def test_wrong_line_in_metaq_toml_stops_the_start(tmp_path, text, says):
     """Our own file is ours to check: key, section, type and bounds."""
     with pytest.raises(ConfigError, match=says):
         load(write(tmp_path, text), environment={})
+
+
+@pytest.mark.parametrize("text", ["04", "4", "00;23", " 04 ; 16 ", "04;16;"])
+def test_hours_at_which_files_are_deleted(text):
+    """As RocketMQ reads them."""
+    assert load(settings=[f"deleteWhen={text}"], environment={}).store.delete_when == text.strip()
 
 
 @pytest.mark.parametrize("setting", ["nonsense", "nosuch.key=1", "listenPrt=1", "listenPort=abc", "store.listenPort=1"])

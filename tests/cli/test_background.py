@@ -118,7 +118,7 @@ def test_status_of_one_that_runs(up):
     shown = up("status")
     assert shown.returncode == 0
     header, row = shown.stdout.splitlines()
-    assert header.split() == ["NAME", "SERVER", "STATE", "PID", "SINCE", "ADDRESSES", "STORE", "LOG"]
+    assert header.split() == ["name", "server", "state", "pid", "since", "addresses", "store", "log"]
     for word in ("up", "ready", str(found["pid"]), found["addresses"]["namesrv remoting"], str(up.places.log("up"))):
         assert word in row
 

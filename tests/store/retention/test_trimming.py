@@ -14,13 +14,14 @@ from metaq.store.reads.pull import ReadStatus
 from metaq.store.upkeep.check import check
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import START_MS, answer, checkpoint, crash, open_store, put, read_all
+from tests.support import PATIENCE
 
 
 def trim(store, floors):
     """Trim, and return what the housekeeping thread says of it."""
     said, done = [], threading.Event()
     store.keeper.trim(floors, lambda moved: (said.append(moved), done.set()))
-    assert done.wait(60)
+    assert done.wait(PATIENCE)
     return said[0]
 
 

@@ -77,4 +77,4 @@ def _print(looks: list[Look]) -> None:
             state += f" ({', '.join(look.closed)})"
         age = span((now - since) / 1000)
         rows.append([look.name, what.server, state, look.pid or "", age, ", ".join(shown), what.data, what.log])
-    print_table(("NAME", "SERVER", "STATE", "PID", "SINCE", "ADDRESSES", "STORE", "LOG"), rows)
+    print_table(("name", "server", "state", "pid", "since", "addresses", "store", "log"), rows)

@@ -126,7 +126,7 @@ def transactions(
         print_json({"transactions": shown, "problems": survey.problems})
     else:
         print_table(
-            ("TRANSACTION", "PHASE", "PARTS", "MESSAGES", "DELIVERED", "BYTES", "PROBLEMS"),
+            ("transaction", "phase", "parts", "messages", "delivered", "bytes", "problems"),
             [
                 (
                     one.transaction, one.phase, len(one.parts), sum(part.rows for part in one.parts.values()),

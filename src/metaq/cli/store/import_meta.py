@@ -68,7 +68,7 @@ def import_files(
         print_json({"partitions": [msgspec.to_builtins(one) for one in results]})
     else:
         print_table(
-            ("TOPIC", "PARTITION", "BEGIN", "END", "MESSAGES", "BYTES", "ALREADY THERE"),
+            ("topic", "partition", "begin", "end", "messages", "bytes", "already there"),
             [(one.topic, one.partition, one.begin, one.end, one.messages, one.bytes, one.already) for one in results],
         )
     for one in results:

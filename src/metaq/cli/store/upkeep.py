@@ -168,7 +168,7 @@ def _print(findings: Findings, owed: list[str]) -> None:
         first = kind.damage[0] if kind.damage else None
         shown = f"{first.path} at byte {first.place}: {first.why}" if first else ""
         rows.append((kind.name, count(kind.checked, kind.unit.removesuffix("s")), kind.damaged, shown))
-    print_table(("KIND", "CHECKED", "DAMAGED", "FIRST DAMAGE"), rows)
+    print_table(("kind", "checked", "damaged", "first damage"), rows)
     for note in findings.notes:
         print(note)
     for what in owed:

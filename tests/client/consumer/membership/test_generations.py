@@ -47,7 +47,7 @@ def make(broker, topic) -> None:
 
 def make_anew(broker, topic, count) -> None:
     with Admin(broker.namesrv) as admin:
-        admin.delete_topic(topic)
+        admin.delete_topic(topic, force=True)
     make(broker, topic)
     fill(broker, topic, count, "new")
 

@@ -92,7 +92,7 @@ def test_a_topic_that_is_gone_is_let_go_and_may_come_back(metaq_broker, prefix):
             on_share=lambda topic, _, mine: heard.append((topic, len(mine))), **SOON,
         ) as consumer:  # fmt: skip
             assert bodies(consumer, 2) == ["x", "y"]
-            admin.delete_topic(f"{prefix}-1")
+            admin.delete_topic(f"{prefix}-1", force=True)
             eventually(lambda: (f"{prefix}-1", 0) in heard, what="the share of the topic that is gone")
             assert f"{prefix}-1" not in {queue.topic for queue in consumer.queues}
             admin.create_topic(f"{prefix}-1", queues=1)

@@ -363,21 +363,25 @@ def _respelled(ext: msgspec.Raw, cls: Any) -> bytes:
     text = bytes(ext).decode("utf-8", "replace")  # fields that are not read may be no UTF-8
     broken = text.encode() != bytes(ext)
 
-    def plain(pairs: list[tuple[str, Any]]) -> bytes:
-        if broken and any(name in names and "\ufffd" in str(value) for name, value in pairs):
-            raise msgspec.ValidationError("a text is no UTF-8")
-        # Pair by pair: of a name that comes twice the last one counts, and the first must fit too.
-        fields = (
-            (name, _plain_number(value) if name in numbers and isinstance(value, str | float) else value)
-            for name, value in pairs
-        )
-        return b"{%b}" % b",".join(_encode(name) + b":" + _encode(value) for name, value in fields)
-
     as_it_is = lambda text: msgspec.Raw(text.encode())  # noqa: E731
-    found = json.loads(text, object_pairs_hook=lambda pairs: msgspec.Raw(plain(pairs)), parse_int=as_it_is)
-    if not isinstance(found, msgspec.Raw):
+    found = json.loads(text, object_pairs_hook=_Pairs, parse_int=as_it_is)
+    if not isinstance(found, _Pairs):
         raise msgspec.ValidationError("the ext fields are no object")
-    return bytes(found)
+    if broken and any(name in names and "\ufffd" in str(value) for name, value in found):
+        raise msgspec.ValidationError("a text is no UTF-8")
+    # Pair by pair: of a name that comes twice the last one counts, and the first must fit too.
+    fields = ((name, _respelled_value(value, is_number=name in numbers)) for name, value in found)
+    return b"{%b}" % b",".join(_encode(name) + b":" + _encode(value) for name, value in fields)
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """Names and values of an object."""
+
+
+def _respelled_value(value: Any, *, is_number: bool) -> Any:
+    if isinstance(value, list):  # an object or a list fits no field, and what is in it is nobody's
+        return []
+    return _plain_number(value) if is_number and isinstance(value, str | float) else value
 
 
 def _plain_number(text: str | float) -> str:
