@@ -10,11 +10,11 @@ from tests.metaq1.stub import Stub, StubConnection
 from tests.support import PATIENCE
 
 TOPICS = b"STATS\r\ntest partitions 2 message_count 1\r\nEND\r\n"
-KEY = "TX:SESSION"
+KEY, GIVEN = "TX:SESSION", 20
 RECORDED = [
     "put test -1 11 1 1871851234 -2147483648\r\n\0\0\0\5attr1hi",
     "stats topics -2147483647\r\n",
-    f"transaction {KEY}:1 SESSION BEGIN 20 -2147483646\r\n",
+    f"transaction {KEY}:1 SESSION BEGIN {GIVEN} -2147483646\r\n",
     f"put test 0 2 0 1532276279 {KEY}:1 -2147483645\r\nt1",
     f"put test 1 2 0 1113456525 {KEY}:1 -2147483644\r\nt2",
     f"transaction {KEY}:1 SESSION COMMIT_ONE_PHASE -2147483643\r\n",
@@ -44,7 +44,7 @@ def test_lines_and_their_order_are_those_of_the_java_client() -> None:
             producer = factory.create_producer(selector)
             await producer.publish("test")
             await producer.send_message(Message("test", b"hi", "attr1"))
-            async with producer.transaction(timeout=20):
+            async with producer.transaction(timeout=GIVEN):
                 await producer.send_message(Message("test", b"t1"))
                 await producer.send_message(Message("test", b"t2"))
             await producer.begin_transaction()
