@@ -29,6 +29,7 @@ several nodes blocks, takes a `Session` and lies beside it, one module for a sub
 session of a factory, runs such functions in its thread, and tells its listeners of changes. Decisions stay here.
 """
 
+from metaq.metaq1 import aio
 from metaq.metaq1.config import (
     CONSIST,
     DEFAULT,
@@ -66,4 +67,5 @@ __all__ = [
     "SendFuture",
     "SendResult",
     "ZKConfig",
+    "aio",
 ]
