@@ -167,5 +167,5 @@ def test_nodes_that_others_wrote_wrongly_are_left_out(zookeeper, root, tmp_path,
             assert factory.get_partitions("a") == followed(factory, "a") == []
             assert "three" in caplog.text
             assert "nowhere" in caplog.text
-            nodes.client.create(f"{root}/brokers/ids/4/master", b"meta://127.0.0.1:1")
+            nodes.client.create(f"{root}/brokers/ids/4/master", b"meta://127.0.0.1:1", makepath=True)
             eventually(lambda: followed(factory, "a") == parts(b4=3), PATIENCE)
