@@ -16,6 +16,7 @@ import metaq
 from metaq.store.disk import Disk
 from tests import rewritten
 from tests.effort import repeats
+from tests.scheduling import Scheduling
 from tests.support import TEST_SECONDS, WHOLE_TEST_SECONDS
 
 settings.register_profile(
@@ -37,8 +38,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """For `--dist loadgroup`; others are xdist's own."""
     if config.getvalue("dist") != "loadgroup":
         return None
-    from tests.scheduling import Scheduling
-
     return Scheduling(config, log)
 
 

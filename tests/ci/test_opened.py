@@ -98,7 +98,8 @@ def test_the_fallback_step_opens_only_its_inputs(tmp_path):
     out = tmp_path / "out"
     variables = {**os.environ, **dict(step.environment)}
     variables.update(environment(ROOT, out, variables))
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", test]
+    workers = ["-n", "2", "--dist", "loadgroup"]  # as the step has them: who hands out the tests opens files, too
+    command = [sys.executable, "-m", "pytest", *workers, "-p", "no:cacheprovider", "-x", test]
     done = subprocess.run(
         command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
