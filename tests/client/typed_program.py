@@ -240,7 +240,7 @@ async def first_generation(config: metaq1.MetaClientConfig) -> None:
         assert_type(sync.send_message(message, timeout=1), metaq1.SendResult)
         assert_type(sync.submit(message).result().partition, metaq1.Partition)
         assert_type(sessions.get_partitions("orders"), list[metaq1.Partition])
-        with sync.transaction(timeout=20) as transaction:
+        with sync.transaction(timeout=1) as transaction:
             assert_type(transaction.key, str)
         sync.send_message(b"body")  # type: ignore[arg-type]
         sessions.create_producer(5)  # type: ignore[arg-type]
