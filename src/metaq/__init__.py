@@ -5,7 +5,7 @@
     with metaq.Producer("localhost:9876") as producer:
         producer.send("orders", b"...")
 
-`metaq.aio` has the same for asyncio, `metaq.spark` the Spark source, `metaq.testing` a broker for tests. Everything is
+`metaq.aio` has the same for asyncio, `metaq.metaq1` the client of MetaQ 1.x, `metaq.spark` the Spark source, `metaq.testing` a broker for tests. Everything is
 loaded when it is first used, so that the broker and the command line, which pass through here too, do not load the
 client, nor the client Spark.
 """
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from metaq import admin as admin
     from metaq import aio as aio
     from metaq import logging_handler as logging_handler
+    from metaq import metaq1 as metaq1
     from metaq import spark as spark
     from metaq import testing as testing
     from metaq.client.consumer.consumer import Consumer as Consumer
@@ -93,7 +94,7 @@ _HOMES = {
     "metaq.model.transactions.staging": ("Phase",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("admin", "aio", "logging_handler", "spark", "testing")
+_MODULES = ("admin", "aio", "logging_handler", "metaq1", "spark", "testing")
 
 __all__ = [*_HOME_OF, *_MODULES, "__version__"]  # noqa: PLE0604  all are strings
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_type
 
 import metaq
-from metaq import Json, Text, aio
+from metaq import Json, Text, aio, metaq1
 
 
 @dataclass
@@ -227,3 +227,27 @@ async def main() -> None:
 
 
 checked: Awaitable[None] = main()
+
+
+def second_of(topic: str, partitions: Sequence[metaq1.Partition], message: metaq1.Message) -> metaq1.Partition:
+    return partitions[1]
+
+
+async def first_generation(config: metaq1.MetaClientConfig) -> None:
+    message = metaq1.Message("orders", b"body", "paid")
+    with metaq1.MetaMessageSessionFactory(config) as sessions, sessions.create_producer(second_of) as sync:
+        sync.publish("orders")
+        assert_type(sync.send_message(message, timeout=1), metaq1.SendResult)
+        assert_type(sync.submit(message).result().partition, metaq1.Partition)
+        assert_type(sessions.get_partitions("orders"), list[metaq1.Partition])
+        with sync.transaction(timeout=1) as transaction:
+            assert_type(transaction.key, str)
+        sync.send_message(b"body")  # type: ignore[arg-type]
+        sessions.create_producer(5)  # type: ignore[arg-type]
+    async with metaq1.aio.MetaMessageSessionFactory(config) as factory:
+        producer = factory.create_producer()
+        await producer.publish("orders")
+        assert_type(await producer.send_message(message), metaq1.SendResult)
+        assert_type(await producer.submit(message), metaq1.SendResult)
+        async with producer.transaction():
+            await producer.send_message(message)

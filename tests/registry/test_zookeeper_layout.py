@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.model.metaq1.partition import Published
-from metaq.registry.zookeeper.layout import Layout, Metaq1Broker, OffsetNode, parents, parse_offset
+from metaq.registry.zookeeper.layout import (
+    PUBLISH,
+    SUBSCRIBE,
+    BrokerPlace,
+    Layout,
+    Metaq1Broker,
+    OffsetNode,
+    parents,
+    parse_offset,
+    parse_role,
+    parse_topic_text,
+    parse_uri,
+    topic_text,
+)
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -75,3 +90,48 @@ def test_what_is_no_offset_is_refused(text: str) -> None:
 def test_an_offset_node_survives_its_text(message_id: int, position: int) -> None:
     node = OffsetNode(message_id, position)
     assert parse_offset(node.text) == node
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("0-m", BrokerPlace(0)),
+        ("1023-s2", BrokerPlace(1023, 2)),
+        ("m", None),
+        ("0-s", None),
+        ("0-m1", None),
+        ("-1-m", None),
+        ("0-m\n", None),
+    ],
+)
+def test_a_topic_node_is_named_after_its_broker(name: str, place: BrokerPlace | None) -> None:
+    assert parse_role(name) == place
+
+
+def test_a_client_reads_what_a_broker_writes() -> None:
+    """Role, number of partitions and address."""
+    layout, slave = Layout("/meta"), Metaq1Broker(7, "meta://[::1]:8123", slave=2)
+    for kind in (PUBLISH, SUBSCRIBE):
+        parent, _, name = layout.topic(kind, "t", slave).rpartition("/")
+        assert parent == layout.topics(kind, "t")
+        assert parse_role(name) == BrokerPlace(7, 2)
+    assert layout.server(BrokerPlace(7, 2)) == layout.who(slave)
+    assert parse_topic_text(topic_text(3, slave)) == 3
+    assert parse_uri(slave.uri) == "[::1]:8123"
+    assert parse_uri("meta://h:8123?slaveId=1") == "h:8123"
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (parse_topic_text, ""),
+        (parse_topic_text, '{"numParts":"3"}'),
+        (parse_topic_text, "3"),
+        (parse_uri, ""),
+        (parse_uri, "meta://"),
+        (parse_uri, "meta://h:x"),
+    ],
+)
+def test_a_text_of_somebody_else_is_no_number_and_no_address(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(ValueError):
+        read(text)

@@ -12,16 +12,14 @@ from msgspec import Struct
 from metaq.address import split_address
 from metaq.errors import ConfigError, ConnectionFailed, RemoteProtocolError, RequestTimeout
 from metaq.wire.metaq1.commands import PORT, Code, Reader, ResultLine, StatsLine, TooLong, encode
+from metaq.wire.metaq1.stats import OWN_ITEMS, PARTITIONS, stats_lines, topic_figures
 
 SECONDS: Final = 10.0
 """Longest wait for all answers together."""
 BODY_BYTES_MAX: Final = 16 << 20
 _READ_BYTES: Final = 1 << 16
-_EMPTY: Final = "*Empty*"
 _UNKNOWN_TOPIC: Final = "1"
 _INVALID: Final = "invalid"
-OWN_ITEMS: Final = frozenset({"topics", "offsets", "realtime", "help", "reset", "config"})
-"""Words behind `stats` that name no topic."""
 
 
 class Traffic(Struct, frozen=True):
@@ -141,10 +139,10 @@ async def _answer(
         raise _foreign(address, "its answer is no result, or too long")
     if line.code != Code.SUCCESS:
         raise _foreign(address, f"it has answered {line.code} {line.body[:200].decode(errors='replace')}")
-    lines = line.body.decode("utf-8", "replace").split("\r\n")
-    if lines[0] != "STATS" or lines[-2:] != ["END", ""]:
-        raise _foreign(address, "its answer is not framed by STATS and END")
-    return [one.split(" ") for one in lines[1:-2]]
+    try:
+        return stats_lines(line.body)
+    except RemoteProtocolError as error:
+        raise _foreign(address, str(error)) from None
 
 
 def _foreign(address: str, why: str) -> RemoteProtocolError:
@@ -154,14 +152,13 @@ def _foreign(address: str, why: str) -> RemoteProtocolError:
 
 
 def _topics(lines: Iterable[Sequence[str]]) -> Iterable[Metaq1Topic]:
-    for topic, *words in lines:
-        if words == [_EMPTY]:
+    for topic, told in topic_figures(lines).items():
+        if not told:
             yield Metaq1Topic(topic)
             continue
-        told = dict(zip(words[::2], words[1::2], strict=True))
         yield Metaq1Topic(
             topic,
-            int(told.get("partitions", "0")),
+            int(told.get(PARTITIONS, "0")),
             int(told.get("message_count", "0")),
             int(told.get("message_bytes", "0")),
             told.get("accept_publish") == "true",

@@ -6,18 +6,28 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from metaq.client.shared.core import ClientCore
+from metaq.client.shared.loop import LoopThread
 from metaq.errors import ClientClosed
 
 Result = TypeVar("Result")
 
 
+class Looped(Protocol):
+    """What lives in the background loop: a client's core."""
+
+    @property
+    def thread(self) -> LoopThread: ...
+
+    @property
+    def in_own_process(self) -> bool: ...
+
+
 class PendingCalls:
     """Runs coroutines as `LoopThread` does, until `end`: then those that wait raise ClientClosed."""
 
-    def __init__(self, core: ClientCore) -> None:
+    def __init__(self, core: Looped) -> None:
         self._core = core
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ended: str | None = None

@@ -14,15 +14,36 @@ Under a root, `/meta` by default; B is a broker id, N the number of a slave, T a
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct, json
 
+from metaq.address import join_address, split_address
+from metaq.errors import ConfigError
 from metaq.model.metaq1.partition import Published
 
 SLASH: Final = "/"
+
+
+PUBLISH, SUBSCRIBE = "topics-pub", "topics-sub"
+"""Kinds of topic nodes since 1.4.3."""
+_SCHEME: Final = "meta://"
+_ROLE: Final = re.compile(r"([0-9]{1,9})-(?:m|s([0-9]{1,9}))")
+
+
+class BrokerPlace(NamedTuple):
+    """A broker id, and the master (`slave` None) or one of the slaves under it."""
+
+    broker_id: int
+    slave: int | None = None
+
+    @property
+    def node(self) -> str:
+        """Name of the broker's own node below its id."""
+        return "master" if self.slave is None else f"slave{self.slave}"
 
 
 class Metaq1Broker(Struct, frozen=True):
@@ -50,20 +71,32 @@ class Layout:
     def __init__(self, root: str) -> None:
         self.root = SLASH + root.strip(SLASH) if root.strip(SLASH) else ""
 
+    @property
+    def brokers(self) -> str:
+        """The parent of all broker ids."""
+        return f"{self.root}/brokers/ids"
+
     def broker(self, broker_id: int) -> str:
-        return f"{self.root}/brokers/ids/{broker_id}"
+        return f"{self.brokers}/{broker_id}"
+
+    def server(self, place: BrokerPlace) -> str:
+        """Return the node with the address of a broker."""
+        return f"{self.broker(place.broker_id)}/{place.node}"
 
     def who(self, broker: Metaq1Broker) -> str:
         """Return the broker's own node, which only one broker can have."""
-        name = "master" if broker.slave is None else f"slave{broker.slave}"
-        return f"{self.broker(broker.broker_id)}/{name}"
+        return self.server(BrokerPlace(broker.broker_id, broker.slave))
 
     def checksum(self, broker_id: int) -> str:
         return f"{self.broker(broker_id)}/master_config_checksum"
 
     def topic(self, kind: str, topic: str, broker: Metaq1Broker) -> str:
         """Return a broker's node of a topic. `kind`: topics (before 1.4.3), topics-pub or topics-sub."""
-        return f"{self.root}/brokers/{kind}/{topic}/{broker.role}"
+        return f"{self.topics(kind, topic)}/{broker.role}"
+
+    def topics(self, kind: str, topic: str) -> str:
+        """Return the parent of all brokers' nodes of a topic."""
+        return f"{self.root}/brokers/{kind}/{topic}"
 
     def offsets(self, group: str, topic: str = "") -> str:
         """Return the parent of a group's offsets, of all topics or of one."""
@@ -103,6 +136,30 @@ def config_checksum(config: bytes) -> str:
 def topic_text(partitions: int, broker: Metaq1Broker) -> str:
     """Return the text of a topic node. With any other field the Java client would ignore the broker."""
     return json.encode({"numParts": partitions, "broker": broker.role}).decode()
+
+
+def parse_role(name: str) -> BrokerPlace | None:
+    """Return the broker of a topic node's name, `B-m` or `B-sN`; None: the name is no such."""
+    found = _ROLE.fullmatch(name)
+    return None if found is None else BrokerPlace(int(found[1]), None if found[2] is None else int(found[2]))
+
+
+def parse_topic_text(text: str) -> int:
+    """Return the number of partitions of a topic node. Raises ValueError."""
+    return max(json.decode(text, type=_TopicText).numParts, 0)
+
+
+class _TopicText(Struct):
+    numParts: int  # noqa: N815  the field of the node
+
+
+def parse_uri(text: str) -> str:
+    """Return `host:port` of a broker's node, `meta://host:port`; a slave's may have parameters behind it. Raises ValueError."""
+    address, _, _ = text.removeprefix(_SCHEME).partition("?")
+    try:
+        return join_address(*split_address(address.rstrip(SLASH)))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 def parents(path: str) -> Iterator[str]:

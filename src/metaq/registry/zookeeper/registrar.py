@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -20,7 +19,7 @@ from msgspec import Struct
 from metaq.log import when_dead
 from metaq.model.metaq1.partition import Published
 from metaq.registry.zookeeper.layout import Layout, Metaq1Broker, parse_offset
-from metaq.registry.zookeeper.session import Failures, Session
+from metaq.registry.zookeeper.session import Failures, Session, close_within
 
 log = logging.getLogger(__name__)
 
@@ -239,26 +238,7 @@ class ZookeeperRegistrar:
         except (*Failures, TimeoutError) as error:
             log.info("could not say goodbye to ZooKeeper %s: %r", self._settings.connect, error)
         finally:
-            await self._close(session)
-
-    async def _close(self, session: Session) -> None:
-        """Close the session, which also ends a request that the thread waits for; a close that is not answered ends in
-        the background."""
-        closed = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def close() -> None:
-            try:
-                session.close()
-            except Exception as error:  # noqa: BLE001  kazoo says that its thread goes on
-                log.info("the connection to ZooKeeper %s does not end: %r", self._settings.connect, error)
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(closed.set)
-
-        threading.Thread(target=close, name="zookeeper close", daemon=True).start()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_SECONDS):
-                await closed.wait()
+            await close_within(session, LEAVE_SECONDS)
 
 
 class _Kept:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
@@ -18,6 +19,8 @@ from kazoo.protocol.states import KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from metaq.registry.zookeeper.layout import parents
+
+log = logging.getLogger(__name__)
 
 AT_ONCE_MAX: Final = 500
 """Most open requests, so that neither side queues many."""
@@ -126,6 +129,18 @@ class Session:
         """Have `changed` called once when the node is made, deleted or written."""
         self._client.exists_async(path, watch=self._on_event).get(timeout=ANSWER_SECONDS)
 
+    def watch_children(self, path: str) -> list[str]:
+        """Return the names below a node, sorted, and have `changed` called once when they are others. Below a missing node there
+        are none, and `changed` is called when it is made."""
+        while True:
+            try:
+                found = self._client.get_children_async(path, watch=self._on_event).get(timeout=ANSWER_SECONDS)
+            except NoNodeError:
+                if self._client.exists_async(path, watch=self._on_event).get(timeout=ANSWER_SECONDS) is None:
+                    return []
+            else:
+                return sorted(found)
+
     def _on_event(self, _event: WatchedEvent) -> None:
         """Report a watch. Called in a thread of kazoo's. One function for all, so that a watch set twice fires once."""
         self._tell(self._changed)
@@ -192,6 +207,29 @@ class Session:
         waiting = iter(items)
         while some := [(item, begin(item)) for item in itertools.islice(waiting, AT_ONCE_MAX)]:
             yield from some
+
+
+async def close_within(session: Session, seconds: float) -> None:
+    """Close a session, which also ends a request that a thread waits for; a close that is not answered in time ends in the
+    background."""
+    closed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def close() -> None:
+        try:
+            session.close()
+        except Exception as error:  # noqa: BLE001  kazoo says that its thread goes on
+            log.info("the connection to ZooKeeper does not end: %r", error)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(closed.set)
+
+    try:
+        threading.Thread(target=close, name="zookeeper close", daemon=True).start()
+    except RuntimeError:  # the interpreter exits, and takes no new threads
+        close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await closed.wait()
 
 
 class _LastWord:

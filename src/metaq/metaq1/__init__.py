@@ -1,0 +1,71 @@
+"""The Python client of MetaQ 1.x: for its Java server 1.4.6.2 as well as for brokers of MetaQ that serve that protocol.
+
+    from metaq.metaq1 import MetaClientConfig, MetaMessageSessionFactory, Message, ZKConfig
+
+    config = MetaClientConfig(zk_config=ZKConfig(zk_connect="127.0.0.1:2181"))
+    with MetaMessageSessionFactory(config) as factory, factory.create_producer() as producer:
+        producer.publish("test")
+        print(producer.send_message(Message("test", b"hello")).partition)
+
+`metaq.metaq1.aio` has the same for asyncio. The names are those of the Java client in Python's spelling. What differs: durations are
+seconds, a send that fails raises, settings are frozen values.
+
+How it is built. Bytes, decisions and I/O lie apart, and each stands once for threads and asyncio:
+
+- `config`, `model`: values that users make and get. `metaq.wire.metaq1` has lines, frames and figures.
+- `conversation`: sans-I/O. `pipeline` numbers commands and finds for each answer who waits for it; `answers` says what an answer
+  means, by the command. No socket, no event loop.
+- `shared`: one `FactoryCore` for each factory. `Links` has one connection for each server, counted, with heartbeats and
+  reconnects; `Routes` says where a topic's partitions are: `FixedRoutes` by one server, `ZookeeperRoutes` by ZooKeeper. All of it
+  lives in the background loop of `metaq.client.shared.loop`, which all clients of a process share; coroutines there are the one
+  implementation, which facades run (`FactoryCore.run`) or await (`FactoryCore.awaited`).
+- `producing`: producers. It uses `shared` and no other room; consumers, rebalance, offset storages and XA get rooms like it.
+  `base.py` has what both facades share, `producer.py` waits, `producer_async.py` awaits.
+- `sessions`: the factories, above all others: nobody imports them. A child of a factory (`sessions.base.Child`) is told of its end in
+  the loop, while connections and ZooKeeper are still there.
+
+ZooKeeper: paths and texts of nodes are in `metaq.registry.zookeeper.layout`, for brokers and clients alike; what reads or writes
+several nodes blocks, takes a `Session` and lies beside it, one module for a subject (`publishing`). `ZookeeperClient` keeps one
+session of a factory, runs such functions in its thread, and tells its listeners of changes. Decisions stay here.
+"""
+
+from metaq.metaq1 import aio
+from metaq.metaq1.config import (
+    CONSIST,
+    DEFAULT,
+    MAX_OFFSET,
+    NEVER_SKIP,
+    ConsumerConfig,
+    LoadBalanceStrategy,
+    MetaClientConfig,
+    ZKConfig,
+)
+from metaq.metaq1.model.message import Message, SendResult
+from metaq.metaq1.model.partition import RANDOM_PARTITION, Partition
+from metaq.metaq1.producing.futures import SendFuture
+from metaq.metaq1.producing.producer import LocalTransaction, MessageProducer
+from metaq.metaq1.producing.selectors import PartitionSelector, RandomPartitionSelector, RoundRobinPartitionSelector
+from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
+
+__all__ = [
+    "CONSIST",
+    "DEFAULT",
+    "MAX_OFFSET",
+    "NEVER_SKIP",
+    "RANDOM_PARTITION",
+    "ConsumerConfig",
+    "LoadBalanceStrategy",
+    "LocalTransaction",
+    "Message",
+    "MessageProducer",
+    "MetaClientConfig",
+    "MetaMessageSessionFactory",
+    "Partition",
+    "PartitionSelector",
+    "RandomPartitionSelector",
+    "RoundRobinPartitionSelector",
+    "SendFuture",
+    "SendResult",
+    "ZKConfig",
+    "aio",
+]

@@ -1,0 +1,14 @@
+"""MetaQ 1.x for asyncio: the classes of `metaq.metaq1` with `await` where those wait.
+
+    async with aio.MetaMessageSessionFactory(config) as factory:
+        producer = factory.create_producer()
+        await producer.publish("test")
+        result = await producer.send_message(Message("test", b"hello"))
+
+They work in any event loop: the client lives in a thread of its own (`metaq.client.shared.loop`).
+"""
+
+from metaq.metaq1.producing.producer_async import LocalTransaction, MessageProducer
+from metaq.metaq1.sessions.factory_async import MetaMessageSessionFactory
+
+__all__ = ["LocalTransaction", "MessageProducer", "MetaMessageSessionFactory"]

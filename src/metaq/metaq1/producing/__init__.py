@@ -1,0 +1,1 @@
+"""Producers of MetaQ 1.x and their local transactions."""

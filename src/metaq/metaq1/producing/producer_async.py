@@ -1,0 +1,129 @@
+"""Producers for asyncio."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Self
+
+from metaq.errors import ClientError, MetaqError
+from metaq.metaq1.model.message import Message, SendResult
+from metaq.metaq1.producing.base import SEND_SECONDS, ProducerBase
+from metaq.metaq1.producing.futures import SendFuture
+from metaq.metaq1.producing.transactions import LocalTransactionCore, State
+
+log = logging.getLogger("metaq.client")
+
+
+class MessageProducer(ProducerBase):
+    """`metaq.metaq1.MessageProducer` for asyncio: what waits there is awaited here."""
+
+    async def publish(self, topic: str) -> None:
+        """Learn where the topic's messages go. As `metaq.metaq1.MessageProducer.publish`."""
+        name = self._checked_topic(topic)
+        if name not in self._topics:
+            await self._core.awaited(lambda: self._publish(name))
+
+    async def set_default_topic(self, topic: str) -> None:
+        """Publish the topic for what is not published. As `metaq.metaq1.MessageProducer.set_default_topic`."""
+        name = self._checked_topic(topic)
+        await self._core.awaited(lambda: self._set_default(name))
+
+    async def send_message(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendResult:
+        """Send and wait until it is stored. As `metaq.metaq1.MessageProducer.send_message`. A task that is cancelled meanwhile does
+        not stop the send."""
+        message, flag, body = self._checked(message, timeout)
+        transaction = self._transaction()
+        if transaction is None:
+            return await self._submit(message, flag, body, timeout)
+        route = transaction.routes.get(message.topic)
+        if route is None:
+            route = await self._core.awaited(lambda: self._transactional_route(transaction, message.topic))
+        return await self._started(transaction, message, flag, body, route, timeout, awaited=True)
+
+    def submit(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendFuture:
+        """Send without waiting; the future can be awaited. As `metaq.metaq1.MessageProducer.submit`, but not in a transaction."""
+        message, flag, body = self._checked(message, timeout)
+        if self._transaction() is not None:
+            raise ClientError(
+                "a message in a transaction is awaited: await send_message(...), several by asyncio.gather"
+            )
+        return self._submit(message, flag, body, timeout)
+
+    async def begin_transaction(self, *, timeout: float = 0.0) -> None:
+        """Begin a transaction of this task. As `metaq.metaq1.MessageProducer.begin_transaction`."""
+        self._new_transaction(timeout).enter()
+
+    async def commit(self) -> None:
+        """End the transaction of this task. As `metaq.metaq1.MessageProducer.commit`."""
+        transaction = self._own_transaction()
+        try:
+            await self._core.awaited(transaction.commit)
+        finally:
+            transaction.leave()
+
+    async def rollback(self) -> None:
+        """End the transaction of this task. As `metaq.metaq1.MessageProducer.rollback`."""
+        transaction = self._own_transaction()
+        try:
+            await self._core.awaited(transaction.rollback)
+        finally:
+            transaction.leave()
+
+    def transaction(self, *, timeout: float = 0.0) -> LocalTransaction:
+        """A transaction as a block, `async with`. As `metaq.metaq1.MessageProducer.transaction`."""
+        return LocalTransaction(self, self._new_transaction(timeout))
+
+    async def shutdown(self) -> None:
+        """Give up the topics. As `metaq.metaq1.MessageProducer.shutdown`."""
+        if not self._closed and self._core.in_own_process:
+            self._closed = True
+            self._tell_closed(self)
+            if not self._core.closed:
+                await self._core.awaited(self._end)
+
+    close = shutdown
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()
+
+
+class LocalTransaction:
+    """`metaq.metaq1.LocalTransaction` for asyncio, with `async with`."""
+
+    def __init__(self, producer: MessageProducer, core: LocalTransactionCore) -> None:
+        self._producer, self._transaction = producer, core
+
+    @property
+    def key(self) -> str:
+        """Its name at the server."""
+        return str(self._transaction.key)
+
+    @property
+    def state(self) -> State:
+        return self._transaction.state
+
+    @property
+    def messages(self) -> int:
+        """Messages in it so far."""
+        return self._transaction.messages
+
+    async def __aenter__(self) -> Self:
+        self._transaction.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._transaction.state is not State.OPEN:  # ended inside the block, by the producer
+            self._transaction.leave()
+        elif error is None:
+            await self._producer.commit()
+        else:
+            try:
+                await self._producer.rollback()
+            except MetaqError as failure:  # the block's own error is the one to be raised
+                log.warning("%s", failure)

@@ -1,0 +1,1 @@
+"""Session factories of MetaQ 1.x: what makes producers and consumers."""

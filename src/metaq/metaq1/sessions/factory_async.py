@@ -1,0 +1,45 @@
+"""Session factories for asyncio."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from metaq.metaq1.model.message import check_topic_word
+from metaq.metaq1.model.partition import Partition
+from metaq.metaq1.producing.producer_async import MessageProducer
+from metaq.metaq1.producing.selectors import PartitionSelector
+from metaq.metaq1.sessions.base import SessionFactoryBase
+from metaq.metaq1.shared.core import CLOSE_SECONDS
+
+
+class MetaMessageSessionFactory(SessionFactoryBase):
+    """`metaq.metaq1.MetaMessageSessionFactory` for asyncio, with `async with`."""
+
+    def create_producer(self, selector: PartitionSelector | None = None) -> MessageProducer:
+        """Return a new producer. As `metaq.metaq1.MetaMessageSessionFactory.create_producer`."""
+        return self._adopt(lambda closed: MessageProducer(self._core, self._default, selector, closed))
+
+    async def get_partitions(self, topic: str) -> list[Partition]:
+        """Return the partitions of a topic. As `metaq.metaq1.MetaMessageSessionFactory.get_partitions`."""
+        check_topic_word(topic)
+        return await self._core.awaited(lambda: self._partitions(topic))
+
+    async def get_stats(self, item: str | None = None, *, broker: str | None = None) -> dict[str, dict[str, str]]:
+        """Return figures of servers. As `metaq.metaq1.MetaMessageSessionFactory.get_stats`."""
+        self._checked_item(item)
+        return await self._core.awaited(lambda: self._stats(item, broker))
+
+    async def shutdown(self) -> None:
+        """Close everything. As `metaq.metaq1.MetaMessageSessionFactory.shutdown`."""
+        closing = self._begin_shutdown()
+        if closing is not None:
+            await self._core.thread.awaited(closing, 2 * CLOSE_SECONDS)
+            self._core.callbacks.close()
+
+    close = shutdown
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()

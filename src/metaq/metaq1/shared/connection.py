@@ -1,0 +1,139 @@
+"""One TCP connection to a server of MetaQ 1.x, over which any number of commands are under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from metaq.errors import ConnectionFailed, MetaqError
+from metaq.metaq1.conversation.pipeline import Make, Pipeline
+from metaq.net.peer import Peer, Session
+from metaq.wire.metaq1.commands import Answer, TooLong
+
+FLUSH_BYTES: Final = 256 * 1024
+"""Bytes of commands that are gathered in one turn of the loop, at most."""
+Outcome: TypeAlias = Answer | TooLong | MetaqError
+
+
+class Request:
+    """One command, from before it is sent until its answer has come, or cannot come any more.
+
+    Args:
+        make: makes the command.
+        settle: called once, in the loop, with the outcome. Raises nothing.
+        action: what the command is to do, for errors: "send to topic t".
+    """
+
+    __slots__ = ("_settle", "action", "connection", "done", "make", "opaque", "timer")
+
+    def __init__(self, make: Make, settle: Callable[[Outcome], object], action: str) -> None:
+        self.make, self._settle, self.action = make, settle, action
+        self.done = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.connection: Connection | None = None
+        """Where it was sent; None: it was not, so far."""
+        self.opaque = 0
+
+    def end(self, outcome: Outcome) -> None:
+        """Settle it, unless it is."""
+        if not self.done:
+            self.abandon()
+            self._settle(outcome)
+
+    def abandon(self) -> None:
+        """Nobody waits for the outcome any more."""
+        self.done = True
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.connection is not None:
+            self.connection.forget(self)
+
+
+class Connection(Session):
+    """A connection, as a session of `metaq.net`.
+
+    Args:
+        address: of the server, for errors.
+        number: tells it from the connections before it: a local transaction ends with its connection.
+        peer: what to write to.
+    """
+
+    def __init__(self, address: str, number: int, peer: Peer) -> None:
+        self.address, self.number, self.peer = address, number, peer
+        self._loop = asyncio.get_running_loop()
+        self._pipeline: Pipeline[Request] = Pipeline()
+        self.last_active = self._loop.time()
+        """Loop time of the last read or write."""
+        self.heard = False
+        """Something has come from the server."""
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self.lost: asyncio.Future[str] = self._loop.create_future()
+        """Done when the connection is lost; says why."""
+
+    def send(self, request: Request) -> None:
+        """Send a command; its request is settled when the answer comes, or the connection is lost."""
+        if self.lost.done():
+            error = self._broken(self.lost.result())
+            error.sent = False
+            request.end(error)
+            return
+        try:
+            request.opaque, data = self._pipeline.send(request.make, request)
+        except MetaqError as error:  # a word that cannot be written
+            request.end(error)
+            return
+        request.connection = self
+        # Commands of one turn of the loop go out together: a system call costs more than all else that a command needs.
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes >= FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._unsent:
+            data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
+            self._unsent, self._unsent_bytes = [], 0
+            self.last_active = self._loop.time()
+            self.peer.write(data)
+
+    def forget(self, request: Request) -> None:
+        self._pipeline.forget(request.opaque)
+
+    @property
+    def under_way(self) -> int:
+        """Commands whose answers are waited for."""
+        return len(self._pipeline)
+
+    def close(self, why: Callable[[], MetaqError]) -> None:
+        """Close; what is under way ends with an error that `why` makes for each."""
+        self._flush()
+        self.peer.close(str(why()))
+        for request in self._pipeline.end():
+            request.end(why())
+
+    def data_received(self, data: memoryview) -> int:
+        self.heard = True
+        self.last_active = self._loop.time()
+        found, used = self._pipeline.receive(bytes(data))
+        for request, answer in found:
+            request.end(answer)
+        if self._pipeline.broken is not None:
+            raise self._pipeline.broken
+        return used
+
+    def frame_needed(self) -> int:
+        return self._pipeline.needed
+
+    def connection_lost(self, why: str) -> None:
+        why = why or "closed by the server, as it does after a command that it cannot read, and when it stops"
+        if not self.lost.done():
+            self.lost.set_result(why)
+        for request in self._pipeline.end():
+            request.end(self._broken(why))
+
+    def _broken(self, why: str) -> ConnectionFailed:
+        return ConnectionFailed(f"the connection to {self.address} broke: {why}")

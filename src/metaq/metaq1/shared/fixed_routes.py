@@ -1,0 +1,80 @@
+"""The routes of one fixed server, which are the same for each topic: the server chooses the partition."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from typing import Final
+
+from metaq.errors import ConnectionFailed, RemoteProtocolError
+from metaq.metaq1.conversation import answers
+from metaq.metaq1.model.partition import RANDOM_PARTITION, Partition
+from metaq.metaq1.shared.links import Link, Links
+from metaq.metaq1.shared.routes import CONNECT_SECONDS, Registry, TopicRoute
+from metaq.wire.metaq1.commands import StatsLine
+from metaq.wire.metaq1.stats import PARTITIONS, stats_lines, topic_figures
+
+log = logging.getLogger("metaq.client")
+
+STATS_SECONDS: Final = 3.0
+"""Longest wait for a server's figures, as in Java."""
+_ACTION: Final = "tell its topics"
+
+
+class FixedRoutes:
+    """A `Routes` for `MetaClientConfig.server_url`. The id of the broker is unknown: -1, as in Java."""
+
+    def __init__(self, links: Links, address: str) -> None:
+        self._links, self._address = links, address
+        self._published: Counter[str] = Counter()
+        self._link: Link | None = None
+        self._random = TopicRoute((RANDOM_PARTITION,), {RANDOM_PARTITION.broker_id: address})
+
+    def _server(self) -> Link:
+        if self._link is None:
+            self._link = self._links.acquire(self._address)
+        return self._link
+
+    async def publish(self, topic: str) -> None:
+        try:
+            await self._server().connected(CONNECT_SECONDS)
+        except ConnectionFailed as error:
+            log.warning("topic %s is published, and its server is away: %s", topic, error)
+        self._published[topic] += 1
+
+    async def unpublish(self, topic: str) -> None:
+        self._published[topic] -= 1
+        if self._published[topic] <= 0:
+            del self._published[topic]
+
+    def route(self, topic: str) -> TopicRoute | None:
+        return self._random if topic in self._published else None
+
+    async def transactional(self, topic: str) -> TopicRoute | None:
+        """The original refuses -1 in a transaction: so the server is asked which partitions it has."""
+        if topic not in self._published:
+            return None
+        found: tuple[Partition, ...] = ()
+        with contextlib.suppress(RemoteProtocolError):
+            found = await self.partitions(topic)
+        return TopicRoute(found, self._random.addresses)
+
+    async def partitions(self, topic: str) -> tuple[Partition, ...]:
+        """As the server's `stats topics` has them, which counts those that have been written to."""
+        answer = await self._server().ask(lambda opaque: StatsLine("topics", opaque), _ACTION, STATS_SECONDS)
+        body = answers.result_of(answer, self._address, _ACTION)
+        try:
+            count = int(topic_figures(stats_lines(body)).get(topic, {}).get(PARTITIONS, "0"))
+        except ValueError:
+            raise RemoteProtocolError(f"the figures of {self._address} cannot be read") from None
+        return tuple(Partition(RANDOM_PARTITION.broker_id, number) for number in range(count))
+
+    async def servers(self) -> list[Link]:
+        return [self._server()]
+
+    def registry(self) -> Registry | None:
+        return None
+
+    async def close(self) -> None:
+        self._published.clear()

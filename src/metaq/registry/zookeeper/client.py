@@ -1,0 +1,175 @@
+"""One client's connection to ZooKeeper, for the event loop: work in a thread, and news of changes.
+
+A session that has expired is followed by another by itself. After `HOPELESS_SESSIONS` time-outs without a connection a new client
+is made, as the registrar does. Whoever keeps ephemeral nodes compares `Session.id` with that of the session in which he made them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from metaq.errors import ConnectionFailed
+from metaq.log import when_dead
+from metaq.registry.zookeeper.session import Failures, Session, close_within
+
+log = logging.getLogger(__name__)
+
+HOPELESS_SESSIONS: Final = 1.5
+"""Session time-outs without a connection after which a new client is made."""
+LEAVE_SECONDS: Final = 5.0
+"""Longest wait for the end of a session."""
+
+Result = TypeVar("Result")
+
+
+class ZookeeperClient:
+    """A client of its own for one session factory. Made, used and closed in one event loop.
+
+    Args:
+        connect: `host:port`, `,`-separated.
+        session_timeout: seconds.
+        connection_timeout: seconds that `ask` waits for a connection, and between two complaints about a missing one.
+    """
+
+    def __init__(self, connect: str, session_timeout: float, connection_timeout: float) -> None:
+        self.connect, self._session_timeout, self._connection_timeout = connect, session_timeout, connection_timeout
+        self._listeners: list[Callable[[], None]] = []
+        self._changed = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._worker = _Worker()
+        self._closed = False
+        self.session = self._open()
+        """The present session. Its number is 0 before the first, and changes when one has expired."""
+        self._task = asyncio.create_task(self._watch(), name="ZooKeeper client")
+        self._task.add_done_callback(when_dead(log, "changes in ZooKeeper are not followed any more"))
+
+    def _open(self) -> Session:
+        session = Session(self.connect, self._session_timeout, self._on_change)
+        session.open()
+        return session
+
+    def listen(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Have `function` called in the loop whenever a watch fires or the connection comes or goes. Returns what ends that."""
+        self._listeners.append(function)
+        return lambda: self._listeners.remove(function)
+
+    async def ask(self, work: Callable[[Session], Result]) -> Result:
+        """Run `work` in the client's thread, behind what others have it do, once there is a connection. Returns its result.
+
+        Raises ConnectionFailed: there is none within the time, or it broke; then the work may have been done.
+        """
+        try:
+            async with asyncio.timeout(self._connection_timeout):
+                await self._connected.wait()
+        except TimeoutError:
+            raise ConnectionFailed(self._away(f"cannot be reached within {self._connection_timeout:g} s")) from None
+        session = self.session
+        try:
+            return await self._worker.run(lambda: work(session))
+        except Failures as error:
+            raise ConnectionFailed(self._away(f"lost or refused a request: {error!r}")) from error
+
+    async def close(self) -> None:
+        """End the session, and with it every ephemeral node of ours."""
+        if self._closed:
+            return
+        self._closed = True
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        # A request that gets no answer ends with the session.
+        self._worker.end()
+        await close_within(self.session, LEAVE_SECONDS)
+
+    def _on_change(self) -> None:
+        if self.session.connected:
+            self._connected.set()
+        else:
+            self._connected.clear()
+        self._changed.set()
+        for listener in tuple(self._listeners):
+            listener()
+
+    async def _watch(self) -> None:
+        """Complain about a connection that is missing; make a new client when the old one is hopeless."""
+        loop = asyncio.get_running_loop()
+        away_since = loop.time()
+        said = False
+        while True:
+            self._changed.clear()
+            if self.session.connected:
+                if said:
+                    log.info("ZooKeeper %s is back", self.connect)
+                away_since, said = loop.time(), False
+                await self._changed.wait()
+                away_since = loop.time()
+                continue
+            hopeless_at = away_since + self._session_timeout * HOPELESS_SESSIONS
+            said_at = away_since + self._connection_timeout
+            now = loop.time()
+            if now >= said_at and not said:
+                said = True
+                log.warning("%s; trying on", self._away("cannot be reached"))
+            if now >= hopeless_at:
+                old, self.session = self.session, self._open()
+                await close_within(old, LEAVE_SECONDS)
+                away_since = loop.time()
+                continue
+            until = hopeless_at if said else min(said_at, hopeless_at)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(until - now, 0.01)):
+                    await self._changed.wait()
+
+    def _away(self, what: str) -> str:
+        why = self.session.why
+        return f"ZooKeeper {self.connect} {what}{f' ({why})' if why else ''}"
+
+
+class _Worker:
+    """A thread that does one job after the other. A daemon, unlike those of an executor: it works on while the interpreter exits,
+    when offsets are still to be committed, and holds up no exit."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="zookeeper", daemon=True).start()
+
+    def end(self) -> None:
+        """End behind the jobs that are there."""
+        self._jobs.put(None)
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Return the outcome of `work`, or raise its error."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Result] = loop.create_future()
+
+        def give(result: Result) -> None:
+            if not outcome.done():  # cancelled
+                outcome.set_result(result)
+
+        def fail(error: Exception) -> None:
+            if not outcome.done():
+                outcome.set_exception(error)
+
+        def job() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001  whatever it is, it is the caller's
+                loop.call_soon_threadsafe(fail, error)
+            else:
+                loop.call_soon_threadsafe(give, result)
+
+        self._jobs.put(job)
+        return await outcome
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except RuntimeError as error:  # the loop is closed
+                log.debug("nobody waits for what ZooKeeper has answered: %s", error)
