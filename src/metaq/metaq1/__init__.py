@@ -19,8 +19,9 @@ How it is built. Bytes, decisions and I/O lie apart, and each stands once for th
   reconnects; `Routes` says where a topic's partitions are: `FixedRoutes` by one server, `ZookeeperRoutes` by ZooKeeper. All of it
   lives in the background loop of `metaq.client.shared.loop`, which all clients of a process share; coroutines there are the one
   implementation, which facades run (`FactoryCore.run`) or await (`FactoryCore.awaited`).
-- `producing`: producers. It uses `shared` and no other room; consumers, rebalance, offset storages and XA get rooms like it.
-  `base.py` has what both facades share, `producer.py` waits, `producer_async.py` awaits.
+- `producing`: producers. `base.py` has what both facades share, `producer.py` waits, `producer_async.py` awaits.
+- `consuming`: consumers; `rebalance`: which partitions they have; `storages`: where offsets are kept, and messages that wait.
+- Rooms use `shared` and not each other; but `consuming` uses `rebalance` and `storages`, and `producing` `storages`.
 - `sessions`: the factories, above all others: nobody imports them. A child of a factory (`sessions.base.Child`) is told of its end in
   the loop, while connections and ZooKeeper are still there.
 

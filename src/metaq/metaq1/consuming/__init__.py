@@ -1,0 +1,1 @@
+"""Consumers of MetaQ 1.x: fetches, listeners, retries, rejected messages, the topic browser."""

@@ -1,0 +1,45 @@
+"""What a consumer asks of the place that keeps its offsets. Implement it to keep them in a place of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from msgspec import Struct
+
+from metaq.metaq1.model.partition import Partition
+
+
+class StoredOffset(Struct, frozen=True):
+    """How far a group has consumed one partition."""
+
+    topic: str
+    partition: Partition
+    offset: int
+    """Byte position of the first message that is not consumed."""
+    message_id: int = -1
+    """Id of the last message before it; -1: unknown. A synchronous slave that takes over finds its own position by it."""
+
+
+class OffsetStorage(Protocol):
+    """Keeps offsets of groups. Its methods block, and are called in a thread of the client's, never two at once for one consumer.
+
+    Whatever a method raises is logged, and it is called again: a commit at the next period, a load until it succeeds. No partition
+    is consumed before its offset is loaded. What `commit_offset` has returned from must survive the loss of the process.
+    """
+
+    def commit_offset(self, group: str, offsets: Collection[StoredOffset]) -> None:
+        """Save offsets that have changed since the last commit."""
+        ...
+
+    def load(self, topic: str, group: str, partition: Partition) -> StoredOffset | None:
+        """Return what is saved; None: nothing."""
+        ...
+
+    def init_offset(self, topic: str, group: str, partition: Partition, offset: int) -> None:
+        """Take note of where a partition begins for which `load` has returned None. May do nothing."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds. The consumer's last call, after its last commit."""
+        ...
