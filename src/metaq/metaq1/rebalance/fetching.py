@@ -27,8 +27,8 @@ class Fetching(Protocol):
         ...
 
     async def load(self, partitions: Collection[Held]) -> None:
-        """Learn where to begin in partitions that are new here. Raises MetaqError: the storage does not answer; nothing is taken
-        then."""
+        """Learn where to begin in partitions that are new here, while others are fetched. Raises MetaqError: the storage does not
+        answer; nothing is taken then."""
         ...
 
     def forget(self, partitions: Collection[Held]) -> None:

@@ -43,7 +43,7 @@ class ZookeeperClient:
         self._changed = asyncio.Event()
         self._connected = asyncio.Event()
         self._worker = _Worker()
-        self._closed = False
+        self.closed = False
         self.session = self._open()
         """The present session. Its number is 0 before the first, and changes when one has expired."""
         self._task = asyncio.create_task(self._watch(), name="ZooKeeper client")
@@ -77,9 +77,9 @@ class ZookeeperClient:
 
     async def close(self) -> None:
         """End the session, and with it every ephemeral node of ours."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
