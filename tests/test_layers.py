@@ -111,6 +111,7 @@ RULES: dict[str, Rule] = {
             "client.shared.callbacks",
             "client.shared.loop",
             "client.shared.pending",
+            "durable",
             "model",
             "net",
             "registry",
