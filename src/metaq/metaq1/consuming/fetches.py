@@ -8,7 +8,6 @@ thousand partitions take no more memory than a few, and a server that hangs keep
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -70,6 +69,8 @@ class Fetches:
         self._links: list[Link] = []
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._failures: dict[Held, int] = {}
+        self._damages: dict[Held, int] = {}
+        """Fetches in a row that have failed, and that have met one damaged frame."""
         self._stopping = False
         self._committing = asyncio.Lock()
         self._commit_failed = False
@@ -153,6 +154,7 @@ class Fetches:
             self._partitions.pop(held, None)
             self._unsettled.pop(held, None)
             self._failures.pop(held, None)
+            self._damages.pop(held, None)
 
     async def start(self, servers: Mapping[Held, str]) -> None:
         """As `Fetching.start`."""
@@ -243,7 +245,7 @@ class Fetches:
         )  # fmt: skip
         self._under_way[held] = delivery
         try:
-            await self._handing.hand(Work(delivery, one, functools.partial(self._reject), fetch.must_skip))
+            await self._handing.hand(Work(delivery, one, self._reject, fetch.must_skip))
         except HandedBack as error:
             fetch.failed()
             log.warning("messages of topic %s, partition %s, were not taken, and are handed over again: %s", *held, error)
@@ -275,6 +277,7 @@ class Fetches:
         elif delivery.position:
             acknowledged = batch is None or batch.acked
             fetch.consumed(position, delivery.message_id, acknowledged=acknowledged)
+            self._damages.pop(held, None)
             if acknowledged:
                 delivery.acknowledge()
         elif delivery.is_failed:
@@ -290,7 +293,7 @@ class Fetches:
         at = fetch.position
         if fetch.restarted_at == at:
             fetch.failed()
-            count = self._failures[held] = self._failures.get(held, 0) + 1
+            count = self._damages[held] = self._damages.get(held, 0) + 1
             if count % TOLD_FAILURES == 1:
                 log.error(
                     "group %s stands in topic %s, partition %s: the frame at %d at %s is damaged: %s. Mend it there, or move the group's "

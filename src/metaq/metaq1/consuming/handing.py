@@ -6,18 +6,50 @@ import asyncio
 import concurrent.futures
 import contextlib
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Struct
 
 from metaq.client.shared.callbacks import CallbackThreads
-from metaq.metaq1.consuming.delivery import Delivery
+from metaq.metaq1.consuming.delivery import Batch, Delivery
 from metaq.metaq1.consuming.subscriptions import Subscription
 from metaq.metaq1.model.received import ReceivedMessage
 
+log = logging.getLogger("metaq.client")
+
 Reject = Callable[[ReceivedMessage], Any]
 """Takes a message that has failed too often. It may be a coroutine function of asyncio's consumers."""
+
+
+class Single:
+    """One message that is delivered for itself."""
+
+    def __init__(self, message: ReceivedMessage) -> None:
+        self._message = message
+        message.batch = Batch()  # to acknowledge it by itself changes nothing
+        self.error: BaseException | None = None
+        self.is_failed = False
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        yield self._message
+        batch = self._message.batch
+        if self._message.rollback_only or (isinstance(batch, Batch) and batch.rolled_back):
+            self.fail(None)
+
+    def fail(self, error: BaseException | None) -> None:
+        self.error, self.is_failed = error, True
+
+    def first(self) -> ReceivedMessage | None:
+        return self._message
+
+    def skip(self, message: ReceivedMessage) -> None:
+        """Nothing has a place here."""
+
+
+def _ignore(message: ReceivedMessage) -> None:
+    del message
 
 
 class Work(Struct):
@@ -26,7 +58,7 @@ class Work(Struct):
     Args: skip: the first message goes to `reject` in place of the listener, and no other is delivered.
     """
 
-    delivery: Delivery
+    delivery: Delivery | Single
     subscription: Subscription
     reject: Reject
     skip: bool
@@ -112,6 +144,18 @@ class Handing:
             error = await done
         if error is not None:
             raise HandedBack(str(error) or repr(error))
+
+    async def call(self, subscription: Subscription, message: ReceivedMessage) -> bool:
+        """Have the listener called with one message that belongs to no block. Return whether it has taken it."""
+        single = Single(message)
+        try:
+            await self.hand(Work(single, subscription, _ignore, skip=False))
+        except HandedBack as error:
+            log.info("a rejected message of topic %s was not taken: %s", message.topic, error)
+            return False
+        if single.error is not None:
+            log.warning("a rejected message of topic %s has failed again: %r", message.topic, single.error)
+        return not single.is_failed
 
     def _in_loop(self, work: Work, finish: Callable[[BaseException | None], None]) -> None:
         assert self._loop is not None, "coroutine functions belong to consumers for asyncio"

@@ -124,12 +124,14 @@ class KeptMessages:
 
         return self._locked(add)
 
-    def oldest(self, count: int) -> list[KeptMessage]:
-        """Return the first `count` messages, or all if there are fewer, in order. Raises StoreFailed, ClientClosed."""
+    def oldest(self, count: int, after: int = 0) -> list[KeptMessage]:
+        """Return the first `count` messages with a number above `after`, or all if there are fewer, in order. Raises StoreFailed,
+        ClientClosed."""
 
         def read() -> list[KeptMessage]:
             rows = self._opened().execute(
-                "SELECT number, message_id, topic, attribute, data FROM message ORDER BY number LIMIT ?", (count,)
+                "SELECT number, message_id, topic, attribute, data FROM message WHERE number > ? ORDER BY number LIMIT ?",
+                (after, count),
             )
             return [_kept(row) for row in rows]
 
