@@ -41,12 +41,20 @@ from metaq.metaq1.config import (
     MetaClientConfig,
     ZKConfig,
 )
+from metaq.metaq1.consuming.consumer import MessageConsumer, TopicBrowser
+from metaq.metaq1.consuming.message_ids import LruMessageIdCache, MessageIdCache
+from metaq.metaq1.consuming.reading import MessageIterator
+from metaq.metaq1.consuming.subscriptions import MessageListener
 from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.model.partition import RANDOM_PARTITION, Partition
+from metaq.metaq1.model.received import ReceivedMessage
 from metaq.metaq1.producing.futures import SendFuture
 from metaq.metaq1.producing.producer import LocalTransaction, MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector, RandomPartitionSelector, RoundRobinPartitionSelector
+from metaq.metaq1.sessions.broadcast import MetaBroadcastMessageSessionFactory
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
+from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
+from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset
 
 __all__ = [
     "CONSIST",
@@ -56,17 +64,28 @@ __all__ = [
     "RANDOM_PARTITION",
     "ConsumerConfig",
     "LoadBalanceStrategy",
+    "LocalFileOffsetStorage",
     "LocalTransaction",
+    "LruMessageIdCache",
     "Message",
+    "MessageConsumer",
+    "MessageIdCache",
+    "MessageIterator",
+    "MessageListener",
     "MessageProducer",
+    "MetaBroadcastMessageSessionFactory",
     "MetaClientConfig",
     "MetaMessageSessionFactory",
+    "OffsetStorage",
     "Partition",
     "PartitionSelector",
     "RandomPartitionSelector",
+    "ReceivedMessage",
     "RoundRobinPartitionSelector",
     "SendFuture",
     "SendResult",
+    "StoredOffset",
+    "TopicBrowser",
     "ZKConfig",
     "aio",
 ]

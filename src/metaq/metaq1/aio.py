@@ -8,7 +8,16 @@
 They work in any event loop: the client lives in a thread of its own (`metaq.client.shared.loop`).
 """
 
+from metaq.metaq1.consuming.consumer_async import MessageConsumer, TopicBrowser
 from metaq.metaq1.producing.producer_async import LocalTransaction, MessageProducer
+from metaq.metaq1.sessions.broadcast_async import MetaBroadcastMessageSessionFactory
 from metaq.metaq1.sessions.factory_async import MetaMessageSessionFactory
 
-__all__ = ["LocalTransaction", "MessageProducer", "MetaMessageSessionFactory"]
+__all__ = [
+    "LocalTransaction",
+    "MessageConsumer",
+    "MessageProducer",
+    "MetaBroadcastMessageSessionFactory",
+    "MetaMessageSessionFactory",
+    "TopicBrowser",
+]

@@ -129,7 +129,9 @@ class ConsumerBase:
         check_whole("offset", offset)
         check_whole("max_size", max_size)
         if max_size <= 0 or offset < 0:
-            raise ConfigError(f"a get of topic {topic} needs an offset of 0 or more and a max_size above 0: {offset}, {max_size}")
+            raise ConfigError(
+                f"a get of topic {topic} needs an offset of 0 or more and a max_size above 0: {offset}, {max_size}"
+            )
         checked_seconds("timeout", timeout, least=0.001)
         if isinstance(partition, str):
             try:
@@ -163,17 +165,23 @@ class ConsumerBase:
         storage = self._storage or self._default_storage()
         handing = Handing(count, loop)
         by_topic = dict(self._subscriptions.by_topic)
-        self._fetches = Fetches(self._core, self._config, self._group, by_topic, storage, handing, self._ids, self._reject)
+        self._fetches = Fetches(
+            self._core, self._config, self._group, by_topic, storage, handing, self._ids, self._reject
+        )
         try:
             self._balance = self._make_balance(self._fetches)
             await self._balance.begin(by_topic)
         except BaseException:
             await self._leave()
             raise
-        work: list[tuple[Coroutine[Any, Any, None], str]] = [(self._fetches.keep_committing(), "offsets are not saved any more")]
+        work: list[tuple[Coroutine[Any, Any, None], str]] = [
+            (self._fetches.keep_committing(), "offsets are not saved any more")
+        ]
         aside, own = Aside(), Handing(self._core.config.recover_thread_count, loop)
         self._recovering = aside, own
-        recovery = Recovery(self._local, list(by_topic.values()), self._core.config.recover_message_interval, own, aside.run)
+        recovery = Recovery(
+            self._local, list(by_topic.values()), self._core.config.recover_message_interval, own, aside.run
+        )
         work.append((recovery.follow(), "rejected messages are not tried again any more"))
         for coroutine, dead in work:
             task = asyncio.create_task(coroutine, name=f"consumer of {self._group}")

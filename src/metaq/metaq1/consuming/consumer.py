@@ -69,7 +69,13 @@ class MessageConsumer(ConsumerBase):
             raise
 
     def get(
-        self, topic: str, partition: Partition | str, offset: int, max_size: int = MAX_SIZE, *, timeout: float = GET_SECONDS
+        self,
+        topic: str,
+        partition: Partition | str,
+        offset: int,
+        max_size: int = MAX_SIZE,
+        *,
+        timeout: float = GET_SECONDS,
     ) -> MessageIterator | None:
         """Return the messages from a byte position on, up to `max_size` bytes; None: there is nothing (yet).
 

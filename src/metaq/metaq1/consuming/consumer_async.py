@@ -54,7 +54,13 @@ class MessageConsumer(ConsumerBase):
             raise
 
     async def get(
-        self, topic: str, partition: Partition | str, offset: int, max_size: int = MAX_SIZE, *, timeout: float = GET_SECONDS
+        self,
+        topic: str,
+        partition: Partition | str,
+        offset: int,
+        max_size: int = MAX_SIZE,
+        *,
+        timeout: float = GET_SECONDS,
     ) -> MessageIterator | None:
         """Return the messages from a byte position on. As `metaq.metaq1.MessageConsumer.get`."""
         work = self._checked_get(topic, partition, offset, max_size, timeout)

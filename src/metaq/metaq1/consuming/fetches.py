@@ -110,7 +110,7 @@ class Fetches:
             except Exception as error:
                 if not self._commit_failed:
                     trace = None if isinstance(error, MetaqError) else error
-                    log.error(
+                    log.error(  # noqa: TRY400  a trace only of what is no error of ours
                         "offsets of group %s in %d partitions are not saved, and will be tried again each %g s; meanwhile a restart "
                         "would repeat messages: %s", self._group, len(offsets), self._config.commit_offset_period, error, exc_info=trace,
                     )  # fmt: skip
@@ -167,7 +167,8 @@ class Fetches:
         for held, address in servers.items():
             fetch = self._partitions[held]
             self._tasks[held] = asyncio.create_task(
-                self._follow(held, fetch, links[address], self._slots[address]), name=f"fetch {held.topic} {held.partition}"
+                self._follow(held, fetch, links[address], self._slots[address]),
+                name=f"fetch {held.topic} {held.partition}",
             )
 
     async def keep_committing(self) -> None:
@@ -197,9 +198,9 @@ class Fetches:
                 except MetaqError as error:
                     fetch.failed()
                     self._complain(held, link, error)
-                except Exception as error:  # noqa: BLE001  no fault of ours may leave a partition unread
+                except Exception:
                     fetch.failed()
-                    log.error("a fetch of %s %s for group %s has failed", *held, self._group, exc_info=error)
+                    log.exception("a fetch of %s %s for group %s has failed", *held, self._group)
                 else:
                     if self._failures.pop(held, None):
                         log.info("topic %s, partition %s: %s answers group %s again", *held, link.address, self._group)
@@ -208,7 +209,11 @@ class Fetches:
         count = self._failures[held] = self._failures.get(held, 0) + 1
         if count % TOLD_FAILURES == 1:
             log.warning(
-                "group %s gets nothing of topic %s, partition %s, from %s; trying on: %s", self._group, *held, link.address, error
+                "group %s gets nothing of topic %s, partition %s, from %s; trying on: %s",
+                self._group,
+                *held,
+                link.address,
+                error,
             )
 
     async def _step(self, held: Held, fetch: PartitionFetch, link: Link) -> None:
@@ -248,7 +253,9 @@ class Fetches:
             await self._handing.hand(Work(delivery, one, self._reject, fetch.must_skip))
         except HandedBack as error:
             fetch.failed()
-            log.warning("messages of topic %s, partition %s, were not taken, and are handed over again: %s", *held, error)
+            log.warning(
+                "messages of topic %s, partition %s, were not taken, and are handed over again: %s", *held, error
+            )
             return
         finally:
             del self._under_way[held]
@@ -258,7 +265,9 @@ class Fetches:
     def _tell(self, held: Held, delivery: Delivery) -> None:
         if delivery.filter_error is not None:
             log.error(
-                "the filter of topic %s fails, and the message counts as not wanted", held.topic, exc_info=delivery.filter_error
+                "the filter of topic %s fails, and the message counts as not wanted",
+                held.topic,
+                exc_info=delivery.filter_error,
             )
         if delivery.error is not None:
             log.error(
@@ -302,7 +311,9 @@ class Fetches:
             return
         action = f"find the message of topic {topic}, partition {partition}, near {at}"
         answer = await link.ask(
-            lambda opaque: OffsetLine(topic, self._group, partition.partition, at, opaque), action, self._config.fetch_timeout
+            lambda opaque: OffsetLine(topic, self._group, partition.partition, at, opaque),
+            action,
+            self._config.fetch_timeout,
         )
         offset = answers.offset_of(answer, link.address, action)
         log.error(
@@ -314,8 +325,12 @@ class Fetches:
 
 def storage_of(value: Any) -> OffsetStorage:
     """Return `value` if it is an offset storage. Raises TypeError."""
-    missing = [name for name in ("commit_offset", "load", "init_offset", "close") if not callable(getattr(value, name, None))]
+    missing = [
+        name for name in ("commit_offset", "load", "init_offset", "close") if not callable(getattr(value, name, None))
+    ]
     if missing:
-        raise TypeError(f"offset_storage is {value!r:.100}, without {', '.join(missing)}: see metaq.metaq1.OffsetStorage")
+        raise TypeError(
+            f"offset_storage is {value!r:.100}, without {', '.join(missing)}: see metaq.metaq1.OffsetStorage"
+        )
     storage: OffsetStorage = value
     return storage

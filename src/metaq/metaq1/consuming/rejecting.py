@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ AT_ONCE: Final = 100
 def handler_of(recover: object) -> str | RejectConsumptionHandler:
     """Return `recover` if it is one of `RECOVER`, or a function. Raises ConfigError."""
     if callable(recover):
-        return recover  # type: ignore[no-any-return]
+        return recover
     if recover not in RECOVER:
         raise ConfigError(f"recover={recover!r}: need {LOCAL!r}, {DROP!r}, or a function of a message and its consumer")
     assert isinstance(recover, str), "as those are"
@@ -106,7 +107,13 @@ class Recovery:
     def __init__(
         self, recover: LocalRecover, subscriptions: Sequence[Subscription], interval: float, handing: Handing, run: Any
     ) -> None:
-        self._recover, self._subscriptions, self._interval, self._handing, self._run = recover, subscriptions, interval, handing, run
+        self._recover, self._subscriptions, self._interval, self._handing, self._run = (
+            recover,
+            subscriptions,
+            interval,
+            handing,
+            run,
+        )
 
     async def follow(self, first: float = FIRST_SECONDS) -> None:
         """Do a round after `first` seconds, and then each interval, until this is cancelled."""
@@ -128,12 +135,12 @@ class Recovery:
             return
         try:
             number = 0
-            while some := await self._run(lambda: self._recover.after(one.topic, number)):
+            while some := await self._run(functools.partial(self._recover.after, one.topic, number)):
                 number = some[-1].number
                 tried = await asyncio.gather(*(self._try(one, kept) for kept in some))
                 done = [kept.number for kept, well in zip(some, tried, strict=True) if well]
                 if done:
-                    await self._run(lambda: self._recover.remove(one.topic, done))
+                    await self._run(functools.partial(self._recover.remove, one.topic, done))
                     log.info("%d rejected messages of topic %s are consumed now", len(done), one.topic)
         finally:
             await self._run(lambda: lock.__exit__(None, None, None))

@@ -62,11 +62,15 @@ def subscription(
     check_topic_word(topic)
     check_whole("max_size", max_size)
     if max_size <= HEAD_BYTES:
-        raise ConfigError(f"max_size={max_size}: a fetch for topic {topic} needs more than the {HEAD_BYTES} bytes of a header")
+        raise ConfigError(
+            f"max_size={max_size}: a fetch for topic {topic} needs more than the {HEAD_BYTES} bytes of a header"
+        )
     check_flag("auto_ack", auto_ack)
     call = listener.receive_messages if isinstance(listener, MessageListener) else listener
     if not callable(call):
-        raise TypeError(f"listener is {listener!r:.100}: pass a function of the message, or an object with receive_messages")
+        raise TypeError(
+            f"listener is {listener!r:.100}: pass a function of the message, or an object with receive_messages"
+        )
     if message_filter is not None and not callable(message_filter):
         raise TypeError(f"message_filter is {message_filter!r:.100}: pass a function of group and message")
     executor = getattr(listener, "executor", None) if executor is None else executor
