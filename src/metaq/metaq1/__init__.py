@@ -47,6 +47,8 @@ from metaq.metaq1.producing.futures import SendFuture
 from metaq.metaq1.producing.producer import LocalTransaction, MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector, RandomPartitionSelector, RoundRobinPartitionSelector
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
+from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
+from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset
 
 __all__ = [
     "CONSIST",
@@ -56,17 +58,20 @@ __all__ = [
     "RANDOM_PARTITION",
     "ConsumerConfig",
     "LoadBalanceStrategy",
+    "LocalFileOffsetStorage",
     "LocalTransaction",
     "Message",
     "MessageProducer",
     "MetaClientConfig",
     "MetaMessageSessionFactory",
+    "OffsetStorage",
     "Partition",
     "PartitionSelector",
     "RandomPartitionSelector",
     "RoundRobinPartitionSelector",
     "SendFuture",
     "SendResult",
+    "StoredOffset",
     "ZKConfig",
     "aio",
 ]
