@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import signal
 import subprocess
@@ -12,11 +13,13 @@ from collections.abc import Iterator
 import pytest
 
 from metaq.errors import ConfigError, ConnectionFailed
+from metaq.metaq1 import ConsumerConfig
 from metaq.metaq1.rebalance import zookeeper as rebalance
 from metaq.metaq1.rebalance.strategies import consecutive
+from metaq.metaq1.rebalance.zookeeper import ZookeeperBalance
 from metaq.testing import eventually
 from tests.interop.metaq1 import Zookeeper
-from tests.metaq1.rebalance.members import Group, Member, group, place
+from tests.metaq1.rebalance.members import Group, Member, Recorder, group, place
 from tests.support import PATIENCE, environment, process, read_line
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
@@ -378,12 +381,66 @@ def test_an_own_node_that_somebody_deletes_is_made_again(members):
     assert member.partitions == names(0)
 
 
+def test_two_consumers_of_one_factory_with_one_id(members, caplog):
+    """In ZooKeeper they look like one: when one of them goes, the other makes its nodes again."""
+    members.broker(0, t=2)
+    first = members.joined("same")
+    second, third = Recorder(), Recorder()
+
+    async def joined(fetching: Recorder, **options: bool) -> ZookeeperBalance:
+        balance = ZookeeperBalance(first.core, ConsumerConfig("g", "same", **options), fetching)
+        await balance.begin(["t"])
+        return balance
+
+    with pytest.raises(ConfigError, match="another consumer of this session factory has consumer id same of group g"):
+        first.core.run(lambda: joined(third, refuse_shared_consumer_id=True))
+    balance = first.core.run(lambda: joined(second))
+    assert "BOTH CONSUME EVERYTHING" in caplog.text
+    assert second.partitions == first.partitions == names(0, 1)
+    first.core.run(balance.end)
+    members.shared(2, first)
+    assert first.fetching.loads[place(0)] == 1
+
+
+def test_an_end_goes_on_whatever_fails(members, caplog):
+    members.broker(0, t=2)
+    first, second = members.joined("a"), members.joined("b")
+    members.shared(2, first, second)
+
+    async def fault() -> None:
+        first.fetching.servers = {}
+        raise OSError("no room")
+
+    first.fetching.stop = first.fetching.commit = fault
+    first.end()
+    assert caplog.text.count("OSError: no room") == 2
+    members.shared(2, second)
+
+
+def test_a_fault_in_a_rebalance_is_told_and_tried_again(members, caplog):
+    """A mistake in the consumer, too, must not leave it silently dead."""
+    members.broker(0, t=2)
+    member = members.member()
+    original, faults = member.fetching.commit, [1, 2]
+
+    async def faulty() -> None:
+        if faults:
+            raise ZeroDivisionError(faults.pop())
+        await original()
+
+    member.fetching.commit = faulty
+    member.begin()
+    members.shared(2, member)
+    assert "Traceback" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_ids_of_their_own(members):
     """Host, process, milliseconds, number, as Java's; two of one process differ."""
     members.broker(0, t=2)
     made = []
     for _ in range(2):
-        member = Member(members.zookeeper, members.root, type(members.member().config)("g"))
+        member = Member(members.zookeeper, members.root, ConsumerConfig("g"))
         members.members.append(member)
         member.begin()
         made.append(member)
@@ -404,6 +461,34 @@ def test_a_zookeeper_that_is_away_at_the_beginning(tmp_path):
         with pytest.raises(ConnectionFailed, match=f"ZooKeeper {own.address}"):
             member.begin()
         own.start()
+
+
+def test_fetches_go_on_when_zookeeper_goes_in_the_middle_of_a_rebalance(tmp_path):
+    """With what is surely its own; the rest follows when it is back."""
+    own = Zookeeper(tmp_path)
+    with own, group(own, "/away") as members:
+        members.broker(0, t=4)
+        first, second = members.joined("a", zk_connection_timeout=0.5), members.member("b", zk_connection_timeout=60.0)
+        commit = first.fetching.commit
+
+        async def leaving() -> None:
+            await commit()
+            if not first.balance._client.session.connected:
+                return
+            await first.balance._loop.run_in_executor(None, own.stop)
+            while first.balance._client.session.connected:
+                await asyncio.sleep(0.01)
+
+        first.fetching.commit = leaving
+        join = threading.Thread(target=second.begin)
+        join.start()
+        eventually(lambda: first.partitions == names(0, 1), PATIENCE)
+        assert not first.balance._client.session.connected
+        assert first.fetching.loaded == {place(0), place(1)}
+        first.fetching.commit = commit
+        own.start()
+        join.join()
+        members.shared(4, first, second)
 
 
 def test_fetches_go_on_while_zookeeper_is_away(tmp_path):
