@@ -151,6 +151,35 @@ def test_a_partition_that_somebody_keeps_is_taken_when_it_is_free(members, caplo
     members.shared(3, member)
 
 
+def test_zookeeper_tells_when_a_partition_is_free(members, caplog):
+    """It is not only looked for again and again."""
+    members.broker(0, t=3)
+    owner = f"{members.layout.owners('g', 't')}/0-1"
+    members.nodes.client.create(owner, b"g_foreign", ephemeral=True, makepath=True)
+    member = members.member(zk_sync_time=10 * PATIENCE)
+    begun = threading.Thread(target=member.begin)
+    begun.start()
+    eventually(lambda: "try 1 of 7 has failed" in caplog.text, PATIENCE)
+    members.nodes.client.delete(owner)
+    begun.join()
+    members.shared(3, member)
+
+
+def test_nodes_of_an_earlier_session_of_its_own_are_replaced(members, caplog):
+    """A client that is made anew knows nothing of the session before, which ZooKeeper may keep for a while."""
+    members.broker(0, t=2)
+    client = members.nodes.client
+    client.create(f"{members.root}/consumers/g/ids/g_a", b"t", ephemeral=True, makepath=True)
+    client.create(f"{members.layout.owners('g', 't')}/0-0", b"g_a", ephemeral=True, makepath=True)
+    member = members.member("a")
+    member.balance._formers.add(client.client_id[0])
+    member.begin()
+    assert member.partitions == names(0, 1)
+    paths = [f"{members.root}/consumers/g/ids/g_a", f"{members.layout.owners('g', 't')}/0-0"]
+    assert {client.exists(path).ephemeralOwner for path in paths} == {member.credentials[0]}
+    assert "BOTH CONSUME" not in caplog.text
+
+
 def test_brokers_come_and_go(members):
     """A broker's partitions are given back while it is away, and loaded anew afterwards; those of others go on."""
     members.broker(0, t=2)
