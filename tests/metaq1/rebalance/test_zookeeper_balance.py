@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import signal
 import subprocess
@@ -12,11 +14,13 @@ from collections.abc import Iterator
 import pytest
 
 from metaq.errors import ConfigError, ConnectionFailed
+from metaq.metaq1 import ConsumerConfig
 from metaq.metaq1.rebalance import zookeeper as rebalance
 from metaq.metaq1.rebalance.strategies import consecutive
+from metaq.metaq1.rebalance.zookeeper import ZookeeperBalance
 from metaq.testing import eventually
 from tests.interop.metaq1 import Zookeeper
-from tests.metaq1.rebalance.members import Group, Member, group, place
+from tests.metaq1.rebalance.members import Group, Member, Recorder, group, place
 from tests.support import PATIENCE, environment, process, read_line
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
@@ -146,6 +150,35 @@ def test_a_partition_that_somebody_keeps_is_taken_when_it_is_free(members, caplo
     assert member.fetching.steps.count("stop") == 1
     members.nodes.client.delete(owner)
     members.shared(3, member)
+
+
+def test_zookeeper_tells_when_a_partition_is_free(members, caplog):
+    """It is not only looked for again and again."""
+    members.broker(0, t=3)
+    owner = f"{members.layout.owners('g', 't')}/0-1"
+    members.nodes.client.create(owner, b"g_foreign", ephemeral=True, makepath=True)
+    member = members.member(zk_sync_time=10 * PATIENCE)
+    begun = threading.Thread(target=member.begin)
+    begun.start()
+    eventually(lambda: "try 1 of 7 has failed" in caplog.text, PATIENCE)
+    members.nodes.client.delete(owner)
+    begun.join()
+    members.shared(3, member)
+
+
+def test_nodes_of_an_earlier_session_of_its_own_are_replaced(members, caplog):
+    """A client that is made anew knows nothing of the session before, which ZooKeeper may keep for a while."""
+    members.broker(0, t=2)
+    client = members.nodes.client
+    client.create(f"{members.root}/consumers/g/ids/g_a", b"t", ephemeral=True, makepath=True)
+    client.create(f"{members.layout.owners('g', 't')}/0-0", b"g_a", ephemeral=True, makepath=True)
+    member = members.member("a")
+    member.balance._formers.add(client.client_id[0])
+    member.begin()
+    assert member.partitions == names(0, 1)
+    paths = [f"{members.root}/consumers/g/ids/g_a", f"{members.layout.owners('g', 't')}/0-0"]
+    assert {client.exists(path).ephemeralOwner for path in paths} == {member.credentials[0]}
+    assert "BOTH CONSUME" not in caplog.text
 
 
 def test_brokers_come_and_go(members):
@@ -378,12 +411,66 @@ def test_an_own_node_that_somebody_deletes_is_made_again(members):
     assert member.partitions == names(0)
 
 
+def test_two_consumers_of_one_factory_with_one_id(members, caplog):
+    """In ZooKeeper they look like one: when one of them goes, the other makes its nodes again."""
+    members.broker(0, t=2)
+    first = members.joined("same")
+    second, third = Recorder(), Recorder()
+
+    async def joined(fetching: Recorder, **options: bool) -> ZookeeperBalance:
+        balance = ZookeeperBalance(first.core, ConsumerConfig("g", "same", **options), fetching)
+        await balance.begin(["t"])
+        return balance
+
+    with pytest.raises(ConfigError, match="another consumer of this session factory has consumer id same of group g"):
+        first.core.run(lambda: joined(third, refuse_shared_consumer_id=True))
+    balance = first.core.run(lambda: joined(second))
+    assert "BOTH CONSUME EVERYTHING" in caplog.text
+    assert second.partitions == first.partitions == names(0, 1)
+    first.core.run(balance.end)
+    members.shared(2, first)
+    assert first.fetching.loads[place(0)] == 1
+
+
+def test_an_end_goes_on_whatever_fails(members, caplog):
+    members.broker(0, t=2)
+    first, second = members.joined("a"), members.joined("b")
+    members.shared(2, first, second)
+
+    async def fault() -> None:
+        first.fetching.servers = {}
+        raise OSError("no room")
+
+    first.fetching.stop = first.fetching.commit = fault
+    first.end()
+    assert caplog.text.count("OSError: no room") == 2
+    members.shared(2, second)
+
+
+def test_a_fault_in_a_rebalance_is_told_and_tried_again(members, caplog):
+    """A mistake in the consumer, too, must not leave it silently dead."""
+    members.broker(0, t=2)
+    member = members.member()
+    original, faults = member.fetching.commit, [1, 2]
+
+    async def faulty() -> None:
+        if faults:
+            raise ZeroDivisionError(faults.pop())
+        await original()
+
+    member.fetching.commit = faulty
+    member.begin()
+    members.shared(2, member)
+    assert "Traceback" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_ids_of_their_own(members):
     """Host, process, milliseconds, number, as Java's; two of one process differ."""
     members.broker(0, t=2)
     made = []
     for _ in range(2):
-        member = Member(members.zookeeper, members.root, type(members.member().config)("g"))
+        member = Member(members.zookeeper, members.root, ConsumerConfig("g"))
         members.members.append(member)
         member.begin()
         made.append(member)
@@ -404,6 +491,38 @@ def test_a_zookeeper_that_is_away_at_the_beginning(tmp_path):
         with pytest.raises(ConnectionFailed, match=f"ZooKeeper {own.address}"):
             member.begin()
         own.start()
+
+
+def test_fetches_go_on_when_zookeeper_goes_in_the_middle_of_a_rebalance(tmp_path):
+    """With what is surely its own; the rest follows when it is back."""
+    own = Zookeeper(tmp_path)
+    with own, group(own, "/away") as members:
+        members.broker(0, t=4)
+        first, second = members.joined("a", zk_connection_timeout=0.5), members.member("b", zk_connection_timeout=60.0)
+        commit = first.fetching.commit
+
+        async def leaving() -> None:
+            await commit()
+            if not first.balance._client.session.connected:
+                return
+            await first.balance._loop.run_in_executor(None, own.stop)
+            while first.balance._client.session.connected:
+                await asyncio.sleep(0.01)
+
+        def begin() -> None:
+            with contextlib.suppress(ConnectionFailed):  # which it may well meet: then the first has all
+                second.begin()
+
+        first.fetching.commit = leaving
+        join = threading.Thread(target=begin)
+        join.start()
+        eventually(lambda: first.partitions == names(0, 1), PATIENCE)
+        assert not first.balance._client.session.connected
+        assert first.fetching.loaded == {place(0), place(1)}
+        first.fetching.commit = commit
+        own.start()
+        join.join()
+        members.shared(4, first, second)
 
 
 def test_fetches_go_on_while_zookeeper_is_away(tmp_path):

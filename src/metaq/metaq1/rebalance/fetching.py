@@ -32,7 +32,8 @@ class Fetching(Protocol):
         ...
 
     def forget(self, partitions: Collection[Held]) -> None:
-        """Take note that these belong to somebody else from now on. They are committed."""
+        """Take note that these belong to somebody else from now on. They are committed, unless the
+        ZooKeeper session had ended: others may have gone further by then."""
         ...
 
     async def start(self, servers: Mapping[Held, str]) -> None:

@@ -97,6 +97,8 @@ class FixedBalance:
                     await work()
             except TimeoutError:
                 log.warning("a consumer of group %s ends, and %s within %g s", self._group, what, seconds)
+            except Exception as error:
+                log.warning("a consumer of group %s ends, and %s: %s", self._group, what, error, exc_info=True)
         self._fetching.forget(self._loaded)
         if self._link is not None:
             self._core.links.release(self._link)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from metaq.errors import ConfigError, ConnectionFailed, MetaqError
+from metaq.log import when_dead
 from metaq.metaq1.config import ConsumerConfig
 from metaq.metaq1.rebalance.fetching import Fetching, Held
 from metaq.metaq1.rebalance.plan import Plan, Rules, Seen, Standing, make_plan
@@ -53,6 +54,11 @@ _numbers = itertools.count(1)
 def default_consumer_id(core: FactoryCore) -> str:
     """Return a new id as Java's client makes it: host, process, time in ms, number."""
     return f"{local_address().replace(':', '.')}-{os.getpid()}-{core.clock.now_ms()}-{next(_numbers)}"
+
+
+def _trace(error: Exception) -> Exception | None:
+    """Return what is to be logged with its traceback: an error that is none of MetaQ's own."""
+    return None if isinstance(error, MetaqError) else error
 
 
 class _SessionEnded(Exception):
@@ -104,7 +110,7 @@ class ZookeeperBalance:
         self._task: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] | None = None
         """Of `begin`."""
-        self._ended = False
+        self._named = self._ended = False
         self._leaving: asyncio.Task[None] | None = None
         # What belongs to a session.
         self._session = 0
@@ -132,15 +138,22 @@ class ZookeeperBalance:
         """The partitions that this consumer has now."""
         return self._standing.owned
 
+    @property
+    def _registered(self) -> bool:
+        """The session in which this consumer has registered is still the present one, as far as is known: 0 without connection."""
+        return self._client.session.id in {0, self._session}
+
     async def begin(self, topics: Collection[str]) -> None:
         """As `Balance.begin`. It returns when the share is there, after two tries without success, or at once when another session has
         the consumer's id; with `refuse_shared_consumer_id` it waits until that session has ended or has lived for too long."""
         self._rules = Rules(
             self._name, tuple(sorted(set(topics))), self._rules.strategy, self._rules.read_from, self._one
         )
+        self._take_name()
         self._deaf = self._client.listen(self._wake.set)
         self._first = self._loop.create_future()
         self._task = self._loop.create_task(self._follow(), name=f"rebalance of {self._name}")
+        self._task.add_done_callback(when_dead(log, f"consumer {self._name} follows no changes of its group any more"))
         try:
             await self._first
         except asyncio.CancelledError:
@@ -150,14 +163,27 @@ class ZookeeperBalance:
             await self.end()
             raise
 
+    def _take_name(self) -> None:
+        """Tell of another consumer of this factory that has the name: in ZooKeeper they look like one. Raises ConfigError."""
+        if self._name in self._client.names:
+            what = f"another consumer of this session factory has consumer id {self.consumer_id} of group {self.group}"
+            if self._config.refuse_shared_consumer_id:
+                raise ConfigError(f"{what}: give each consumer an id of its own, or none")
+            log.error("%s: BOTH CONSUME EVERYTHING; give each consumer an id of its own, or none", what)
+        self._client.names.append(self._name)
+        self._named = True
+
     async def end(self) -> None:
         """As `Balance.end`. Harmless twice, and after a `begin` that has failed."""
         if self._ended:
             return
         self._ended = True
+        if self._named:
+            self._client.names.remove(self._name)
         await self._halt()
         await self._within(STOP_SECONDS, self._fetching.stop(), "listeners have not returned")
-        await self._within(COMMIT_SECONDS, self._fetching.commit(), "its last commit has not ended")
+        if self._registered:
+            await self._within(COMMIT_SECONDS, self._fetching.commit(), "its last commit has not ended")
         self._leaving = self._loop.create_task(self._leave(), name=f"end of {self._name}")
         # It goes on behind that: others of the factory keep the session, and with it these nodes.
         await self._within(LEAVE_SECONDS, self._left(), "its nodes are in ZooKeeper until that answers")
@@ -192,8 +218,8 @@ class ZookeeperBalance:
                 await work
         except TimeoutError:
             log.warning("consumer %s ends, and %s within %g s", self._name, what, seconds)
-        except MetaqError as error:
-            log.warning("consumer %s ends, and %s: %s", self._name, what, error)
+        except Exception as error:
+            log.warning("consumer %s ends, and %s: %s", self._name, what, error, exc_info=_trace(error))
 
     async def _halt(self) -> None:
         """Have no more rounds."""
@@ -230,14 +256,14 @@ class ZookeeperBalance:
                     due = self._loop.time() + self._failed(error, failures)
                 pause = due - self._loop.time()
             else:
-                failures = 0
+                failures, due = 0, 0.0
                 self._settle(None)
             await self._woken(pause)
 
     def _failed(self, error: Exception, failures: int) -> float:
         """Tell of a failed try, and return the seconds until the next."""
         pause = self._zookeeper.zk_sync_time * (SLOWER if failures >= TRIES else 1.0)
-        trace = None if isinstance(error, MetaqError) else error
+        trace = _trace(error)
         if failures >= TRIES:
             log.error(
                 "rebalance of consumer %s: %d tries have failed, it goes on every %g s: %s",
@@ -280,6 +306,7 @@ class ZookeeperBalance:
         )
         owner, _ = found.members.get(self._name, (0, ()))
         if owner != self._session:
+            self._sure = False  # whoever took the node away may have taken others, too
             await self._enroll()
         elif self._id_until is not None:
             self._alone()
@@ -424,7 +451,7 @@ class ZookeeperBalance:
 
     async def _go_on(self, plan: Plan) -> None:
         """Fetch what is owned and loaded, unless that goes on already."""
-        if self._client.session.id != self._session:
+        if not self._registered:
             return  # the next round begins anew
         servers = {held: server for held, server in plan.servers.items() if held in self._loaded}
         if servers == self._standing.servers and not self._paused:
@@ -439,7 +466,8 @@ class ZookeeperBalance:
         if not self._paused:
             self._paused = True
             await self._stop()
-            await self._fetching.commit()
+            if self._registered:
+                await self._fetching.commit()
 
     async def _stop(self) -> None:
         """Stop all fetches, however long listeners take."""

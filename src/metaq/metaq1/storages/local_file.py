@@ -8,7 +8,6 @@ A Java process must not have it open at the same time: it writes what it has rea
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import threading
 from collections.abc import Collection, Iterator
@@ -108,6 +107,8 @@ class LocalFileOffsetStorage:
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
+        import fcntl  # no system but Unix has it, and `metaq.metaq1` is loaded on others, too
+
         make_folder(self.path.parent)
         with self.path.with_name(f"{self.path.name}.lock").open("ab") as lock:
             # Ends with the file, and with the process.

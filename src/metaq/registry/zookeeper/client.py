@@ -44,6 +44,8 @@ class ZookeeperClient:
         self._connected = asyncio.Event()
         self._worker = _Worker()
         self.closed = False
+        self.names: list[str] = []
+        """Names of consumers that have their nodes in this session."""
         self.session = self._open()
         """The present session. Its number is 0 before the first, and changes when one has expired."""
         self._task = asyncio.create_task(self._watch(), name="ZooKeeper client")

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from metaq.registry.zookeeper.layout import Layout
+from metaq.registry.zookeeper.layout import Layout, parents
 from metaq.registry.zookeeper.session import Session
 
 _VANISHING: Final = 3
@@ -61,6 +61,8 @@ def claim(session: Session, paths: Collection[str], name: str, formers: Collecti
     """
     claimed = Claimed([], [], {})
     left = list(paths)
+    # Else each node of a new topic would be tried in vain first.
+    session.ensure(dict.fromkeys(parent for path in left for parent in parents(path)))
     for _ in range(_VANISHING):
         taken = session.create(dict.fromkeys(left, name))
         refused = set(taken)

@@ -80,7 +80,7 @@ class Session:
 
     @property
     def credentials(self) -> tuple[int, bytes]:
-        """Number and password of the session: another number after it has expired, 0 before the first."""
+        """Number and password of the session: another number after it has expired, 0 without connection."""
         number, password = self._client.client_id or (0, b"")
         return int(number), bytes(password)
 
