@@ -44,9 +44,11 @@ from metaq.metaq1.config import (
 from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.model.partition import RANDOM_PARTITION, Partition
 from metaq.metaq1.producing.futures import SendFuture
+from metaq.metaq1.producing.one_way import AsyncMessageProducer, IgnoreMessageProcessor
 from metaq.metaq1.producing.producer import LocalTransaction, MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector, RandomPartitionSelector, RoundRobinPartitionSelector
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
+from metaq.metaq1.sessions.one_way import AsyncMetaMessageSessionFactory
 
 __all__ = [
     "CONSIST",
@@ -54,7 +56,10 @@ __all__ = [
     "MAX_OFFSET",
     "NEVER_SKIP",
     "RANDOM_PARTITION",
+    "AsyncMessageProducer",
+    "AsyncMetaMessageSessionFactory",
     "ConsumerConfig",
+    "IgnoreMessageProcessor",
     "LoadBalanceStrategy",
     "LocalTransaction",
     "Message",

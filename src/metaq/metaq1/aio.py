@@ -8,7 +8,15 @@
 They work in any event loop: the client lives in a thread of its own (`metaq.client.shared.loop`).
 """
 
+from metaq.metaq1.producing.one_way_async import AsyncMessageProducer
 from metaq.metaq1.producing.producer_async import LocalTransaction, MessageProducer
 from metaq.metaq1.sessions.factory_async import MetaMessageSessionFactory
+from metaq.metaq1.sessions.one_way_async import AsyncMetaMessageSessionFactory
 
-__all__ = ["LocalTransaction", "MessageProducer", "MetaMessageSessionFactory"]
+__all__ = [
+    "AsyncMessageProducer",
+    "AsyncMetaMessageSessionFactory",
+    "LocalTransaction",
+    "MessageProducer",
+    "MetaMessageSessionFactory",
+]
