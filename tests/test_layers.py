@@ -113,6 +113,7 @@ RULES: dict[str, Rule] = {
             "client.shared.pending",
             "durable",
             "model",
+            "named_file",
             "net",
             "registry",
             "wire.metaq1",

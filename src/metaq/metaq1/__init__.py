@@ -45,10 +45,12 @@ from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.model.partition import RANDOM_PARTITION, Partition
 from metaq.metaq1.producing.futures import SendFuture
 from metaq.metaq1.producing.one_way import AsyncMessageProducer, IgnoreMessageProcessor
+from metaq.metaq1.producing.ordered import OrderedMessageProducer
 from metaq.metaq1.producing.producer import LocalTransaction, MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector, RandomPartitionSelector, RoundRobinPartitionSelector
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
 from metaq.metaq1.sessions.one_way import AsyncMetaMessageSessionFactory
+from metaq.metaq1.sessions.ordered import OrderedMetaMessageSessionFactory
 
 __all__ = [
     "CONSIST",
@@ -66,6 +68,8 @@ __all__ = [
     "MessageProducer",
     "MetaClientConfig",
     "MetaMessageSessionFactory",
+    "OrderedMessageProducer",
+    "OrderedMetaMessageSessionFactory",
     "Partition",
     "PartitionSelector",
     "RandomPartitionSelector",

@@ -40,10 +40,10 @@ class Backlog:
         core: of the factory.
         default: the factory's default topic.
         folder: of the files.
-        limit: messages in one file; above it they are dropped, which is logged and counted.
+        limit: messages in one file; above it they are dropped, which is logged and counted. None: no limit.
     """
 
-    def __init__(self, core: FactoryCore, default: DefaultTopic, folder: Path, limit: int = KEPT_MAX) -> None:
+    def __init__(self, core: FactoryCore, default: DefaultTopic, folder: Path, limit: int | None = KEPT_MAX) -> None:
         self._core, self._folder, self._limit = core, folder, limit
         self._sender = ProducerBase(core, default, None, lambda _: None)
         self._files: dict[Path, tuple[Partition, KeptMessages]] = {}
@@ -54,6 +54,8 @@ class Backlog:
         self._queued_bytes = 0
         self._closed = False
         self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._found = asyncio.Event()
         self.kept = self.dropped = 0
         """Messages that were written to a file, and those that were lost, since the factory was made."""
         core.hand_in(self._start)
@@ -114,7 +116,7 @@ class Backlog:
         for (topic, partition), messages in groups.items():
             try:
                 kept = self._file(kept_path(self._folder, topic, str(partition)), partition)
-                room = messages[: max(0, self._limit - len(kept))]
+                room = messages if self._limit is None else messages[: max(0, self._limit - len(kept))]
                 if room:
                     kept.add_all(room)
             except MetaqError as error:
@@ -167,16 +169,25 @@ class Backlog:
 
     async def _keep_sending(self) -> None:
         await self._do(self._find)
+        self._found.set()
         while True:
+            self._wake.clear()
             await self.send_again()
-            await asyncio.sleep(self._core.config.recover_message_interval)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._core.config.recover_message_interval):
+                    await self._wake.wait()
 
     async def send_again(self) -> None:
         """Send what waits in all files, each up to its first failure."""
         for partition, kept in list(self._files.values()):
-            while batch := await self._batch(kept):
-                if not await self._sent(kept, batch, partition):
-                    break
+            await self._drained(kept, partition)
+
+    async def _drained(self, kept: KeptMessages, partition: Partition) -> bool:
+        """Send what waits in one file. Return whether all of it was sent."""
+        while batch := await self._batch(kept):
+            if not await self._sent(kept, batch, partition):
+                return False
+        return not len(kept)
 
     async def _batch(self, kept: KeptMessages) -> list[KeptMessage]:
         try:
@@ -190,7 +201,7 @@ class Backlog:
         done: list[int] = []
         try:
             for one in batch:
-                await self._send(one.message, partition)
+                await self._send(one, partition)
                 done.append(one.number)
         except MetaqError as error:
             log.warning("%d messages in %s wait on: %s", len(kept) - len(done), kept.path, error)
@@ -199,8 +210,8 @@ class Backlog:
                 await self._do(lambda: kept.remove(done))
         return len(done) == len(batch)
 
-    async def _send(self, message: Message, partition: Partition) -> None:
-        sender = self._sender
+    async def _send(self, one: KeptMessage, partition: Partition) -> None:
+        sender, message = self._sender, one.message
         if sender._default.topic is None:  # noqa: SLF001  a producer of this room
             await sender._publish(message.topic)  # noqa: SLF001
         route = sender._route(message.topic)  # noqa: SLF001
