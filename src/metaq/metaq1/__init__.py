@@ -49,12 +49,16 @@ from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.model.partition import RANDOM_PARTITION, Partition
 from metaq.metaq1.model.received import ReceivedMessage
 from metaq.metaq1.producing.futures import SendFuture
+from metaq.metaq1.producing.one_way import AsyncMessageProducer, IgnoreMessageProcessor
+from metaq.metaq1.producing.ordered import OrderedMessageProducer
 from metaq.metaq1.producing.producer import LocalTransaction, MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector, RandomPartitionSelector, RoundRobinPartitionSelector
 from metaq.metaq1.sessions.broadcast import MetaBroadcastMessageSessionFactory
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
 from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
 from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset
+from metaq.metaq1.sessions.one_way import AsyncMetaMessageSessionFactory
+from metaq.metaq1.sessions.ordered import OrderedMetaMessageSessionFactory
 
 __all__ = [
     "CONSIST",
@@ -62,7 +66,10 @@ __all__ = [
     "MAX_OFFSET",
     "NEVER_SKIP",
     "RANDOM_PARTITION",
+    "AsyncMessageProducer",
+    "AsyncMetaMessageSessionFactory",
     "ConsumerConfig",
+    "IgnoreMessageProcessor",
     "LoadBalanceStrategy",
     "LocalFileOffsetStorage",
     "LocalTransaction",
@@ -77,6 +84,8 @@ __all__ = [
     "MetaClientConfig",
     "MetaMessageSessionFactory",
     "OffsetStorage",
+    "OrderedMessageProducer",
+    "OrderedMetaMessageSessionFactory",
     "Partition",
     "PartitionSelector",
     "RandomPartitionSelector",

@@ -9,9 +9,13 @@ They work in any event loop: the client lives in a thread of its own (`metaq.cli
 """
 
 from metaq.metaq1.consuming.consumer_async import MessageConsumer, TopicBrowser
+from metaq.metaq1.producing.one_way_async import AsyncMessageProducer
+from metaq.metaq1.producing.ordered_async import OrderedMessageProducer
 from metaq.metaq1.producing.producer_async import LocalTransaction, MessageProducer
 from metaq.metaq1.sessions.broadcast_async import MetaBroadcastMessageSessionFactory
 from metaq.metaq1.sessions.factory_async import MetaMessageSessionFactory
+from metaq.metaq1.sessions.one_way_async import AsyncMetaMessageSessionFactory
+from metaq.metaq1.sessions.ordered_async import OrderedMetaMessageSessionFactory
 
 __all__ = [
     "LocalTransaction",
@@ -20,4 +24,8 @@ __all__ = [
     "MetaBroadcastMessageSessionFactory",
     "MetaMessageSessionFactory",
     "TopicBrowser",
+    "AsyncMessageProducer",
+    "AsyncMetaMessageSessionFactory",
+    "OrderedMessageProducer",
+    "OrderedMetaMessageSessionFactory",
 ]

@@ -156,7 +156,12 @@ class ProducerBase:
         """Any thread: hand a message in that belongs to no transaction."""
         route = self._route(message.topic)
         partition = chosen(self._selector, message, route.partitions, tuple(route.addresses))
-        address = route.addresses[partition.broker_id]
+        return self._put(message, flag, body, partition, route.addresses[partition.broker_id], timeout)
+
+    def _put(
+        self, message: Message, flag: int, body: bytes, partition: Partition, address: str, timeout: float
+    ) -> SendFuture:
+        """Any thread: hand a message in for one partition."""
         size = len(body)
         self._core.admit(size)
         future = SendFuture(self._core.callbacks)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from metaq.durable import disk_fault, make_folder, sync_folder
 from metaq.errors import (
@@ -35,7 +35,7 @@ log = logging.getLogger("metaq.client")
 Result = TypeVar("Result")
 SUFFIX: Final = ".sqlite"
 _FORMAT: Final = 1
-_NAME_CHARS_MAX: Final = 180
+_WORD_CHARS_MAX: Final = 100
 _WAL_BYTES_MAX: Final = 4 << 20
 """Size to which the write-ahead log is cut after a checkpoint."""
 _TABLE: Final = """
@@ -61,10 +61,20 @@ class KeptMessage(NamedTuple):
 
 def kept_path(folder: Path, topic: str, name: str) -> Path:
     """Return the file in `folder` of one topic and one name beside it. Any text is a name of one file directly in the folder."""
-    text = f"{quote(topic, safe='')}@{quote(name, safe='')}"
-    if len(text) > _NAME_CHARS_MAX:  # file systems take 255 bytes, with the endings of SQLite's own files
-        text = f"{text[:100]}~{hashlib.sha256(text.encode()).hexdigest()}"
-    return folder / (text + SUFFIX)
+    return folder / f"{_word(topic)}@{_word(name)}{SUFFIX}"
+
+
+def kept_name(path: Path) -> str | None:
+    """Return the name beside the topic in a path of `kept_path`; None: a long one, or it is no such path."""
+    topic, at, name = path.name.removesuffix(SUFFIX).partition("@")
+    return unquote(name) if at and topic and path.name.endswith(SUFFIX) and "~" not in name else None
+
+
+def _word(text: str) -> str:
+    word = quote(text, safe="").replace("~", "%7E")
+    if len(word) > _WORD_CHARS_MAX:  # file systems take 255 bytes, with the endings of SQLite's own files
+        word = f"{word[:30]}~{hashlib.sha256(text.encode()).hexdigest()}"
+    return word
 
 
 class KeptMessages:

@@ -1,0 +1,43 @@
+"""Ordered producers for asyncio."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from metaq.metaq1.model.message import Message, SendResult
+from metaq.metaq1.producing.base import SEND_SECONDS
+from metaq.metaq1.producing.ordered import OrderedBase
+
+
+class OrderedMessageProducer(OrderedBase):
+    """`metaq.metaq1.OrderedMessageProducer` for asyncio: messages of one task for one partition are stored in their order."""
+
+    async def publish(self, topic: str) -> None:
+        """Learn the topic's fixed partitions. As `metaq.metaq1.OrderedMessageProducer.publish`."""
+        name = self._checked_topic(topic)
+        if name not in self._topics:
+            await self._core.awaited(lambda: self._publish_ordered(name))
+
+    async def send_message(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendResult:
+        """Send and wait until it is stored. As `metaq.metaq1.OrderedMessageProducer.send_message`. The disk is waited for in another
+        thread."""
+        message, flag, body = self._checked(message, timeout)
+        partitions = await self._core.awaited(lambda: self._layout(message.topic))
+        partition = self._choose(message, partitions)
+        return await self._core.awaited(lambda: self._send_to(message, flag, body, partition, timeout))
+
+    async def shutdown(self) -> None:
+        """Give up the topics. What waits in files is sent by the next producer."""
+        if not self._closed and self._core.in_own_process:
+            self._closed = True
+            self._tell_closed(self)
+            if not self._core.closed:
+                await self._core.awaited(self._end)
+
+    close = shutdown
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()

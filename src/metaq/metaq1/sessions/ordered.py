@@ -1,0 +1,98 @@
+"""Session factories whose producers keep an order."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Self
+
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import ConfigError
+from metaq.metaq1.config import MetaClientConfig
+from metaq.metaq1.producing.layouts import LayoutSource, from_file, from_mapping
+from metaq.metaq1.producing.ordered import OrderedBacklog, OrderedMessageProducer
+from metaq.metaq1.producing.selectors import PartitionSelector
+from metaq.metaq1.sessions.base import SessionFactoryBase
+from metaq.metaq1.shared.core import CLOSE_SECONDS
+from metaq.metaq1.shared.links import Pace
+
+
+class OrderedFactoryBase(SessionFactoryBase):
+    """What the factories of ordered producers for threads and for asyncio share."""
+
+    def __init__(
+        self,
+        config: MetaClientConfig,
+        *,
+        partitions_file: str | Path | None = None,
+        order_config: LayoutSource | None = None,
+        pace: Pace | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """Make a factory; the layout comes from one of three places.
+
+        Args:
+            config: settings, with `partitions_info` if there is neither of the others.
+            partitions_file: properties or ini file with lines `topic.num.TOPIC=brokerId:count;...`; a change is seen within a
+                second of sending.
+            order_config: returns the layout of a topic, such as `lambda topic: admin.order(topic).layout` of `metaq.Admin`.
+
+        Raises ConfigError: there is no layout, or two places for it; TypeError.
+        """
+        super().__init__(config, pace=pace, clock=clock)
+        given = [bool(config.partitions_info), partitions_file is not None, order_config is not None]
+        if sum(given) != 1:
+            self._open = False
+            raise ConfigError("an ordered producer needs one of partitions_info, partitions_file and order_config")
+        self._layouts = (
+            order_config
+            if order_config is not None
+            else from_mapping(config.partitions_info)
+            if partitions_file is None
+            else from_file(Path(partitions_file))
+        )
+        self._lock_backlog = threading.Lock()
+        self._backlog: OrderedBacklog | None = None
+
+    def _shared_backlog(self) -> OrderedBacklog:
+        """Return the factory's backlog, made with its first producer."""
+        self._core.check_open()
+        with self._lock_backlog:
+            if self._backlog is None:
+                folder = Path(self.config.local_message_path).expanduser()
+                self._backlog = OrderedBacklog(self._core, self._default, folder, None)
+                self._core.last_ends.append(self._backlog._end)  # noqa: SLF001  as of a factory's children
+            return self._backlog
+
+
+class OrderedMetaMessageSessionFactory(OrderedFactoryBase):
+    """Makes ordered producers. What they could not send waits in files under `local_message_path`, which belong to one factory at a
+    time: give each process a folder of its own."""
+
+    def create_producer(self, selector: PartitionSelector) -> OrderedMessageProducer:
+        """Return a new ordered producer. `selector`: chooses among the configured partitions, by the message alone.
+
+        Raises ClientClosed, ClientForked, TypeError.
+        """
+        backlog = self._shared_backlog()
+        return self._adopt(
+            lambda closed: OrderedMessageProducer(
+                self._core, self._default, selector, closed, backlog=backlog, layouts=self._layouts
+            )
+        )
+
+    def shutdown(self) -> None:
+        """Close everything, as `MetaMessageSessionFactory.shutdown`; what waits in files waits on."""
+        self._core.check_may_wait()
+        closing = self._begin_shutdown()
+        if closing is not None:
+            self._core.thread.run(closing, 2 * CLOSE_SECONDS)
+            self._core.callbacks.close()
+
+    close = shutdown
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
