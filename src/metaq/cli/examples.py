@@ -132,6 +132,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "transaction rollback": ("metaq transaction rollback 5b1f@broker-a",),
     "transaction forget": ("metaq transaction forget 5b1f@broker-a",),
     "meta1": ("metaq meta1 reload", "metaq meta1 tx list"),
+    "meta1 start": ("metaq meta1 start -f server.ini", "metaq meta1 start -f server.ini --as meta-1"),
+    "meta1 stop": ("metaq meta1 stop", "metaq meta1 stop meta-1 --timeout 30 --force"),
+    "meta1 restart": ("metaq meta1 restart", "metaq meta1 restart meta-1"),
+    "meta1 status": ("metaq meta1 status", "metaq meta1 status meta-1 --json"),
     "meta1 stats": (
         "metaq meta1 stats 127.0.0.1:8123",
         "metaq meta1 stats 127.0.0.1:8123 --topic orders --json",
@@ -140,6 +144,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "meta1 reload": ("metaq meta1 reload 127.0.0.1:10911",),
     "meta1 close-partitions": ("metaq meta1 close-partitions orders 2 3",),
     "meta1 open-partitions": ("metaq meta1 open-partitions orders",),
+    "meta1 move-partitions": (
+        "metaq meta1 move-partitions --data-dir /var/meta --topic orders --start 0 --end 3 --offset 4",
+    ),
+    "meta1 delete-partitions": ("metaq meta1 delete-partitions --data-dir /var/meta --topic orders --start 2 --end 3",),
     "meta1 tx": ("metaq meta1 tx list",),
     "meta1 tx list": ("metaq meta1 tx list",),
     "meta1 tx commit": ("metaq meta1 tx commit XID:1:0a:0b:q",),
