@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from metaq.admin.upkeep import metaq1_partitions
-from metaq.admin.upkeep.metaq1_partitions import JOURNAL, delete_partitions, move_partitions
+from metaq.cli.meta1 import folders
+from metaq.cli.meta1.folders import JOURNAL, delete_partitions, move_partitions
 from metaq.errors import ConfigError, StoreFailed
 from tests.support import run_metaq
 
@@ -57,7 +57,7 @@ def test_an_interrupted_move_goes_on(data: Path, monkeypatch: pytest.MonkeyPatch
     """After any number of renames; others are refused until then, and a folder that somebody exchanged is not touched."""
     for number in (4, 3, 2, 1, 0):
         (data / f"orders-{number}").rename(data / f"orders-{number + 10}")
-    true, made = metaq1_partitions._rename, itertools.count()
+    true, made = folders._rename, itertools.count()
 
     def breaking(*given):
         if next(made) == steps:
@@ -65,7 +65,7 @@ def test_an_interrupted_move_goes_on(data: Path, monkeypatch: pytest.MonkeyPatch
         return true(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(metaq1_partitions, "_rename", breaking)
+        patch.setattr(folders, "_rename", breaking)
         with pytest.raises(KeyboardInterrupt):
             move_partitions(data, "orders", 10, 14, offset)
     with pytest.raises(ConfigError, match="was interrupted"):
@@ -81,7 +81,7 @@ def test_an_interrupted_move_goes_on(data: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_folder_that_was_exchanged_in_between_is_not_moved(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said with the file that tells what was to be done."""
     with monkeypatch.context() as patch:
-        patch.setattr(metaq1_partitions, "_rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(folders, "_rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             move_partitions(data, "orders", 4, 4, 3)
     (data / "orders-4").rename(data / "aside")
@@ -110,7 +110,7 @@ def test_what_an_interrupted_delete_left_goes_with_the_next(data: Path, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(metaq1_partitions.shutil, "rmtree", breaking)
+        patch.setattr(folders.shutil, "rmtree", breaking)
         with pytest.raises(KeyboardInterrupt):
             delete_partitions(data, "orders", 3, 4)
     assert not [path for path in data.iterdir() if path.name in {"orders-3", "orders-4"}]

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.interop
 def test_moved_and_deleted_partitions_at_the_original(zookeeper: Zookeeper, tmp_path: Path) -> None:
     """Refused while it runs, whose process is named; then partitions 0 and 1 are 1 and 2, and 2 is deleted."""
     topics = {"orders": {"numPartitions": 3}}
-    with OriginalServer(tmp_path, zookeeper, topics, registry={"zk.zkRoot": "/partition-tools"}) as server:
+    # With its transactions beside its partitions the original does not load all of these before their first put.
+    system = {"dataLogPath": tmp_path / "transaction-log"}
+    with OriginalServer(tmp_path, zookeeper, topics, system, registry={"zk.zkRoot": "/partition-tools"}) as server:
         words = ("--data-dir", str(server.data), "--topic", "orders", "--start", "0", "--end", "1")
         with TextConnection(server.text) as text:
             for number in (0, 1):

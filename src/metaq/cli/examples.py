@@ -141,6 +141,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq meta1 stats 127.0.0.1:8123 --topic orders --json",
         "metaq meta1 stats 127.0.0.1:8123 --broker 127.0.0.1:10911",
     ),
+    "meta1 monitor": (
+        "metaq meta1 monitor 127.0.0.1:8123 --topic meta-test --once",
+        "metaq meta1 monitor 10.0.0.1:8123 10.0.0.2:8123 --zookeeper 10.0.0.9:2181 --offset-gap 1048576 --on-alarm ./page.sh",
+    ),
     "meta1 reload": ("metaq meta1 reload 127.0.0.1:10911",),
     "meta1 close-partitions": ("metaq meta1 close-partitions orders 2 3",),
     "meta1 open-partitions": ("metaq meta1 open-partitions orders",),

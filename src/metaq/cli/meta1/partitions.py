@@ -31,7 +31,7 @@ def move_partitions(
     The server must be stopped. A move that was interrupted goes on when the same command is given again. Offsets of consumers stay under
     the old numbers.
     """
-    from metaq.admin.upkeep.metaq1_partitions import move_partitions as move
+    from metaq.cli.meta1.folders import move_partitions as move
 
     done = move(data_dir, topic, start, end, offset)
     if as_json:
@@ -51,7 +51,7 @@ def delete_partitions(
     as_json: AsJson = False,
 ) -> None:
     """Delete partitions in a data folder of the original 1.x server, with all their messages. The server must be stopped."""
-    from metaq.admin.upkeep.metaq1_partitions import delete_partitions as delete
+    from metaq.cli.meta1.folders import delete_partitions as delete
 
     if not yes:
         typer.confirm(f"Delete partitions {start} to {end} of {topic} in {data_dir}, for good?", abort=True)
