@@ -101,7 +101,7 @@ RULES: dict[str, Rule] = {
         {"broker", "model", "namesrv", "net", "saved", "store", "wire"}, "a protocol, turned into service calls"
     ),
     "admin": Rule(
-        {"client", "client.conversation", "model", "net", "wire"},
+        {"client", "client.conversation", "model", "net", "registry", "wire"},
         "an administrator is a client: it works on any RocketMQ too",
     ),
     "aio": Rule({"client", "model"}, "hands out the asyncio names of the client"),

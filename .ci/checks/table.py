@@ -26,6 +26,7 @@ COMMANDS = (
     "metaq.cli.messages",
     "metaq.cli.store",
     "metaq.cli.topics",
+    "metaq.cli.meta1",
     "metaq.cli.transactions",
     "metaq.client",
     "metaq.store.offline",
