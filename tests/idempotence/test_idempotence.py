@@ -194,9 +194,9 @@ def test_with_sqlalchemy(tmp_path):
     with engine.connect() as connection:
         assert not seen.first(connection, message("1"))
         assert seen.expire(connection, keep=0.0, batch=1) in {1, 2}
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        with pytest.raises(ConfigError, match="autocommit"):
-            seen.first(connection, message("1"))
+    alone = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    with alone, pytest.raises(ConfigError, match="autocommit"):
+        seen.first(alone, message("1"))
     engine.dispose()
 
 

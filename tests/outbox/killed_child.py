@@ -4,6 +4,7 @@ python killed_child.py URL NAMESRV STEP ORDER: takes an order, sends what is in 
 commit and send is a step, and the process dies before or behind number STEP. It prints `ended` if it got through.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -82,8 +83,11 @@ def main():
     connection.commit()
     connection.close()
     with metaq.Producer(NAMESRV) as producer:
-        # Whatever the dead have leased is due after a second.
-        rules = Rules(lease=1.0, timeout=0.5, batch=10)
+        # What the dead have leased would be due after a minute.
+        with contextlib.closing(connect(URL)) as other:
+            run(other, "UPDATE metaq_outbox SET lease_ms = 0")
+            other.commit()
+        rules = Rules(batch=10)
         sender = OutboxSender(outbox, Connection, Outlet(producer), rules)
         while sender.run_once():
             pass

@@ -280,9 +280,9 @@ def test_a_password_is_not_shown(capsys, monkeypatch, tmp_path):
 def test_autocommit_is_refused(tmp_path):
     import sqlite3
 
-    with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as connection:
-        with pytest.raises(ConfigError, match="autocommit"):
-            Outbox().add(connection, metaq.Message("orders", b"a"))
+    alone = contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None))
+    with alone as connection, pytest.raises(ConfigError, match="autocommit"):
+        Outbox().add(connection, metaq.Message("orders", b"a"))
 
 
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"tries_max": 0}, {"timeout": 40.0}, {"poll": 0}, {"keep": -1}])
@@ -320,13 +320,16 @@ def test_with_asyncio(tmp_path, metaq_broker):
         session, outbox = async_sessionmaker(engine), Outbox()
         async with session() as opened:
             await opened.run_sync(outbox.create_table)
-        async with aio.Producer(metaq_broker.namesrv) as producer:
-            async with AsyncOutboxSender(outbox, session, producer, Rules(poll=3600.0)) as sender:
-                async with session() as opened:
-                    message_id = await outbox.add_async(opened, metaq.Message("orders-async", b"a"), ordering_key="k")
-                    await opened.commit()
-                while not sender.sent:
-                    await asyncio.sleep(0.01)
+        rules = Rules(poll=3600.0)
+        async with (
+            aio.Producer(metaq_broker.namesrv) as producer,
+            AsyncOutboxSender(outbox, session, producer, rules) as sender,
+        ):
+            async with session() as opened:
+                message_id = await outbox.add_async(opened, metaq.Message("orders-async", b"a"), ordering_key="k")
+                await opened.commit()
+            while not sender.sent:
+                await asyncio.sleep(0.01)
         await engine.dispose()
         return message_id
 

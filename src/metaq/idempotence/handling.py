@@ -117,7 +117,7 @@ class Idempotence:
                     finally:
                         await target.close()
 
-                return handle_async
+                return _of_message(handle_async)
 
             @functools.wraps(function)
             def handle(message: Any) -> Any:
@@ -128,7 +128,7 @@ class Idempotence:
                 finally:
                     target.close()
 
-            return handle
+            return _of_message(handle)
 
         return decorate
 
@@ -155,3 +155,9 @@ class Idempotence:
             if count < batch:
                 break
         return total
+
+
+def _of_message(handle: Any) -> Callable[[Any], Any]:
+    """Return a handler whose signature is its own: consumers look whether it can be called with one message."""
+    del handle.__wrapped__
+    return handle  # type: ignore[no-any-return]
