@@ -17,6 +17,7 @@ from metaq.errors import ConfigError, ConnectionFailed, InvalidMessage
 from metaq.metaq1 import Message as Metaq1Message
 from metaq.outbox import PARKED, SENT, WAITING, AsyncOutboxSender, Outbox, OutboxSender, Rules
 from metaq.outbox.entry import METAQ1, ROCKETMQ, metaq1_message, rocketmq_message
+from metaq.outbox.work import Work
 from tests.outbox.databases import KINDS, connect, run, running, until
 
 
@@ -214,6 +215,24 @@ def test_messages_of_a_generation_without_a_producer_are_left(database):
     old = Recorder(METAQ1)
     assert OutboxSender(outbox, opened, [Recorder(), old]).run_once()
     assert old.bodies == ["old"]
+
+
+def test_a_deadlock_behind_a_send_does_not_send_it_again(database, monkeypatch):
+    """What the driver raises while outcomes are recorded is met by recording them once more."""
+    outbox, opened = database
+    add(database, "a", "b")
+    recorder, settle, fails = Recorder(), Work.settle, [True]
+
+    def settle_later(work, target, outcomes):
+        if fails:
+            run(target, "DELETE FROM metaq_outbox")
+            raise OSError(fails.pop())
+        settle(work, target, outcomes)
+
+    monkeypatch.setattr(Work, "settle", settle_later)
+    sender = OutboxSender(outbox, opened, recorder)
+    sender.run_once()
+    assert (recorder.bodies, sender.sent, listed(database)) == (["a", "b"], 2, [])
 
 
 def test_a_database_that_is_away_is_waited_for(database, caplog):

@@ -17,6 +17,7 @@ from metaq.outbox.work import Rules, Work
 
 LOG = logging.getLogger("metaq.outbox")
 CLOSE_SECONDS = 30.0
+SETTLE_TRIES = 5
 
 
 class OutboxSender:
@@ -69,7 +70,7 @@ class OutboxSender:
         try:
             found = work.begin(target)
             while not self._closing and (step := work.step()):
-                work.settle(target, self._sent(step))
+                self._settle(work, target, self._sent(step))
             work.end(target)
         finally:
             self.sent, self.failed, self.parked = (
@@ -77,6 +78,17 @@ class OutboxSender:
             )  # fmt: skip
             target.close()
         return found
+
+    def _settle(self, work: Work, target: Any, outcomes: list[tuple[Entry, Exception | None]]) -> None:
+        """Record outcomes; once more after a deadlock with another sender, or all of it would be sent a second time."""
+        for left in reversed(range(SETTLE_TRIES)):
+            try:
+                work.settle(target, outcomes)
+                return
+            except Exception:
+                if not left:
+                    raise
+                target.rollback()
 
     def _sent(self, step: list[Entry]) -> list[tuple[Entry, Exception | None]]:
         deadline = SYSTEM.monotonic() + self._rules.timeout

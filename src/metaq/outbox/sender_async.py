@@ -13,7 +13,7 @@ from metaq.log import RateLimitedLog
 from metaq.outbox.entry import Entry
 from metaq.outbox.outbox import Outbox, Waker
 from metaq.outbox.outlets import outlets_of
-from metaq.outbox.sender import LOG
+from metaq.outbox.sender import LOG, SETTLE_TRIES
 from metaq.outbox.work import Rules, Work
 
 
@@ -50,7 +50,7 @@ class AsyncOutboxSender:
             found = bool(await target.run_sync(work.begin))
             while not self._closing and (step := work.step()):
                 outcomes = await asyncio.gather(*map(self._sent, step))
-                await target.run_sync(work.settle, outcomes)
+                await self._settle(work, target, outcomes)
             await target.run_sync(work.end)
         finally:
             self.sent, self.failed, self.parked = (
@@ -58,6 +58,16 @@ class AsyncOutboxSender:
             )  # fmt: skip
             await target.close()
         return found
+
+    async def _settle(self, work: Work, target: Any, outcomes: list[tuple[Entry, Exception | None]]) -> None:
+        for left in reversed(range(SETTLE_TRIES)):
+            try:
+                await target.run_sync(work.settle, outcomes)
+                return
+            except Exception:
+                if not left:
+                    raise
+                await target.rollback()
 
     async def _sent(self, entry: Entry) -> tuple[Entry, Exception | None]:
         outlet = self._outlets[entry.protocol]
