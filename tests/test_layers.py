@@ -123,6 +123,14 @@ RULES: dict[str, Rule] = {
     "logging_handler": Rule(
         {"client", "model", "wire.codes"}, "a producer with a buffer in front: any application loads it"
     ),
+    "sql": Rule(set(), "databases of users, for pipelines, applications and the command line alike"),
+    "idempotence": Rule(
+        {"client.identity.options", "model", "sql"}, "a row beside the handler's own: any application loads it"
+    ),
+    "outbox": Rule(
+        {"client.identity.options", "idempotence.keys", "metaq1.model", "model", "sql"},
+        "a table in front of any producer, which it is handed",
+    ),
     "spark": Rule(
         {
             "archive",
@@ -148,6 +156,7 @@ RULES: dict[str, Rule] = {
             "model",
             "net",
             "spark",
+            "sql",
             "wire",
         },
         "Structured Streaming on the connector, a folder for each pipeline",
@@ -184,8 +193,10 @@ RULES: dict[str, Rule] = {
             "durable",
             "model",
             "net.tls.settings",
+            "outbox",
             "pipelines",
             "spark",
+            "sql.opening",
             "store.offline",
             "store.upkeep",
             "wire.hot",
@@ -194,7 +205,18 @@ RULES: dict[str, Rule] = {
     ),
     "__main__": Rule({"cli"}, "`python -m metaq`"),
     "": Rule(
-        {"admin", "aio", "client", "logging_handler", "metaq1", "model", "spark", "testing"},
+        {
+            "admin",
+            "aio",
+            "client",
+            "idempotence",
+            "logging_handler",
+            "metaq1",
+            "model",
+            "outbox",
+            "spark",
+            "testing",
+        },
         "what users import, loaded when first used",
     ),
 }
@@ -216,7 +238,7 @@ ONLY_IN: dict[str, set[str]] = {
     "uuid": {"clock"},
     "pickle": set(),
     "marshal": set(),
-    "asyncio": {"net", "client", "registry", "servers", "admin", "app", "cli", "metaq1", "testing"},
+    "asyncio": {"net", "client", "registry", "servers", "admin", "app", "cli", "metaq1", "outbox", "testing"},
     "uvloop": {"app", "client", "testing"},
     "pyspark": {"spark", "pipelines"},
     "py4j": {"spark", "pipelines"},
@@ -235,8 +257,9 @@ ONLY_IN: dict[str, set[str]] = {
     },
     "pyiceberg": {"archive.iceberg", "archive.iceberg_io", "pipelines.compact.tabling"},
     "kazoo": {"registry.zookeeper"},
-    "psycopg": {"pipelines.changes.postgresql"},
-    "pymysql": {"pipelines.changes.mariadb"},
+    "psycopg": {"pipelines.changes.postgresql", "sql.opening", "sql.postgresql"},
+    "pymysql": {"pipelines.changes.mariadb", "sql.mysql", "sql.opening"},
+    "sqlalchemy": {"outbox.outbox"},
     "fastavro": {"spark.decode"},
     "google": {"spark.decode"},
     "signal": {

@@ -157,6 +157,16 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "meta1 tx commit": ("metaq meta1 tx commit XID:1:0a:0b:q",),
     "meta1 tx rollback": ("metaq meta1 tx rollback XID:1:0a:0b:q",),
     "meta1 tx forget": ("metaq meta1 tx forget XID:1:0a:0b:q",),
+    "outbox": ("metaq outbox list --database sqlite:///shop.db --state parked",),
+    "outbox list": (
+        "metaq outbox list --database postgresql://shop@db.example/shop --state parked",
+        "metaq outbox list --database mysql://shop@db.example/shop --password-file secret --topic orders --json",
+    ),
+    "outbox resend": (
+        "metaq outbox resend --database sqlite:///shop.db --parked --topic orders",
+        "metaq outbox resend --database sqlite:///shop.db 7F0000010A2B18B4AAC2000000000001",
+    ),
+    "outbox drop": ("metaq outbox drop --database sqlite:///shop.db 7F0000010A2B18B4AAC2000000000001 --yes",),
     "store": (
         "metaq store dump ~/store --topic orders",
         "metaq store check ~/store",
