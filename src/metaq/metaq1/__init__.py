@@ -21,6 +21,7 @@ How it is built. Bytes, decisions and I/O lie apart, and each stands once for th
   implementation, which facades run (`FactoryCore.run`) or await (`FactoryCore.awaited`).
 - `producing`: producers. `base.py` has what both facades share, `producer.py` waits, `producer_async.py` awaits.
 - `consuming`: consumers; `rebalance`: which partitions they have; `storages`: where offsets are kept, and messages that wait.
+- `xa`: XA producers, on `producing`: branches, and the steps of a transaction manager. `metaq.xa` has such managers.
 - Rooms use `shared` and not each other; but `consuming` uses `rebalance` and `storages`, and `producing` `storages`.
 - `sessions`: the factories, above all others: nobody imports them. A child of a factory (`sessions.base.Child`) is told of its end in
   the loop, while connections and ZooKeeper are still there.
@@ -41,12 +42,15 @@ from metaq.metaq1.config import (
     MetaClientConfig,
     ZKConfig,
 )
+from metaq.metaq1.conversation.xa import Vote, XaCode, Xid
 from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.model.partition import RANDOM_PARTITION, Partition
 from metaq.metaq1.producing.futures import SendFuture
 from metaq.metaq1.producing.producer import LocalTransaction, MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector, RandomPartitionSelector, RoundRobinPartitionSelector
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
+from metaq.metaq1.sessions.xa import XAMetaMessageSessionFactory
+from metaq.metaq1.xa.resource import XAMessageProducer, XAResource
 
 __all__ = [
     "CONSIST",
@@ -67,6 +71,12 @@ __all__ = [
     "RoundRobinPartitionSelector",
     "SendFuture",
     "SendResult",
+    "Vote",
+    "XAMessageProducer",
+    "XAMetaMessageSessionFactory",
+    "XAResource",
+    "XaCode",
+    "Xid",
     "ZKConfig",
     "aio",
 ]

@@ -10,5 +10,14 @@ They work in any event loop: the client lives in a thread of its own (`metaq.cli
 
 from metaq.metaq1.producing.producer_async import LocalTransaction, MessageProducer
 from metaq.metaq1.sessions.factory_async import MetaMessageSessionFactory
+from metaq.metaq1.sessions.xa_async import XAMetaMessageSessionFactory
+from metaq.metaq1.xa.resource_async import XAMessageProducer, XAResource
 
-__all__ = ["LocalTransaction", "MessageProducer", "MetaMessageSessionFactory"]
+__all__ = [
+    "LocalTransaction",
+    "MessageProducer",
+    "MetaMessageSessionFactory",
+    "XAMessageProducer",
+    "XAMetaMessageSessionFactory",
+    "XAResource",
+]
