@@ -118,6 +118,10 @@ RULES: dict[str, Rule] = {
         },
         "the client of MetaQ 1.x has a loop in common with that of RocketMQ's protocol, and nothing of its talk",
     ),
+    "xa": Rule(
+        {"client", "durable", "metaq1", "model"},
+        "transaction managers over both clients and databases of applications, and a file of decisions",
+    ),
     "logging_handler": Rule(
         {"client", "model", "wire.codes"}, "a producer with a buffer in front: any application loads it"
     ),
@@ -192,7 +196,7 @@ RULES: dict[str, Rule] = {
     ),
     "__main__": Rule({"cli"}, "`python -m metaq`"),
     "": Rule(
-        {"admin", "aio", "client", "logging_handler", "metaq1", "model", "spark", "testing"},
+        {"admin", "aio", "client", "logging_handler", "metaq1", "model", "spark", "testing", "xa"},
         "what users import, loaded when first used",
     ),
 }
@@ -235,6 +239,8 @@ ONLY_IN: dict[str, set[str]] = {
     "kazoo": {"registry.zookeeper"},
     "psycopg": {"pipelines.changes.postgresql"},
     "pymysql": {"pipelines.changes.mariadb"},
+    "sqlalchemy": {"xa.sessions"},
+    "transaction": {"xa.data_manager"},
     "fastavro": {"spark.decode"},
     "google": {"spark.decode"},
     "signal": {

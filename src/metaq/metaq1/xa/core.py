@@ -51,7 +51,7 @@ class XaResourceCore:
         self.timeout = 0.0
         self.unreached: tuple[str, ...] = ()
         """Servers that the newest `recover` could not ask, with the reasons."""
-        self._places: dict[Xid, str] = {}
+        self.places: dict[Xid, str] = {}
         """Recovered branch → its server."""
 
     # -------------------------------------------------------------- any thread
@@ -86,7 +86,7 @@ class XaResourceCore:
 
     def gone(self, xid: Xid) -> None:
         """The branch could not be started, or is over."""
-        self._places.pop(xid, None)
+        self.places.pop(xid, None)
         found = self._producer.branches.pop(xid, None)
         if found is not None and found.state in {State.OPEN, State.ENDED}:
             found.state = State.UNKNOWN
@@ -160,7 +160,7 @@ class XaResourceCore:
         self.unreached = tuple(f"{address}: {error}" for address, error in unreached)
         if len(unreached) == len(addresses):
             raise unreached[0][1]
-        self._places = found
+        self.places = found
         return list(found)
 
     async def _recovered(self, address: str, qualifier: str) -> list[BranchKey] | XaError:
@@ -190,7 +190,7 @@ class XaResourceCore:
     async def _asked(self, xid: Xid, step: Step, read: Callable[[Reply, str, str], Result]) -> Result:
         branch = self._producer.branches.get(xid)
         qualifier = branch.qualifier if branch is not None else self._producer.unique_qualifier
-        address = branch.address if branch is not None else self._places.get(xid, self.address)
+        address = branch.address if branch is not None else self.places.get(xid, self.address)
         key = xid.key(qualifier)
         action = f"{step.value.partition('_')[0].lower()} branch {key}"
         try:

@@ -85,9 +85,15 @@ class XaProducerBase(ProducerBase):
         route = self._core.routes.route(topic)
         return route.addresses if route is not None else {}
 
-    def _placed(self) -> tuple[int, str]:
-        """Return one of the common servers, by chance. Raises NoRoute."""
+    def _placed(self, address: str | None) -> tuple[int, str]:
+        """Return the server with this address, or one of those that have all published topics, by chance. Raises NoRoute."""
         self._check_open()
+        if address is not None:
+            for topic in self._topics:
+                for broker_id, place in self._addresses(topic).items():
+                    if place == address:
+                        return broker_id, place
+            raise NoRoute(f"{address} serves no published topic now")
         common = sorted(self._common().items())
         if not common:
             raise NoRoute(

@@ -15,12 +15,12 @@ class XAMessageProducer(XaProducerBase, MessageProducer):
     All topics of one transaction must be published, and at least one server must have them all: `publish` raises NoRoute otherwise.
     """
 
-    def get_xa_resource(self) -> XAResource:
-        """Return a resource at one of the servers that have all published topics, chosen by chance.
+    def get_xa_resource(self, address: str | None = None) -> XAResource:
+        """Return a resource at one of the servers that have all published topics: `host:port`, or one chosen by chance.
 
-        Raises NoRoute: there is none; ClientClosed, ClientForked.
+        Raises NoRoute: there is none, or no such one; ClientClosed, ClientForked.
         """
-        return XAResource(self, *self._placed())
+        return XAResource(self, *self._placed(address))
 
 
 class XAResource:
@@ -99,6 +99,11 @@ class XAResource:
         A server that cannot be asked is skipped, and named in `unreached`. Raises XaError: that is so with all.
         """
         return self._core.run(self._resource.recover)
+
+    def recovered(self) -> dict[Xid, str]:
+        """Return the same, each with the server where it is, `host:port`."""
+        self.recover()
+        return self._resource.places
 
     @property
     def unreached(self) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from metaq.metaq1.xa.producing import XaProducerBase
 class XAMessageProducer(XaProducerBase, MessageProducer):
     """`metaq.metaq1.XAMessageProducer` for asyncio."""
 
-    def get_xa_resource(self) -> XAResource:
+    def get_xa_resource(self, address: str | None = None) -> XAResource:
         """Return a resource. As `metaq.metaq1.XAMessageProducer.get_xa_resource`."""
-        return XAResource(self, *self._placed())
+        return XAResource(self, *self._placed(address))
 
 
 class XAResource:
@@ -80,6 +80,11 @@ class XAResource:
     async def recover(self) -> list[Xid]:
         """Return the branches in doubt. As `metaq.metaq1.XAResource.recover`."""
         return await self._core.awaited(self._resource.recover)
+
+    async def recovered(self) -> dict[Xid, str]:
+        """Return the same, each with its server. As `metaq.metaq1.XAResource.recovered`."""
+        await self.recover()
+        return self._resource.places
 
     @property
     def unreached(self) -> tuple[str, ...]:
