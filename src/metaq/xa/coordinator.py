@@ -318,22 +318,20 @@ class _Recovery:
 
     def run(self) -> Recovered:
         known = self._snapshot()
-        done = {
-            (one.transaction, resource.name, one.text)
+        over = {
+            (one.transaction, resource.name, one.text): self._settle(
+                resource.name, one.transaction, one.text, commit=self._is_decided(one.transaction)
+            )
             for resource in self._resources.values()
             for one in self._listed(resource)
-            if self._settle(resource.name, one.transaction, one.text, commit=self._is_decided(one.transaction))
         }
         committed = []
         for name, state in known.items():
             decided = state.committed is not None
-            waits = [
-                one
-                for one in state.branches
-                if (name, one.resource, one.text) not in done
-                and not self._settle(one.resource, name, one.text, commit=decided)
-            ]
-            if not waits:
+            for one in state.branches:
+                if (name, one.resource, one.text) not in over:
+                    over[name, one.resource, one.text] = self._settle(one.resource, name, one.text, commit=decided)
+            if all(over[name, one.resource, one.text] for one in state.branches):
                 self._decisions.over(name)
                 if decided:
                     committed.append(name)

@@ -138,6 +138,8 @@ class MariaDb:
         wanted = (transaction, number)
         connection = self._connect()
         try:
+            # Without autocommit MariaDB takes a connection for one that is in a transaction, in which it ends no branch of another.
+            _do(connection, "SET autocommit=1")
             for _ in range(int(_LEAVE_SECONDS / _PAUSE_SECONDS)):
                 if wanted not in _listed(connection):
                     return

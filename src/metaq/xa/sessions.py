@@ -42,7 +42,11 @@ class SqlAlchemySessions:
             number, _, xid = branch.partition("/")
             engine = self._engines[int(number)]
             with engine.connect() as connection:
-                if xid not in map(_text, connection.recover_twophase()):
+                if connection.dialect.name in {"mysql", "mariadb"}:
+                    # Otherwise the connection counts as in a transaction, in which no branch of another is ended.
+                    connection.execution_options(isolation_level="AUTOCOMMIT")
+                found = [_text(one) for one in connection.recover_twophase()]
+                if xid not in found:
                     continue
                 if commit:
                     connection.commit_prepared(xid, recover=True)
