@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +33,7 @@ PARTITIONS = 2
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
     """Description by kind; each has the schema or database of its tables."""
-    for driver in ("pymysql", "psycopg", "sqlalchemy", "transaction"):
+    for driver in ("pymysql", "psycopg", "sqlalchemy"):
         pytest.importorskip(driver, reason=f"{driver} is not installed: it comes with the extras dev and xa")
     with (
         mariadb.running(tmp_path_factory.mktemp("mariadb"), mariadb.WITH_XA) as maria,
@@ -149,12 +151,52 @@ def test_killed_anywhere_in_a_commit(
     broker: EmbeddedBroker,
     tmp_path: Path,
 ) -> None:
+    if manager == "transaction":
+        pytest.importorskip("transaction", reason="transaction is not installed: it comes with the extra xa")
     description = {"kind": messages, "server": f"meta://{ours.text}", "namesrv": broker.namesrv}
     table = table_of(databases[database], f"{database}_{messages}_{manager}".replace("-", "_"))
     job = {
         "database": databases[database], "messages": description, "manager": manager, "table": table, "folder": str(tmp_path / "log"),
     }  # fmt: skip
     run_rounds(job, ours.text, ROUNDS)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("database", "messages"), [("mariadb", "atomic"), ("postgresql", "metaq1")])
+def test_killed_at_any_moment(
+    database: str,
+    messages: str,
+    databases: dict[str, dict[str, str]],
+    ours: OurServer,
+    broker: EmbeddedBroker,
+    tmp_path: Path,
+) -> None:
+    """By the clock, so that requests are under way, too: a server may carry one out behind the first recovery."""
+    table = table_of(databases[database], f"clock_{database}_{messages}")
+    job = {
+        "database": databases[database], "table": table, "folder": str(tmp_path / "log"), "goes_on": True,
+        "messages": {"kind": messages, "server": f"meta://{ours.text}", "namesrv": broker.namesrv},
+    }  # fmt: skip
+    certain: set[int] = set()
+
+    def agree_again() -> bool:
+        with coordinated(job):  # recovers
+            return sent(job, ours.text) == dict.fromkeys(rows(job), len(TOPICS))
+
+    for number in range(ROUNDS):
+        job |= {"first": number * 10_000}
+        chance = random.Random(f"{table}-{number}")
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.xa.program", json.dumps(job)],
+            cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True,
+        ) as program:  # fmt: skip
+            assert program.stdout is not None
+            first = program.stdout.readline()
+            threading.Event().wait(chance.uniform(0, 0.1))
+            program.kill()
+            certain |= {int(line) for line in [first, *program.stdout] if line.endswith("\n")}
+        eventually(agree_again, what=f"database and topics agree in round {number}")
+        assert certain <= rows(job)
 
 
 @pytest.mark.timeout(1800)

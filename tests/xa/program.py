@@ -8,6 +8,7 @@ As a module: what the test and the program both need, resources by a description
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -150,9 +151,19 @@ def ending(job: dict[str, Any], tx: xa.GlobalTransaction) -> None:
         tx.commit()
 
 
+def commit_on(job: dict[str, Any]) -> None:
+    """Order after order, until somebody ends the process."""
+    with coordinated(job) as order:
+        for number in itertools.count(job["first"]):
+            ending(job, order(number))
+            print(number, flush=True)
+
+
 def main() -> None:
     job = json.loads(sys.argv[1])
     first = job["first"]
+    if job.get("goes_on"):
+        commit_on(job)
     with coordinated(job) as order:
         tx = order(first)
         with Lines() as whole:
