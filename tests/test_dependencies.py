@@ -38,6 +38,8 @@ EXTRA_OF = {
     "client/producing/arrow_sending.py": "arrow",
     "registry/zookeeper": "zookeeper",
     "wire/compression.py": "compression",
+    "xa/data_manager.py": "xa",
+    "xa/sessions.py": "xa",
 }
 """Where in `src/metaq` something beyond the bare installation may be imported → the extra that brings it."""
 FREELY = {"uvloop": "uvloop", "pytest": "dev"}

@@ -120,6 +120,10 @@ RULES: dict[str, Rule] = {
         },
         "the client of MetaQ 1.x has a loop in common with that of RocketMQ's protocol, and nothing of its talk",
     ),
+    "xa": Rule(
+        {"client", "durable", "metaq1", "model"},
+        "transaction managers over both clients and databases of applications, and a file of decisions",
+    ),
     "logging_handler": Rule(
         {"client", "model", "wire.codes"}, "a producer with a buffer in front: any application loads it"
     ),
@@ -216,6 +220,7 @@ RULES: dict[str, Rule] = {
             "outbox",
             "spark",
             "testing",
+            "xa",
         },
         "what users import, loaded when first used",
     ),
@@ -259,7 +264,8 @@ ONLY_IN: dict[str, set[str]] = {
     "kazoo": {"registry.zookeeper"},
     "psycopg": {"pipelines.changes.postgresql", "sql.opening", "sql.postgresql"},
     "pymysql": {"pipelines.changes.mariadb", "sql.mysql", "sql.opening"},
-    "sqlalchemy": {"outbox.outbox"},
+    "sqlalchemy": {"outbox.outbox", "xa.sessions"},
+    "transaction": {"xa.data_manager"},
     "fastavro": {"spark.decode"},
     "google": {"spark.decode"},
     "signal": {
@@ -408,6 +414,9 @@ TWICE = {
         "AsyncMetaMessageSessionFactory",
         "OrderedMessageProducer",
         "OrderedMetaMessageSessionFactory",
+        "XAMessageProducer",
+        "XAMetaMessageSessionFactory",
+        "XAResource",
     },
 }
 """Layer → class names that stand in two of its modules. May only become less."""

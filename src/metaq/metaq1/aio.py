@@ -28,4 +28,9 @@ __all__ = [
     "AsyncMetaMessageSessionFactory",
     "OrderedMessageProducer",
     "OrderedMetaMessageSessionFactory",
+from metaq.metaq1.sessions.xa_async import XAMetaMessageSessionFactory
+from metaq.metaq1.xa.resource_async import XAMessageProducer, XAResource
+    "XAMessageProducer",
+    "XAMetaMessageSessionFactory",
+    "XAResource",
 ]

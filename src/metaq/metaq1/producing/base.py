@@ -192,7 +192,7 @@ class ProducerBase:
     def _new_transaction(self, timeout: float) -> LocalTransactionCore:
         self._check_open()
         key = LocalKey(self._session_id, next(self._numbers))
-        transaction = LocalTransactionCore(self, self._core, key, timeout)
+        transaction = LocalTransactionCore(self, self._core, key, self._session_id, timeout)
         with self._lock:
             self._transactions.add(transaction)
         return transaction
