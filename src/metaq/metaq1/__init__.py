@@ -57,11 +57,11 @@ from metaq.metaq1.producing.producer import LocalTransaction, MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector, RandomPartitionSelector, RoundRobinPartitionSelector
 from metaq.metaq1.sessions.broadcast import MetaBroadcastMessageSessionFactory
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
-from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
-from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset
 from metaq.metaq1.sessions.one_way import AsyncMetaMessageSessionFactory
 from metaq.metaq1.sessions.ordered import OrderedMetaMessageSessionFactory
 from metaq.metaq1.sessions.xa import XAMetaMessageSessionFactory
+from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
+from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset
 from metaq.metaq1.xa.resource import XAMessageProducer, XAResource
 
 __all__ = [

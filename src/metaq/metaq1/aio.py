@@ -16,20 +16,20 @@ from metaq.metaq1.sessions.broadcast_async import MetaBroadcastMessageSessionFac
 from metaq.metaq1.sessions.factory_async import MetaMessageSessionFactory
 from metaq.metaq1.sessions.one_way_async import AsyncMetaMessageSessionFactory
 from metaq.metaq1.sessions.ordered_async import OrderedMetaMessageSessionFactory
+from metaq.metaq1.sessions.xa_async import XAMetaMessageSessionFactory
+from metaq.metaq1.xa.resource_async import XAMessageProducer, XAResource
 
 __all__ = [
+    "AsyncMessageProducer",
+    "AsyncMetaMessageSessionFactory",
     "LocalTransaction",
     "MessageConsumer",
     "MessageProducer",
     "MetaBroadcastMessageSessionFactory",
     "MetaMessageSessionFactory",
-    "TopicBrowser",
-    "AsyncMessageProducer",
-    "AsyncMetaMessageSessionFactory",
     "OrderedMessageProducer",
     "OrderedMetaMessageSessionFactory",
-from metaq.metaq1.sessions.xa_async import XAMetaMessageSessionFactory
-from metaq.metaq1.xa.resource_async import XAMessageProducer, XAResource
+    "TopicBrowser",
     "XAMessageProducer",
     "XAMetaMessageSessionFactory",
     "XAResource",
