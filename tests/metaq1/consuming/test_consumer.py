@@ -70,6 +70,14 @@ def send(producer: MessageProducer, topic: str, *bodies: bytes) -> None:
         producer.send_message(Message(topic, body))
 
 
+def send_each(factory: MetaMessageSessionFactory, topic: str, *bodies: bytes) -> None:
+    """One to each partition: a fixed server would choose by chance."""
+    for number, body in enumerate(bodies):
+        with factory.create_producer(at(number)) as producer:
+            producer.publish(topic)
+            send(producer, topic, body)
+
+
 def numbered(count: int) -> list[bytes]:
     return [b"%03d" % number for number in range(count)]
 
@@ -106,10 +114,10 @@ def test_a_consumer_goes_on_where_its_group_has_stopped(
 
 
 def test_offsets_are_saved_while_it_runs(
-    factory: MetaMessageSessionFactory, producer: MessageProducer, topic: str, config: MetaClientConfig
+    factory: MetaMessageSessionFactory, topic: str, config: MetaClientConfig
 ) -> None:
     heard = Heard()
-    send(producer, topic, *numbered(3))
+    send_each(factory, topic, *numbered(3))
     with consumer(factory, topic, heard):
 
         def saved() -> set[int]:
@@ -273,31 +281,38 @@ def test_an_executor_that_takes_nothing_loses_nothing(
     assert "too much to do" in caplog.text
 
 
-def test_one_thread_for_all_or_several_at_once(
-    factory: MetaMessageSessionFactory, producer: MessageProducer, topic: str
-) -> None:
+def test_one_thread_for_all_or_several_at_once(factory: MetaMessageSessionFactory, topic: str) -> None:
     """D15: with one runner no two calls are at the same time; with three, one of each partition."""
-    send(producer, topic, *numbered(30))
-    for count, most in ((1, 1), (3, 3)):
-        running, peak, seen = set[Partition](), list[int](), list[bytes]()
-        lock, meeting = threading.Lock(), threading.Barrier(most)
+    for _ in range(5):
+        send_each(factory, topic, *numbered(3))
+    for most in (1, 3):
+        crowd = Crowd(most)
+        with consumer(factory, topic, crowd, group=f"g{most}", fetch_runner_count=most):
+            eventually(lambda crowd=crowd: crowd.seen == 15)
+        assert max(crowd.peaks) == most
 
-        def listener(
-            message: ReceivedMessage, running=running, peak=peak, seen=seen, lock=lock, meeting=meeting
-        ) -> None:
-            with lock:
-                assert message.partition not in running
-                running.add(message.partition)
-                peak.append(len(running))
-            if len(seen) < 3:
-                meeting.wait(PATIENCE)
-            with lock:
-                running.discard(message.partition)
-                seen.append(message.data)
 
-        with consumer(factory, topic, listener, group=f"g{count}", fetch_runner_count=count):
-            eventually(lambda seen=seen: sorted(seen) == numbered(30))
-        assert max(peak) == most
+class Crowd:
+    """A listener whose first calls wait for those of other partitions."""
+
+    def __init__(self, most: int) -> None:
+        self._lock, self._meeting = threading.Lock(), threading.Barrier(most)
+        self._running, self._met = set[Partition](), set[Partition]()
+        self.peaks: list[int] = []
+        self.seen = 0
+
+    def __call__(self, message: ReceivedMessage) -> None:
+        with self._lock:
+            assert message.partition not in self._running
+            self._running.add(message.partition)
+            self.peaks.append(len(self._running))
+            meets = message.partition not in self._met
+            self._met.add(message.partition)
+        if meets:
+            self._meeting.wait(PATIENCE)
+        with self._lock:
+            self._running.discard(message.partition)
+            self.seen += 1
 
 
 def test_a_batch_is_acknowledged_as_a_whole(factory: MetaMessageSessionFactory, topic: str) -> None:
@@ -345,28 +360,26 @@ def test_an_open_batch_comes_again_after_a_restart(
 
 def test_where_a_group_begins(factory: MetaMessageSessionFactory, topic: str) -> None:
     """`offset`, the end where nothing is stored, and the end always."""
-    producer = producer_of(factory, topic)
-    for number in range(3):  # one in each partition, of 23 bytes
-        factory.create_producer(at(number))
-    with factory.create_producer(at(0)) as first:
-        first.publish(topic)
-        send(first, topic, *numbered(3))
+    with factory.create_producer(at(0)) as producer:
+        producer.publish(topic)
+        send(producer, topic, *numbered(3))
         at_offset, at_end, always = Heard(), Heard(), Heard()
+
+        def heard_new(heard: Heard) -> bool:
+            send(producer, topic, b"new")
+            return bool(heard.bodies)
+
         with consumer(factory, topic, at_offset, group="o", offset=23):
             eventually(lambda: at_offset.bodies == [b"001", b"002"])
         with consumer(factory, topic, at_end, group="e", consume_from_max_offset=True):
-            send(first, topic, b"first?")
-            eventually(
-                lambda: b"first?" in at_end.bodies or bool(send(first, topic, b"more")) or b"more" in at_end.bodies
-            )
-        assert not set(at_end.bodies) & set(numbered(3))
-        send(first, topic, b"between")
+            eventually(lambda: heard_new(at_end))
+        assert set(at_end.bodies) == {b"new"}
+        send(producer, topic, b"between")
         with consumer(factory, topic, at_end, group="e", consume_from_max_offset=True):
             eventually(lambda: b"between" in at_end.bodies)
         with consumer(factory, topic, always, group="o", always_consume_from_max_offset=True):
-            eventually(lambda: bool(send(first, topic, b"late")) or b"late" in always.bodies)
-        assert set(always.bodies) == {b"late"}
-    producer.shutdown()
+            eventually(lambda: heard_new(always))
+        assert set(always.bodies) == {b"new"}
     assert ConsumerConfig("g", consume_from_max_offset=True).first_offset == MAX_OFFSET
 
 
@@ -525,16 +538,16 @@ def test_a_listener_that_never_returns_holds_up_no_end(
     assert stuck.wait(PATIENCE)
     one.shutdown()
     assert "listeners have not returned" in caplog.text
-    free.set()
     heard = Heard()
     with consumer(factory, topic, heard):  # it was not acknowledged
         eventually(lambda: heard.bodies == [b"x"])
+    free.set()
 
 
 def test_the_end_of_the_factory_saves_offsets(config: MetaClientConfig, topic: str) -> None:
     heard = Heard()
     with MetaMessageSessionFactory(config) as factory:
-        send(producer_of(factory, topic), topic, *numbered(3))
+        send_each(factory, topic, *numbered(3))
         consumer(factory, topic, heard, commit_offset_period=1000.0)
         eventually(lambda: len(heard.bodies) == 3)
     assert {one["offset"] for one in json.loads(Path(config.offsets_path).read_text())["g"]} == {23}
@@ -566,16 +579,16 @@ class Away:
 
 
 def test_a_storage_that_is_away_stops_no_messages(
-    factory: MetaMessageSessionFactory, producer: MessageProducer, topic: str, caplog: pytest.LogCaptureFixture
+    factory: MetaMessageSessionFactory, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is tried again each period, said once, and gets what it has missed."""
     caplog.set_level(logging.INFO)
     storage, heard = Away(), Heard()
-    send(producer, topic, *numbered(3))
+    send_each(factory, topic, *numbered(3))
     with consumer(factory, topic, heard, offset_storage=storage, commit_offset_period=0.01):
         eventually(lambda: len(storage.saved) == 3)
         storage.away = True
-        send(producer, topic, *numbered(6)[3:])
+        send_each(factory, topic, *numbered(6)[3:])
         eventually(lambda: len(heard.bodies) == 6)
         eventually(lambda: "the database is away" in caplog.text)
         storage.away = False
