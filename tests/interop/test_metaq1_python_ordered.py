@@ -18,6 +18,7 @@ from metaq.metaq1.shared.links import Pace
 from metaq.testing import eventually
 from tests.interop.metaq1 import OriginalServer, OurServer, TextServer, Zookeeper
 from tests.metaq1.stored import read
+from tests.support import PATIENCE
 
 pytestmark = pytest.mark.interop
 
@@ -58,7 +59,7 @@ def test_order_over_a_kill_of_the_server(kind: type[TextServer], zookeeper: Zook
                 thread.start()
             eventually(lambda: len(read(server.text, "t", 2)) > 100)
             server.kill()
-            assert local.wait(60)
+            assert local.wait(PATIENCE)
             with MetaMessageSessionFactory(config, pace=pace) as looking:
                 # The original does not register while ZooKeeper still has the nodes of the server that was killed.
                 eventually(lambda: not looking.get_partitions("t"), what="the server is gone from ZooKeeper")
@@ -67,7 +68,7 @@ def test_order_over_a_kill_of_the_server(kind: type[TextServer], zookeeper: Zook
             for thread in threads:
                 thread.join()
             assert factory._backlog is not None
-            eventually(lambda: factory._backlog.waiting == 0, timeout=120)
+            eventually(lambda: factory._backlog.waiting == 0)
         for key in range(3):
             found = list(dict.fromkeys(all_of(server.text, key)))
             assert found == [b"%d-%06d" % (key, number) for number in range(ends[key])]

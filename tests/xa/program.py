@@ -22,6 +22,7 @@ from typing import Any, Self
 import metaq
 from metaq import xa
 from metaq.metaq1 import Message, MetaClientConfig, XAMetaMessageSessionFactory, ZKConfig
+from tests.support import PATIENCE
 
 TOPICS = ("orders", "stock")
 PACKAGE = str(Path(xa.__file__).parent)
@@ -83,7 +84,7 @@ def messages_of(job: dict[str, Any]) -> Iterator[tuple[Any, Callable[[Any, int],
 
     def send(producer: Any, number: int) -> None:
         for topic in TOPICS:
-            producer.send_message(Message(topic, f"{job['table']} {number}".encode()), timeout=60)
+            producer.send_message(Message(topic, f"{job['table']} {number}".encode()), timeout=PATIENCE)
 
     if "zookeeper" in messages:
         config = MetaClientConfig(zk_config=ZKConfig(zk_connect=messages["zookeeper"]))

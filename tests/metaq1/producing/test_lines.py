@@ -9,7 +9,7 @@ from metaq.wire.metaq1.commands import PutLine, StatsLine, encode
 from tests.metaq1.stub import Stub, StubConnection
 from tests.support import PATIENCE
 
-TOPICS = b"STATS\r\ntest partitions 2 message_count 1\r\nEND\r\n"
+TOPICS = b"STATS\r\ntest part 0 min_offset 0 max_offset 25\r\ntest part 1 min_offset 0 max_offset 0\r\nEND\r\n"
 KEY, GIVEN = "TX:SESSION", 20
 RECORDED = [
     "put test -1 11 1 1871851234 -2147483648\r\n\0\0\0\5attr1hi",

@@ -18,6 +18,7 @@ from tests.interop.metaq1 import OurServer
 from tests.metaq1.conftest import at
 from tests.metaq1.stored import payloads, read
 from tests.metaq1.stub import Stub
+from tests.support import PATIENCE
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_above_the_window_the_processor_is_asked(folder):
                 producer.send_message(Message("t", body))
             producer.send_message(Message("t", b"d"))
             await stub.until(lambda: len(stub.lines) == 3)
-            assert called.wait(60)
+            assert called.wait(PATIENCE)
             assert ignored == [(b"d", Partition(-1, 1))]
             connection = stub.connections[0]
             connection.answer(200, b"1 1 0", connection.lines[1].opaque)
@@ -207,6 +208,6 @@ for number in range(30):
 
 def test_a_program_that_forgets_its_factory_loses_nothing(folder):
     command = [sys.executable, "-W", "ignore", "-c", FORGETS, f"127.0.0.1:{free_port()}", str(folder)]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=PATIENCE)
     with KeptMessages(kept_path(folder, "t", "-1--1")) as kept:
         assert [one.message.data for one in kept.oldest(100)] == [b"%02d" % number for number in range(30)]

@@ -19,6 +19,7 @@ from metaq.testing import eventually, free_port
 from tests.interop.metaq1 import OurServer
 from tests.metaq1.stored import read
 from tests.metaq1.stub import Stub
+from tests.support import PATIENCE
 
 LOCAL = SendResult(-1, Partition(0, 1), -1, "send to local")
 
@@ -131,7 +132,7 @@ def test_order_over_an_outage_of_the_server(ordered_server, tmp_path):
             thread.start()
         eventually(lambda: len(stored(ordered_server.text, 1)) > 100)
         ordered_server.kill()
-        assert local.wait(60)
+        assert local.wait(PATIENCE)
         ordered_server.start()
         go_on.set()
         for thread in threads:

@@ -14,6 +14,7 @@ from metaq.metaq1 import Partition
 from metaq.metaq1.storages import local_file
 from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
 from metaq.metaq1.storages.storage import BulkLoading, OffsetStorage, StoredOffset, load_all
+from tests.support import PATIENCE
 
 P0, P1 = Partition(0, 0), Partition(0, 1)
 JAVA = '{"G":[{"topic":"test","partition":{"brokerId":0,"partition":1},"offset":123,"messageId":77,"modified":false}]}'
@@ -131,7 +132,7 @@ def test_groups_of_several_writers_do_not_overwrite_each_other(path, kind):
     )
     with pool:
         for done in [pool.submit(commit_many, str(path), f"g{number}", 20) for number in range(4)]:
-            done.result(60)
+            done.result(PATIENCE)
     storage = LocalFileOffsetStorage(path)
     for number in range(4):
         stored = storage.load("t", f"g{number}", P0)
