@@ -32,8 +32,9 @@ GROUND = {
     "options",
     "server_options",
     "tls_options",
+    "worker",
 }
-"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, work in pieces, counts of memory, logging, files that options name, the option tables."""
+"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, work in pieces, counts of memory, logging, files that options name, the option tables, threads for what blocks."""
 
 SERVICE_BYTES = {"wire.hot", "wire.record"}
 """The bytes that services and store work on: records and batches. Commands, headers, codes and bodies are a protocol server's."""
@@ -59,6 +60,7 @@ RULES: dict[str, Rule] = {
     "options": Rule(set(), "tables of values: who reads them decides what they do"),
     "server_options": Rule(set(), "tables of values that brokers and name servers have in common"),
     "tls_options": Rule(set(), "a table of values, of brokers and name servers alike"),
+    "worker": Rule(set(), "whoever has a loop and something that blocks"),
     "saved_file": Rule(set(), "what a file and its format are, for those who have them and those who read them"),
     "saved": Rule({"saved_file"}, "a table that is saved before it is seen knows neither its entries nor its file"),
     "changed_options": Rule({"saved", "saved_file"}, "options of a broker and of a name server alike"),
@@ -243,7 +245,7 @@ ONLY_IN: dict[str, set[str]] = {
     "uuid": {"clock"},
     "pickle": set(),
     "marshal": set(),
-    "asyncio": {"net", "client", "registry", "servers", "admin", "app", "cli", "metaq1", "outbox", "testing"},
+    "asyncio": {"worker", "net", "client", "registry", "servers", "admin", "app", "cli", "metaq1", "outbox", "testing"},
     "uvloop": {"app", "client", "testing"},
     "pyspark": {"spark", "pipelines"},
     "py4j": {"spark", "pipelines"},

@@ -14,7 +14,7 @@ from metaq.errors import ClientClosed, ConfigError, InvalidMessage
 from metaq.log import when_dead
 from metaq.metaq1.config import ConsumerConfig
 from metaq.metaq1.consuming.fetches import Fetches
-from metaq.metaq1.consuming.handing import Aside, Handing
+from metaq.metaq1.consuming.handing import Handing
 from metaq.metaq1.consuming.message_ids import MessageIdCache
 from metaq.metaq1.consuming.reading import MessageIterator, read
 from metaq.metaq1.consuming.rejecting import DROP, LocalRecover, Recovery, RejectConsumptionHandler, handler_of
@@ -27,6 +27,7 @@ from metaq.metaq1.rebalance.fixed import FixedBalance
 from metaq.metaq1.shared.core import FactoryCore
 from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
 from metaq.metaq1.storages.storage import OffsetStorage
+from metaq.worker import Worker
 
 log = logging.getLogger("metaq.client")
 
@@ -70,7 +71,7 @@ class ConsumerBase:
         self._fetches: Fetches | None = None
         self._balance: Balance | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._recovering: tuple[Aside, Handing] | None = None
+        self._recovering: tuple[Worker, Handing] | None = None
 
     @property
     def config(self) -> ConsumerConfig:
@@ -177,7 +178,7 @@ class ConsumerBase:
         work: list[tuple[Coroutine[Any, Any, None], str]] = [
             (self._fetches.keep_committing(), "offsets are not saved any more")
         ]
-        aside, own = Aside(), Handing(self._core.config.recover_thread_count, loop)
+        aside, own = Worker("MetaQ 1.x rejected messages"), Handing(self._core.config.recover_thread_count, loop)
         self._recovering = aside, own
         recovery = Recovery(
             self._local, list(by_topic.values()), self._core.config.recover_message_interval, own, aside.run
@@ -227,6 +228,7 @@ class ConsumerBase:
                 await task
         await self._leave()
         if self._recovering is not None:
-            for part in self._recovering:
-                part.close()
+            aside, own = self._recovering
+            aside.end()
+            own.close()
             self._recovering = None

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from metaq.errors import BadRequest, ClientError
 from metaq.metaq1.consuming.message_ids import MessageIdCache
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.model.received import ReceivedMessage
-from metaq.wire.metaq1.frame import HAS_ATTRIBUTE, HEAD, HEAD_BYTES, split_attribute
+from metaq.wire.metaq1.frame import HAS_ATTRIBUTE, HEAD, HEAD_BYTES, checksum, split_attribute
 
 MessageFilter = Callable[[str, ReceivedMessage], bool]
 """Says of a group and a message whether the listener is to have it. An error counts as no."""
-_CHECKSUM_MASK: Final = 0x7FFF_FFFF
 _unpack = HEAD.unpack_from
-_crc32 = zlib.crc32
 
 
 class Batch:
@@ -103,8 +99,8 @@ class Delivery:
             if after > end:
                 return
             body = data[first:after]
-            if _crc32(body) & _CHECKSUM_MASK != crc:
-                self.damage = f"its checksum is {_crc32(body) & _CHECKSUM_MASK} in place of {crc}"
+            if checksum(body) != crc:
+                self.damage = f"its checksum is {checksum(body)} in place of {crc}"
                 return
             self.whole += 1
             attribute: str | None = None

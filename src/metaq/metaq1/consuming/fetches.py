@@ -16,8 +16,9 @@ from metaq.errors import MetaqError
 from metaq.metaq1.config import MAX_OFFSET, ConsumerConfig
 from metaq.metaq1.consuming.delivery import Batch, Delivery
 from metaq.metaq1.consuming.fetching import FetchRules, PartitionFetch
-from metaq.metaq1.consuming.handing import Aside, HandedBack, Handing, Reject, Work
+from metaq.metaq1.consuming.handing import HandedBack, Handing, Reject, Work
 from metaq.metaq1.consuming.message_ids import MessageIdCache
+from metaq.metaq1.consuming.reading import get
 from metaq.metaq1.consuming.subscriptions import Subscription
 from metaq.metaq1.conversation import answers
 from metaq.metaq1.model.partition import Partition
@@ -25,7 +26,8 @@ from metaq.metaq1.rebalance.fetching import Held
 from metaq.metaq1.shared.core import FactoryCore
 from metaq.metaq1.shared.links import Link
 from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset, load_all
-from metaq.wire.metaq1.commands import GetLine, OffsetLine
+from metaq.wire.metaq1.commands import OffsetLine
+from metaq.worker import Worker
 
 log = logging.getLogger("metaq.client")
 
@@ -59,7 +61,7 @@ class Fetches:
     ) -> None:
         self._core, self._config, self._group, self._subscriptions = core, config, group, subscriptions
         self._storage, self._handing, self._ids, self._reject = storage, handing, ids, reject
-        self._aside = Aside()
+        self._aside = Worker("MetaQ 1.x offsets")
         self._rules = FetchRules.of(config, core.config.max_read_buffer)
         self._partitions: dict[Held, PartitionFetch] = {}
         self._unsettled: dict[Held, list[int]] = {}
@@ -183,7 +185,7 @@ class Fetches:
         for task in self._tasks.values():
             task.cancel()
         await self._aside.run(self._storage.close)
-        self._aside.close()
+        self._aside.end()
         self._handing.close()
 
     # -------------------------------------------------------------- one partition
@@ -217,15 +219,11 @@ class Fetches:
             )
 
     async def _step(self, held: Held, fetch: PartitionFetch, link: Link) -> None:
-        topic, partition = held
-        position, max_bytes = fetch.position, fetch.max_bytes
-        action = f"get messages of topic {topic}, partition {partition}"
-        answer = await link.ask(
-            lambda opaque: GetLine(topic, self._group, partition.partition, position, max_bytes, opaque),
-            action,
-            self._config.fetch_timeout,
+        position = fetch.position
+        found = await get(
+            link, held.topic, self._group, held.partition, position, fetch.max_bytes, self._config.fetch_timeout
         )
-        match answers.fetched(answer, link.address, action):
+        match found:
             case answers.Nothing():
                 fetch.nothing()
             case answers.Moved(offset):

@@ -194,37 +194,3 @@ def _ended(future: concurrent.futures.Future[None]) -> BaseException | None:
     if future.cancelled():
         return concurrent.futures.CancelledError("it was cancelled before it began")
     return future.exception()
-
-
-class Aside:
-    """One thread for what blocks: an offset storage, or files of rejected messages."""
-
-    def __init__(self) -> None:
-        self._thread = CallbackThreads(1)
-        self._loop = asyncio.get_running_loop()
-
-    async def run(self, work: Callable[[], Any]) -> Any:
-        """Return what `work` returns; one after the other. Raises what it raises."""
-        done: asyncio.Future[Any] = self._loop.create_future()
-
-        def give(result: Any, error: BaseException | None) -> None:
-            if not done.done():  # cancelled
-                if error is None:
-                    done.set_result(result)
-                else:
-                    done.set_exception(error)
-
-        def job() -> None:
-            result, failure = None, None
-            try:
-                result = work()
-            except Exception as error:  # noqa: BLE001  the caller's
-                failure = error
-            with contextlib.suppress(RuntimeError):  # the interpreter exits
-                self._loop.call_soon_threadsafe(give, result, failure)
-
-        self._thread.do(job)
-        return await done
-
-    def close(self) -> None:
-        self._thread.close()

@@ -13,6 +13,7 @@ from metaq.metaq1.model.message import check_topic_word
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.model.received import ReceivedMessage
 from metaq.metaq1.shared.core import FactoryCore
+from metaq.metaq1.shared.links import Link
 from metaq.wire.metaq1.commands import GetLine
 from metaq.wire.metaq1.frame import frames, split_attribute
 
@@ -52,19 +53,24 @@ class MessageIterator:
         return ReceivedMessage(self.topic, data, text, frame.message_id, frame.flag, self.partition, at, frame.size)
 
 
+async def get(
+    link: Link, topic: str, group: str, partition: Partition, offset: int, max_size: int, timeout: float
+) -> answers.Fetched:
+    """In the loop: one get at a server. Raises ConnectionFailed, RequestTimeout, BrokerError, RemoteProtocolError."""
+    action = f"get messages of topic {topic}, partition {partition}"
+    answer = await link.ask(
+        lambda opaque: GetLine(topic, group, partition.partition, offset, max_size, opaque), action, timeout
+    )
+    return answers.fetched(answer, link.address, action)
+
+
 async def fetch(
     core: FactoryCore, topic: str, group: str, partition: Partition, offset: int, max_size: int, timeout: float
 ) -> answers.Fetched:
-    """In the loop: one get, at a server of a published topic. Raises NoRoute; ConnectionFailed, RequestTimeout, BrokerError,
-    RemoteProtocolError."""
-    address = _address(core, topic, partition)
-    link = core.links.acquire(address)
+    """In the loop: one get, at a server of a published topic. Raises NoRoute, and as `get`."""
+    link = core.links.acquire(_address(core, topic, partition))
     try:
-        action = f"get messages of topic {topic}, partition {partition}"
-        answer = await link.ask(
-            lambda opaque: GetLine(topic, group, partition.partition, offset, max_size, opaque), action, timeout
-        )
-        return answers.fetched(answer, link.address, action)
+        return await get(link, topic, group, partition, offset, max_size, timeout)
     finally:
         core.links.release(link)
 
