@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -24,18 +25,19 @@ from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.model.received import ReceivedMessage
 from metaq.metaq1.rebalance.fetching import Balance
 from metaq.metaq1.rebalance.fixed import FixedBalance
-from metaq.metaq1.shared.core import FactoryCore
+from metaq.metaq1.shared.core import CLOSE_SECONDS, FactoryCore
+from metaq.metaq1.shared.facade import FactoryChild
 from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
 from metaq.metaq1.storages.storage import OffsetStorage
 from metaq.worker import Worker
 
 log = logging.getLogger("metaq.client")
 
-CLOSE_SECONDS: Final = 3.0
+STORAGE_SECONDS: Final = 3.0
 """Longest wait of an end for the offset storage to be closed."""
 
 
-class ConsumerBase:
+class ConsumerBase(FactoryChild):
     """One consumer of a session factory.
 
     Args:
@@ -47,6 +49,8 @@ class ConsumerBase:
         group: under which it registers and saves offsets; a broadcast consumer's is its own.
         closed: called once with the consumer when it is closed.
     """
+
+    _end_seconds = CLOSE_SECONDS
 
     def __init__(
         self,
@@ -124,7 +128,8 @@ class ConsumerBase:
 
     def _checked_get(
         self, topic: str, partition: Partition | str, offset: int, max_size: int, timeout: float
-    ) -> Coroutine[Any, Any, MessageIterator | None]:
+    ) -> Callable[[], Coroutine[Any, Any, MessageIterator | None]]:
+        """Return the work of a get. Raises what it raises before anything is sent."""
         self._check_open()
         check_topic_word(topic)
         check_whole("offset", offset)
@@ -139,7 +144,7 @@ class ConsumerBase:
                 partition = Partition.parse(partition)
             except ValueError as error:
                 raise InvalidMessage(str(error)) from None
-        return read(self._core, topic, self._group, partition, offset, max_size, timeout)
+        return functools.partial(read, self._core, topic, self._group, partition, offset, max_size, timeout)
 
     def _reject(self, message: ReceivedMessage) -> Any:
         """In a listener's thread, or in the user's loop: take a message that has failed too often."""
@@ -211,10 +216,10 @@ class ConsumerBase:
             await balance.end()
         if fetches is not None:
             try:
-                async with asyncio.timeout(CLOSE_SECONDS):
+                async with asyncio.timeout(STORAGE_SECONDS):
                     await fetches.close()
             except TimeoutError:
-                log.warning("the offset storage of group %s does not close within %g s", self._group, CLOSE_SECONDS)
+                log.warning("the offset storage of group %s does not close within %g s", self._group, STORAGE_SECONDS)
             except Exception:
                 log.exception("the offset storage of group %s does not close", self._group)
 

@@ -12,10 +12,10 @@ from metaq.metaq1.consuming.reading import GET_SECONDS, BrowserBase, MessageIter
 from metaq.metaq1.consuming.subscriptions import MAX_SIZE, ListenerFunction, MessageListener, subscription
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.model.received import ReceivedMessage
-from metaq.metaq1.shared.core import CLOSE_SECONDS
+from metaq.metaq1.shared.facade import ThreadFacade
 
 
-class MessageConsumer(ConsumerBase):
+class MessageConsumer(ThreadFacade, ConsumerBase):
     """Gets messages of its group's share of partitions, in order within each partition. Made by a session factory.
 
         consumer = factory.create_consumer(ConsumerConfig("group"))
@@ -24,6 +24,9 @@ class MessageConsumer(ConsumerBase):
 
     A message whose listener raises is delivered again after a pause, before all others of its partition; after `max_fetch_retries`
     it is rejected. Each message is delivered at least once.
+
+    `shutdown` waits for listeners that run, saves offsets and gives the partitions back. It is bounded: a listener that does not
+    return within some seconds is left alone, and what it had is delivered to others.
     """
 
     def subscribe(
@@ -83,25 +86,7 @@ class MessageConsumer(ConsumerBase):
         RequestTimeout, BrokerError, RemoteProtocolError; ConfigError, InvalidMessage, ClientClosed, ClientForked.
         """
         work = self._checked_get(topic, partition, offset, max_size, timeout)
-        return self._core.run(lambda: work)
-
-    def shutdown(self) -> None:
-        """Wait for listeners that run, save offsets, and give the partitions back. Bounded: a listener that does not return within
-        some seconds is left alone, and what it had is delivered to others."""
-        if not self._closed and self._core.in_own_process:
-            self._core.check_may_wait()
-            self._closed = True
-            self._tell_closed(self)
-            if not self._core.closed:
-                self._core.run(self._end, CLOSE_SECONDS)
-
-    close = shutdown
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
+        return self._core.run(work)
 
 
 class TopicBrowser(BrowserBase):

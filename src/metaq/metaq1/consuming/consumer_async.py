@@ -19,10 +19,10 @@ from metaq.metaq1.consuming.subscriptions import (
 )
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.model.received import ReceivedMessage
-from metaq.metaq1.shared.core import CLOSE_SECONDS
+from metaq.metaq1.shared.facade import AsyncFacade
 
 
-class MessageConsumer(ConsumerBase):
+class MessageConsumer(AsyncFacade, ConsumerBase):
     """`metaq.metaq1.MessageConsumer` for asyncio: listeners may be coroutine functions, which run in the loop that called
     `complete_subscribe`."""
 
@@ -64,28 +64,12 @@ class MessageConsumer(ConsumerBase):
     ) -> MessageIterator | None:
         """Return the messages from a byte position on. As `metaq.metaq1.MessageConsumer.get`."""
         work = self._checked_get(topic, partition, offset, max_size, timeout)
-        return await self._core.awaited(lambda: work)
+        return await self._core.awaited(work)
 
     def _keep(self, message: ReceivedMessage) -> Any:
         if self._subscriptions.by_topic[message.topic].is_async:
             return asyncio.to_thread(self._local.keep, message)  # a disk is waited for
         return super()._keep(message)
-
-    async def shutdown(self) -> None:
-        """Wait for listeners that run, save offsets, and give the partitions back. As `metaq.metaq1.MessageConsumer.shutdown`."""
-        if not self._closed and self._core.in_own_process:
-            self._closed = True
-            self._tell_closed(self)
-            if not self._core.closed:
-                await self._core.awaited(self._end, CLOSE_SECONDS)
-
-    close = shutdown
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
 
 
 class TopicBrowser(BrowserBase):

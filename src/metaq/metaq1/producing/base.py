@@ -28,6 +28,7 @@ from metaq.metaq1.producing.selectors import PartitionSelector, RoundRobinPartit
 from metaq.metaq1.producing.transactions import LocalTransactionCore, current
 from metaq.metaq1.shared.connection import Outcome, Request
 from metaq.metaq1.shared.core import FactoryCore
+from metaq.metaq1.shared.facade import FactoryChild
 from metaq.metaq1.shared.routes import TopicRoute
 from metaq.model.transactions.metaq1 import LocalKey
 from metaq.wire.metaq1.commands import PutLine
@@ -44,7 +45,7 @@ class DefaultTopic:
         self.topic: str | None = None
 
 
-class ProducerBase:
+class ProducerBase(FactoryChild):
     """One producer of a session factory.
 
     Args:

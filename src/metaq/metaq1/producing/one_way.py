@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 from metaq.client.identity.options import check_whole
 from metaq.errors import BufferFull, ConfigError, MetaqError
@@ -14,6 +14,7 @@ from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.model.partition import RANDOM_PARTITION, Partition
 from metaq.metaq1.producing.backlog import Backlog
 from metaq.metaq1.producing.base import SEND_SECONDS, DefaultTopic, ProducerBase
+from metaq.metaq1.producing.publishing import PublishingProducer
 from metaq.metaq1.producing.selectors import PartitionSelector, chosen
 from metaq.metaq1.shared.core import FactoryCore
 
@@ -159,36 +160,9 @@ class OneWayBase(ProducerBase):
         await super()._end()
 
 
-class AsyncMessageProducer(OneWayBase):
+class AsyncMessageProducer(OneWayBase, PublishingProducer):
     """Sends without waiting, from any number of threads; made by `AsyncMetaMessageSessionFactory.create_async_producer`.
 
-    "Async" is the word of MetaQ 1.x for it; `metaq.metaq1.aio` has one for asyncio.
+    "Async" is the word of MetaQ 1.x for it; `metaq.metaq1.aio` has one for asyncio. After `shutdown` sends under way still end, or are
+    kept.
     """
-
-    def publish(self, topic: str) -> None:
-        """Learn where the topic's messages go. As `MessageProducer.publish`."""
-        name = self._checked_topic(topic)
-        if name not in self._topics:
-            self._core.run(lambda: self._publish(name))
-
-    def set_default_topic(self, topic: str) -> None:
-        """Publish the topic for what is not published. As `MessageProducer.set_default_topic`."""
-        name = self._checked_topic(topic)
-        self._core.run(lambda: self._set_default(name))
-
-    def shutdown(self) -> None:
-        """Give up the topics. Sends under way still end, or are kept."""
-        if not self._closed and self._core.in_own_process:
-            self._core.check_may_wait()
-            self._closed = True
-            self._tell_closed(self)
-            if not self._core.closed:
-                self._core.run(self._end)
-
-    close = shutdown
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Final
 
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, NoRoute
 from metaq.metaq1.model.message import Message, SendResult
@@ -15,6 +15,7 @@ from metaq.metaq1.producing.base import SEND_SECONDS, DefaultTopic, ProducerBase
 from metaq.metaq1.producing.layouts import LayoutSource, parse_layout
 from metaq.metaq1.producing.selectors import PartitionSelector
 from metaq.metaq1.shared.core import FactoryCore
+from metaq.metaq1.shared.facade import ThreadFacade
 from metaq.metaq1.storages.kept import KeptMessage, KeptMessages, kept_path
 from metaq.wire.metaq1.commands import Code
 
@@ -215,12 +216,12 @@ class OrderedBase(ProducerBase):
         return SendResult(-1, partition, -1, SENT_TO_LOCAL)
 
 
-class OrderedMessageProducer(OrderedBase):
+class OrderedMessageProducer(ThreadFacade, OrderedBase):
     """Sends messages of one key in order, also over the outage of a server; made by
     `OrderedMetaMessageSessionFactory.create_producer`.
 
     Messages of one thread for one partition are stored in the order of the calls. A process that is killed while it sends what has
-    waited sends up to 100 of them again, as a block.
+    waited sends up to 100 of them again, as a block. After `shutdown` the next producer sends what waits in files.
     """
 
     def publish(self, topic: str) -> None:
@@ -242,20 +243,3 @@ class OrderedMessageProducer(OrderedBase):
         partitions = self._core.run(lambda: self._layout(message.topic))
         partition = self._choose(message, partitions)
         return self._core.run(lambda: self._send_to(message, flag, body, partition, timeout))
-
-    def shutdown(self) -> None:
-        """Give up the topics. What waits in files is sent by the next producer."""
-        if not self._closed and self._core.in_own_process:
-            self._core.check_may_wait()
-            self._closed = True
-            self._tell_closed(self)
-            if not self._core.closed:
-                self._core.run(self._end)
-
-    close = shutdown
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()

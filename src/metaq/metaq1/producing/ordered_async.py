@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.producing.base import SEND_SECONDS
 from metaq.metaq1.producing.ordered import OrderedBase
+from metaq.metaq1.shared.facade import AsyncFacade
 
 
-class OrderedMessageProducer(OrderedBase):
+class OrderedMessageProducer(AsyncFacade, OrderedBase):
     """`metaq.metaq1.OrderedMessageProducer` for asyncio: messages of one task for one partition are stored in their order."""
 
     async def publish(self, topic: str) -> None:
@@ -25,19 +24,3 @@ class OrderedMessageProducer(OrderedBase):
         partitions = await self._core.awaited(lambda: self._layout(message.topic))
         partition = self._choose(message, partitions)
         return await self._core.awaited(lambda: self._send_to(message, flag, body, partition, timeout))
-
-    async def shutdown(self) -> None:
-        """Give up the topics. What waits in files is sent by the next producer."""
-        if not self._closed and self._core.in_own_process:
-            self._closed = True
-            self._tell_closed(self)
-            if not self._core.closed:
-                await self._core.awaited(self._end)
-
-    close = shutdown
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
