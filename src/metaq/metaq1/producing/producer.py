@@ -11,7 +11,7 @@ from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.producing.base import SEND_SECONDS
 from metaq.metaq1.producing.futures import SendFuture
 from metaq.metaq1.producing.publishing import PublishingProducer
-from metaq.metaq1.producing.transactions import LocalTransactionCore, State
+from metaq.metaq1.producing.transactions import LocalTransactionCore, State, TransactionView
 
 log = logging.getLogger("metaq.client")
 
@@ -110,25 +110,12 @@ class MessageProducer(PublishingProducer):
         return LocalTransaction(self, self._new_transaction(timeout))
 
 
-class LocalTransaction:
+class LocalTransaction(TransactionView):
     """A local transaction of a thread, as a block."""
 
     def __init__(self, producer: MessageProducer, core: LocalTransactionCore) -> None:
-        self._producer, self._transaction = producer, core
-
-    @property
-    def key(self) -> str:
-        """Its name at the server."""
-        return str(self._transaction.key)
-
-    @property
-    def state(self) -> State:
-        return self._transaction.state
-
-    @property
-    def messages(self) -> int:
-        """Messages in it so far."""
-        return self._transaction.messages
+        super().__init__(core)
+        self._producer = producer
 
     def __enter__(self) -> Self:
         self._transaction.enter()

@@ -262,3 +262,24 @@ def _owner() -> object:
         if (task := asyncio.current_task()) is not None:
             return task
     return threading.get_ident()
+
+
+class TransactionView:
+    """What users see of a transaction, whichever facade it has."""
+
+    def __init__(self, core: LocalTransactionCore) -> None:
+        self._transaction = core
+
+    @property
+    def key(self) -> str:
+        """Its name at the server."""
+        return str(self._transaction.key)
+
+    @property
+    def state(self) -> State:
+        return self._transaction.state
+
+    @property
+    def messages(self) -> int:
+        """Messages in it so far."""
+        return self._transaction.messages

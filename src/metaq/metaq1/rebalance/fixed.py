@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from metaq.errors import ConfigError, ConnectionFailed, MetaqError, RemoteProtocolError, RequestTimeout
@@ -15,16 +15,14 @@ from metaq.metaq1.conversation import answers
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.rebalance.fetching import Fetching, Held
 from metaq.metaq1.shared.core import FactoryCore
+from metaq.metaq1.shared.figures import ask_stats
 from metaq.metaq1.shared.links import Link
-from metaq.wire.metaq1.commands import StatsLine
-from metaq.wire.metaq1.stats import BROKER_ID, stats_lines, topic_parts
+from metaq.wire.metaq1.stats import BROKER_ID, topic_parts
 
 log = logging.getLogger("metaq.client")
 
 LOOK_SECONDS: Final = 5.0
 """Interval between two looks for new partitions."""
-STATS_SECONDS: Final = 3.0
-"""Longest wait for a server's figures, as in Java."""
 STOP_SECONDS, COMMIT_SECONDS = 5.0, 4.0
 """Longest waits of an end: for listeners, for the last commit. Both within `CLOSE_SECONDS` of a factory."""
 _ACTION: Final = "tell its partitions"
@@ -168,11 +166,10 @@ class FixedBalance:
     async def _stats(self, item: str | None) -> list[list[str]]:
         assert self._link is not None, "acquired in `begin`"
         try:
-            answer = await self._link.ask(lambda opaque: StatsLine(item, opaque), _ACTION, STATS_SECONDS)
+            answer = await ask_stats(self._link, item, _ACTION)
         except RequestTimeout as error:
             raise ConnectionFailed(str(error)) from error
-        lines: Sequence[list[str]] = stats_lines(answers.result_of(answer, self._address, _ACTION))
-        return list(lines)
+        return answers.lines_of(answer, self._address, _ACTION)
 
 
 def _partition(text: str) -> Partition:

@@ -9,7 +9,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, MetaqError, NoRoute
@@ -23,14 +23,11 @@ from metaq.metaq1.model.message import check_topic_word
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.producing.base import DefaultTopic
 from metaq.metaq1.shared.core import CLOSE_SECONDS, FactoryCore
+from metaq.metaq1.shared.figures import ask_stats
 from metaq.metaq1.shared.links import Link, Pace
 from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
 from metaq.metaq1.storages.storage import OffsetStorage
 from metaq.net.address import local_address
-from metaq.wire.metaq1.commands import StatsLine
-
-STATS_SECONDS: Final = 3.0
-"""Longest wait for a server's figures, as in Java."""
 
 
 class Child(Protocol):
@@ -132,8 +129,7 @@ class SessionFactoryBase:
     @staticmethod
     async def _stats_of(link: Link, item: str | None) -> dict[str, str]:
         action = f"tell figures of {item}" if item is not None else "tell its figures"
-        answer = await link.ask(lambda opaque: StatsLine(item, opaque), action, STATS_SECONDS)
-        return answers.figures_of(answer, link.address, action)
+        return answers.figures_of(await ask_stats(link, item, action), link.address, action)
 
     @staticmethod
     def _checked_item(item: str | None) -> None:

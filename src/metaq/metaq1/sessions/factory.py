@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from metaq.metaq1.config import ConsumerConfig
 from metaq.metaq1.consuming.consumer import MessageConsumer, TopicBrowser
 from metaq.metaq1.consuming.message_ids import MessageIdCache
@@ -13,12 +11,11 @@ from metaq.metaq1.model.message import check_topic_word
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.producing.producer import MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector
-from metaq.metaq1.sessions.base import SessionFactoryBase
-from metaq.metaq1.shared.core import CLOSE_SECONDS
+from metaq.metaq1.sessions.ending import ThreadSessions
 from metaq.metaq1.storages.storage import OffsetStorage
 
 
-class MetaMessageSessionFactory(SessionFactoryBase):
+class MetaMessageSessionFactory(ThreadSessions):
     """Makes producers and consumers, which share its connections: one to each server. One for a whole program is enough.
 
         config = MetaClientConfig(zk_config=ZKConfig(zk_connect="127.0.0.1:2181"))
@@ -89,22 +86,3 @@ class MetaMessageSessionFactory(SessionFactoryBase):
         """
         self._checked_item(item)
         return self._core.run(lambda: self._stats(item, broker))
-
-    def shutdown(self) -> None:
-        """Close connections, producers and consumers. Waits for sends under way, up to 5 s; then they fail with ClientClosed.
-
-        Servers roll back local transactions that have not ended.
-        """
-        self._core.check_may_wait()
-        closing = self._begin_shutdown()
-        if closing is not None:
-            self._core.thread.run(closing, 2 * CLOSE_SECONDS)
-            self._core.callbacks.close()
-
-    close = shutdown
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()

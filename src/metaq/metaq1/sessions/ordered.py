@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Self
 
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError
@@ -13,7 +12,7 @@ from metaq.metaq1.producing.layouts import LayoutSource, from_file, from_mapping
 from metaq.metaq1.producing.ordered import OrderedBacklog, OrderedMessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector
 from metaq.metaq1.sessions.base import SessionFactoryBase
-from metaq.metaq1.shared.core import CLOSE_SECONDS
+from metaq.metaq1.sessions.ending import ThreadSessions
 from metaq.metaq1.shared.links import Pace
 
 
@@ -65,7 +64,7 @@ class OrderedFactoryBase(SessionFactoryBase):
             return self._backlog
 
 
-class OrderedMetaMessageSessionFactory(OrderedFactoryBase):
+class OrderedMetaMessageSessionFactory(ThreadSessions, OrderedFactoryBase):
     """Makes ordered producers. What they could not send waits in files under `local_message_path`, which belong to one factory at a
     time: give each process a folder of its own."""
 
@@ -80,19 +79,3 @@ class OrderedMetaMessageSessionFactory(OrderedFactoryBase):
                 self._core, self._default, selector, closed, backlog=backlog, layouts=self._layouts
             )
         )
-
-    def shutdown(self) -> None:
-        """Close everything, as `MetaMessageSessionFactory.shutdown`; what waits in files waits on."""
-        self._core.check_may_wait()
-        closing = self._begin_shutdown()
-        if closing is not None:
-            self._core.thread.run(closing, 2 * CLOSE_SECONDS)
-            self._core.callbacks.close()
-
-    close = shutdown
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()

@@ -6,9 +6,10 @@ All coroutines belong to the background loop and raise XaError.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from metaq.client.identity.options import checked_seconds
@@ -59,6 +60,27 @@ class XaResourceCore:
     def set_timeout(self, seconds: float) -> None:
         """Raises ConfigError, TypeError."""
         self.timeout = checked_seconds("timeout", seconds, least=0.0)
+
+    @contextlib.contextmanager
+    def starting(self, xid: Xid, flags: Flag) -> Iterator[BranchCore | None]:
+        """Have the caller's messages belong to a branch; the block begins the one that it gets at the server. Raises as `begun`, and
+        what the branch's `enter` raises."""
+        branch, new = self.begun(xid, flags)
+        try:
+            branch.enter()
+        except BaseException:
+            if new:
+                self.gone(xid)
+            raise
+        if not new:
+            yield None
+            return
+        try:
+            yield branch
+        except BaseException:
+            branch.leave()
+            self.gone(xid)
+            raise
 
     def begun(self, xid: Xid, flags: Flag) -> tuple[BranchCore, bool]:
         """Return the branch that messages belong to from now on, and whether it must be begun at the server. Raises XaError."""
@@ -206,3 +228,40 @@ class XaResourceCore:
             return TransactionLine(key, session, step, opaque, None, qualifier)
 
         return link_to(self._core, address).ask(line, action, branches.STEP_SECONDS)
+
+
+class XaResourceView:
+    """What a transaction manager asks of a resource without waiting, whichever facade it has."""
+
+    TMNOFLAGS, TMJOIN, TMRESUME = Flag.TMNOFLAGS, Flag.TMJOIN, Flag.TMRESUME
+    TMSUCCESS, TMSUSPEND, TMFAIL = Flag.TMSUCCESS, Flag.TMSUSPEND, Flag.TMFAIL
+
+    def __init__(self, producer: XaProducerBase, broker_id: int, address: str) -> None:
+        self._producer, self._core = producer, producer._core  # noqa: SLF001  parts of one factory
+        self._resource = XaResourceCore(producer, broker_id, address)
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the server."""
+        return self._resource.address
+
+    @property
+    def transaction_timeout(self) -> float:
+        """Seconds after which the server rolls back a branch that is not prepared; 0: its own limit."""
+        return self._resource.timeout
+
+    def set_transaction_timeout(self, seconds: float) -> None:
+        """For branches that are started from now on. Raises ConfigError, TypeError."""
+        self._resource.set_timeout(seconds)
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """Servers that the newest `recover` could not ask, with the reasons."""
+        return self._resource.unreached
+
+    def is_same_rm(self, other: object) -> bool:
+        """Return whether both are at the same server."""
+        return isinstance(other, type(self)) and other.address == self.address
+
+    def __repr__(self) -> str:
+        return f"<XAResource at {self.address}>"

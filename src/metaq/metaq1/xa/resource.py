@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaq.metaq1.conversation.xa import Vote, Xid
 from metaq.metaq1.producing.producer import MessageProducer
-from metaq.metaq1.xa.core import Flag, XaResourceCore
+from metaq.metaq1.xa.core import Flag, XaResourceView
 from metaq.metaq1.xa.producing import XaProducerBase
 
 
@@ -23,51 +23,19 @@ class XAMessageProducer(XaProducerBase, MessageProducer):
         return XAResource(self, *self._placed(address))
 
 
-class XAResource:
+class XAResource(XaResourceView):
     """What a transaction manager does with a server, by JTA's names; `metaq.xa` has transaction managers.
 
     From `start` to `end` the messages of the calling thread belong to the branch. All calls raise XaError, with `code` and `name`
     of JTA; -7 (XAER_RMFAIL): the server is not connected; 106 (XA_RBTIMEOUT): it did not answer in 5 s. ClientClosed, ClientForked.
     """
 
-    TMNOFLAGS, TMJOIN, TMRESUME = Flag.TMNOFLAGS, Flag.TMJOIN, Flag.TMRESUME
-    TMSUCCESS, TMSUSPEND, TMFAIL = Flag.TMSUCCESS, Flag.TMSUSPEND, Flag.TMFAIL
-
-    def __init__(self, producer: XAMessageProducer, broker_id: int, address: str) -> None:
-        self._producer, self._core = producer, producer._core  # noqa: SLF001  parts of one factory
-        self._resource = XaResourceCore(producer, broker_id, address)
-
-    @property
-    def address(self) -> str:
-        """`host:port` of the server."""
-        return self._resource.address
-
-    @property
-    def transaction_timeout(self) -> float:
-        """Seconds after which the server rolls back a branch that is not prepared; 0: its own limit."""
-        return self._resource.timeout
-
-    def set_transaction_timeout(self, seconds: float) -> None:
-        """For branches that are started from now on. Raises ConfigError, TypeError."""
-        self._resource.set_timeout(seconds)
-
     def start(self, xid: Xid, flags: Flag = Flag.TMNOFLAGS) -> None:
         """Begin a branch, or (TMJOIN, TMRESUME) go on with one that this producer has begun. Raises ClientError: the thread is in a
         transaction of this producer already."""
-        branch, new = self._resource.begun(xid, flags)
-        try:
-            branch.enter()
-        except BaseException:
-            if new:
-                self._resource.gone(xid)
-            raise
-        if new:
-            try:
+        with self._resource.starting(xid, flags) as branch:
+            if branch is not None:
                 self._core.run(branch.start)
-            except BaseException:
-                branch.leave()
-                self._resource.gone(xid)
-                raise
 
     def end(self, xid: Xid, flags: Flag = Flag.TMSUCCESS) -> None:
         """No more messages come for the branch: for good (TMSUCCESS, TMFAIL), or until it is resumed (TMSUSPEND).
@@ -105,18 +73,6 @@ class XAResource:
         self.recover()
         return self._resource.places
 
-    @property
-    def unreached(self) -> tuple[str, ...]:
-        """Servers that the newest `recover` could not ask, with the reasons."""
-        return self._resource.unreached
-
     def forget(self, xid: Xid) -> None:
         """Let the server forget a branch that was ended by hand."""
         self._core.run(lambda: self._resource.forget(xid))
-
-    def is_same_rm(self, other: object) -> bool:
-        """Return whether both are at the same server."""
-        return isinstance(other, XAResource) and other.address == self.address
-
-    def __repr__(self) -> str:
-        return f"<XAResource at {self.address}>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaq.metaq1.conversation.xa import Vote, Xid
 from metaq.metaq1.producing.producer_async import MessageProducer
-from metaq.metaq1.xa.core import Flag, XaResourceCore
+from metaq.metaq1.xa.core import Flag, XaResourceView
 from metaq.metaq1.xa.producing import XaProducerBase
 
 
@@ -16,46 +16,14 @@ class XAMessageProducer(XaProducerBase, MessageProducer):
         return XAResource(self, *self._placed(address))
 
 
-class XAResource:
+class XAResource(XaResourceView):
     """`metaq.metaq1.XAResource` for asyncio: from `start` to `end` the messages of the calling task belong to the branch."""
-
-    TMNOFLAGS, TMJOIN, TMRESUME = Flag.TMNOFLAGS, Flag.TMJOIN, Flag.TMRESUME
-    TMSUCCESS, TMSUSPEND, TMFAIL = Flag.TMSUCCESS, Flag.TMSUSPEND, Flag.TMFAIL
-
-    def __init__(self, producer: XAMessageProducer, broker_id: int, address: str) -> None:
-        self._producer, self._core = producer, producer._core  # noqa: SLF001  parts of one factory
-        self._resource = XaResourceCore(producer, broker_id, address)
-
-    @property
-    def address(self) -> str:
-        """`host:port` of the server."""
-        return self._resource.address
-
-    @property
-    def transaction_timeout(self) -> float:
-        """As `metaq.metaq1.XAResource.transaction_timeout`."""
-        return self._resource.timeout
-
-    def set_transaction_timeout(self, seconds: float) -> None:
-        """For branches that are started from now on. Raises ConfigError, TypeError."""
-        self._resource.set_timeout(seconds)
 
     async def start(self, xid: Xid, flags: Flag = Flag.TMNOFLAGS) -> None:
         """Begin a branch, or go on with one. As `metaq.metaq1.XAResource.start`."""
-        branch, new = self._resource.begun(xid, flags)
-        try:
-            branch.enter()
-        except BaseException:
-            if new:
-                self._resource.gone(xid)
-            raise
-        if new:
-            try:
+        with self._resource.starting(xid, flags) as branch:
+            if branch is not None:
                 await self._core.awaited(branch.start)
-            except BaseException:
-                branch.leave()
-                self._resource.gone(xid)
-                raise
 
     async def end(self, xid: Xid, flags: Flag = Flag.TMSUCCESS) -> None:
         """No more messages come for the branch. As `metaq.metaq1.XAResource.end`."""
@@ -86,18 +54,6 @@ class XAResource:
         await self.recover()
         return self._resource.places
 
-    @property
-    def unreached(self) -> tuple[str, ...]:
-        """As `metaq.metaq1.XAResource.unreached`."""
-        return self._resource.unreached
-
     async def forget(self, xid: Xid) -> None:
         """Let the server forget a branch that was ended by hand."""
         await self._core.awaited(lambda: self._resource.forget(xid))
-
-    def is_same_rm(self, other: object) -> bool:
-        """Return whether both are at the same server."""
-        return isinstance(other, XAResource) and other.address == self.address
-
-    def __repr__(self) -> str:
-        return f"<XAResource at {self.address}>"
