@@ -68,7 +68,7 @@ def test_order_over_a_kill_of_the_server(kind: type[TextServer], zookeeper: Zook
             for thread in threads:
                 thread.join()
             assert factory._backlog is not None
-            eventually(lambda: factory._backlog.waiting == 0)
+            eventually(lambda: factory._backlog.get().waiting == 0)
         for key in range(3):
             found = list(dict.fromkeys(all_of(server.text, key)))
             assert found == [b"%d-%06d" % (key, number) for number in range(ends[key])]

@@ -137,7 +137,7 @@ def test_order_over_an_outage_of_the_server(ordered_server, tmp_path):
         go_on.set()
         for thread in threads:
             thread.join()
-        eventually(lambda: factory._backlog.waiting == 0)
+        eventually(lambda: factory._backlog.get().waiting == 0)
     assert len(ends) == 2
     for key in (0, 1):
         found = without_repeats(stored(ordered_server.text, key))
@@ -195,7 +195,7 @@ def test_order_over_kills_of_client_and_server(ordered_server, tmp_path):
         producer = factory.create_producer(lambda topic, partitions, message: partitions[1])
         producer.publish("t")
         producer.send_message(Message("t", b"1-%05d" % begin))
-        eventually(lambda: factory._backlog.waiting == 0)
+        eventually(lambda: factory._backlog.get().waiting == 0)
     found = without_repeats(stored(ordered_server.text, 1))
     assert found == [b"1-%05d" % number for number in range(begin + 1)]
 
@@ -271,7 +271,7 @@ def test_other_failures_are_kept_by_option(tmp_path, save, kept):
             else:
                 with pytest.raises(BrokerError, match="no"):
                     await producer.send_message(Message("t", b"1-0"))
-            assert factory._backlog.waiting == kept
+            assert factory._backlog.get().waiting == kept
 
     async def with_stub() -> None:
         nonlocal stub_address
@@ -297,6 +297,6 @@ def test_a_long_backlog_is_not_waited_for(tmp_path):
             await producer.publish("t")
             assert await producer.send_message(Message("t", b"1-21")) == LOCAL
             await stub.until(lambda: bool(stub.lines))
-            assert factory._backlog.waiting == 22
+            assert factory._backlog.get().waiting == 22
 
     asyncio.run(scenario())

@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from metaq.clock import SYSTEM, Clock
 from metaq.metaq1.config import MetaClientConfig
 from metaq.metaq1.producing.backlog import Backlog
-from metaq.metaq1.producing.base import DefaultTopic
-from metaq.metaq1.producing.one_way import WINDOW, AsyncMessageProducer, IgnoreMessageProcessor
+from metaq.metaq1.producing.one_way import WINDOW, AsyncMessageProducer, IgnoreMessageProcessor, OneWayBase
 from metaq.metaq1.producing.selectors import PartitionSelector
+from metaq.metaq1.sessions.backlogs import SharedBacklog
+from metaq.metaq1.sessions.base import SessionFactoryBase
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
-from metaq.metaq1.shared.core import FactoryCore
 from metaq.metaq1.shared.links import Pace
 
-
-class SharedBacklog:
-    """The backlog of a factory, made with its first one-way producer."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._backlog: Backlog | None = None
-
-    def get(self, core: FactoryCore, default: DefaultTopic) -> Backlog:
-        with self._lock:
-            if self._backlog is None:
-                self._backlog = Backlog(core, default, Path(core.config.async_storage_path).expanduser())
-                core.last_ends.append(self._backlog._end)  # noqa: SLF001  as of a factory's children
-            return self._backlog
+Producer = TypeVar("Producer", bound=OneWayBase)
 
 
-class AsyncMetaMessageSessionFactory(MetaMessageSessionFactory):
-    """A session factory that makes one-way producers, too. What they could not send waits in files under `async_storage_path`,
-    which belong to one factory at a time: give each process a folder of its own."""
+class OneWaySessions(SessionFactoryBase):
+    """What the factories of one-way producers for threads and for asyncio share."""
 
     def __init__(self, config: MetaClientConfig, *, pace: Pace | None = None, clock: Clock = SYSTEM) -> None:
         super().__init__(config, pace=pace, clock=clock)
-        self._backlog = SharedBacklog()
+        folder = Path(config.async_storage_path).expanduser()
+        core, default = self._core, self._default  # not the factory itself, which would then never be forgotten
+        self._backlog = SharedBacklog(core, lambda: Backlog(core, default, folder))
+
+    def _one_way(
+        self,
+        kind: Callable[..., Producer],
+        selector: PartitionSelector | None,
+        window: int,
+        processor: IgnoreMessageProcessor | None,
+    ) -> Producer:
+        """Return a new producer of a class. Raises ClientClosed, ClientForked, ConfigError, TypeError."""
+        backlog = self._backlog.get()
+        return self._adopt(
+            lambda closed: kind(
+                self._core, self._default, selector, closed, backlog=backlog, window=window, processor=processor
+            )
+        )
+
+
+class AsyncMetaMessageSessionFactory(OneWaySessions, MetaMessageSessionFactory):
+    """A session factory that makes one-way producers, too. What they could not send waits in files under `async_storage_path`,
+    which belong to one factory at a time: give each process a folder of its own."""
 
     def create_async_producer(
         self,
@@ -55,10 +64,4 @@ class AsyncMetaMessageSessionFactory(MetaMessageSessionFactory):
 
         Raises ClientClosed, ClientForked, ConfigError, TypeError.
         """
-        self._core.check_open()
-        backlog = self._backlog.get(self._core, self._default)
-        return self._adopt(
-            lambda closed: AsyncMessageProducer(
-                self._core, self._default, selector, closed, backlog=backlog, window=window, processor=ignore_processor
-            )
-        )
+        return self._one_way(AsyncMessageProducer, selector, window, ignore_processor)

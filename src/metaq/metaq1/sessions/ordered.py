@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError
 from metaq.metaq1.config import MetaClientConfig
 from metaq.metaq1.producing.layouts import LayoutSource, from_file, from_mapping
-from metaq.metaq1.producing.ordered import OrderedBacklog, OrderedMessageProducer
+from metaq.metaq1.producing.ordered import OrderedBacklog, OrderedBase, OrderedMessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector
+from metaq.metaq1.sessions.backlogs import SharedBacklog
 from metaq.metaq1.sessions.base import SessionFactoryBase
 from metaq.metaq1.sessions.ending import ThreadSessions
 from metaq.metaq1.shared.links import Pace
+
+Producer = TypeVar("Producer", bound=OrderedBase)
 
 
 class OrderedFactoryBase(SessionFactoryBase):
@@ -50,18 +54,16 @@ class OrderedFactoryBase(SessionFactoryBase):
             if partitions_file is None
             else from_file(Path(partitions_file))
         )
-        self._lock_backlog = threading.Lock()
-        self._backlog: OrderedBacklog | None = None
+        folder = Path(config.local_message_path).expanduser()
+        core, default = self._core, self._default  # not the factory itself, which would then never be forgotten
+        self._backlog = SharedBacklog(core, lambda: OrderedBacklog(core, default, folder, None))
 
-    def _shared_backlog(self) -> OrderedBacklog:
-        """Return the factory's backlog, made with its first producer."""
-        self._core.check_open()
-        with self._lock_backlog:
-            if self._backlog is None:
-                folder = Path(self.config.local_message_path).expanduser()
-                self._backlog = OrderedBacklog(self._core, self._default, folder, None)
-                self._core.last_ends.append(self._backlog._end)  # noqa: SLF001  as of a factory's children
-            return self._backlog
+    def _ordered(self, kind: Callable[..., Producer], selector: PartitionSelector) -> Producer:
+        """Return a new producer of a class. Raises ClientClosed, ClientForked, TypeError."""
+        backlog = self._backlog.get()
+        return self._adopt(
+            lambda closed: kind(self._core, self._default, selector, closed, backlog=backlog, layouts=self._layouts)
+        )
 
 
 class OrderedMetaMessageSessionFactory(ThreadSessions, OrderedFactoryBase):
@@ -73,9 +75,4 @@ class OrderedMetaMessageSessionFactory(ThreadSessions, OrderedFactoryBase):
 
         Raises ClientClosed, ClientForked, TypeError.
         """
-        backlog = self._shared_backlog()
-        return self._adopt(
-            lambda closed: OrderedMessageProducer(
-                self._core, self._default, selector, closed, backlog=backlog, layouts=self._layouts
-            )
-        )
+        return self._ordered(OrderedMessageProducer, selector)

@@ -13,9 +13,4 @@ class OrderedMetaMessageSessionFactory(AsyncSessions, OrderedFactoryBase):
 
     def create_producer(self, selector: PartitionSelector) -> OrderedMessageProducer:
         """Return a new ordered producer. As `metaq.metaq1.OrderedMetaMessageSessionFactory.create_producer`."""
-        backlog = self._shared_backlog()
-        return self._adopt(
-            lambda closed: OrderedMessageProducer(
-                self._core, self._default, selector, closed, backlog=backlog, layouts=self._layouts
-            )
-        )
+        return self._ordered(OrderedMessageProducer, selector)

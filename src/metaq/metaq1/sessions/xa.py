@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from metaq.metaq1.producing.selectors import PartitionSelector
+from metaq.metaq1.sessions.base import SessionFactoryBase
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
+from metaq.metaq1.xa.producing import XaProducerBase
 from metaq.metaq1.xa.resource import XAMessageProducer
 
+Producer = TypeVar("Producer", bound=XaProducerBase)
 
-class XAMetaMessageSessionFactory(MetaMessageSessionFactory):
+
+class XaSessions(SessionFactoryBase):
+    """What the factories of XA producers for threads and for asyncio share."""
+
+    def _xa_producer(
+        self, kind: Callable[..., Producer], selector: PartitionSelector | None, unique_qualifier: str | None
+    ) -> Producer:
+        """Return a new producer of a class. Raises ConfigError, TypeError, ClientClosed, ClientForked."""
+        producer = self._adopt(lambda closed: kind(self._core, self._default, selector, closed))
+        if unique_qualifier is not None:
+            producer.set_unique_qualifier(unique_qualifier)
+        return producer
+
+
+class XAMetaMessageSessionFactory(XaSessions, MetaMessageSessionFactory):
     """A session factory that makes XA producers as well."""
 
     def create_xa_producer(
@@ -21,7 +41,4 @@ class XAMetaMessageSessionFactory(MetaMessageSessionFactory):
 
         Raises ConfigError, TypeError, ClientClosed, ClientForked.
         """
-        producer = self._adopt(lambda closed: XAMessageProducer(self._core, self._default, selector, closed))
-        if unique_qualifier is not None:
-            producer.set_unique_qualifier(unique_qualifier)
-        return producer
+        return self._xa_producer(XAMessageProducer, selector, unique_qualifier)

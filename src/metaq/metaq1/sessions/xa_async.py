@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from metaq.metaq1.producing.selectors import PartitionSelector
 from metaq.metaq1.sessions.factory_async import MetaMessageSessionFactory
+from metaq.metaq1.sessions.xa import XaSessions
 from metaq.metaq1.xa.resource_async import XAMessageProducer
 
 
-class XAMetaMessageSessionFactory(MetaMessageSessionFactory):
+class XAMetaMessageSessionFactory(XaSessions, MetaMessageSessionFactory):
     """`metaq.metaq1.XAMetaMessageSessionFactory` for asyncio."""
 
     def create_xa_producer(
@@ -21,7 +22,4 @@ class XAMetaMessageSessionFactory(MetaMessageSessionFactory):
 
         Raises ConfigError, TypeError, ClientClosed, ClientForked.
         """
-        producer = self._adopt(lambda closed: XAMessageProducer(self._core, self._default, selector, closed))
-        if unique_qualifier is not None:
-            producer.set_unique_qualifier(unique_qualifier)
-        return producer
+        return self._xa_producer(XAMessageProducer, selector, unique_qualifier)
