@@ -161,6 +161,18 @@ class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions):
         "Serve listenPort - 2 too, for clients that send to the VIP port; on when the file is a broker.conf.",
     )
     bind_address: str = option("127.0.0.1", "Address that the servers listen on.", aliases=("host",))
+    http_port: int | None = option(
+        None,
+        "Port of the HTTP server (docs/http.md); 0 takes a free one. By default there is none. It needs the extra `http`.",
+        low=0,
+        high=65535,
+    )
+    http_bind_address: str = option("127.0.0.1", "Address that the HTTP server listens on, whatever bindAddress says.")
+    metrics_names_max: int = option(
+        100,
+        "Topics, groups, and pairs of them that /metrics names, those with the most traffic; the others are one sum. 0: all.",
+        low=0,
+    )
     broker_ip1: str | None = option(None, "Address that clients are told; by default the first that is not loopback.")
     broker_ip2: str | None = option(None, "Address that slaves are told; by default that of clients.")
     advertised_addresses: str = option(

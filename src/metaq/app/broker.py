@@ -6,7 +6,7 @@ import asyncio
 import logging
 import platform
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -37,7 +37,7 @@ from metaq.model.acl.changes import accounts_of, patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
 from metaq.net.address import join_address, split_address
-from metaq.net.budget import Budget
+from metaq.net.budget import Budget, ListenLimits
 from metaq.options import BrokerOptions, Settings, StoreOptions
 from metaq.servers.ha.server import replication_server
 from metaq.servers.remoting.server import remoting_server
@@ -52,6 +52,7 @@ from metaq.tls_options import NO_TLS, TlsOptions
 if TYPE_CHECKING:
     from metaq.app.acl.files import AclWatch
     from metaq.app.tls.running import RunningTls
+    from metaq.net.tls.server import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -402,7 +403,30 @@ def _front(
         )  # fmt: skip
         servers.append(server)
         registrations.append(ZookeeperRegistration(metaq1, server))
+    if options.http_port is not None:
+        servers.append(_http_server(options, limits, budget, ports, servers))
     return Front(Serving([*servers, *more]), remoting, announced, registrations)
+
+
+def _http_server(
+    options: BrokerOptions,
+    limits: ListenLimits,
+    budget: Budget,
+    tls: ServerTls | None,
+    servers: Sequence[Server[BrokerServices]],
+) -> Server[BrokerServices]:
+    """Make the HTTP server, which tells the connections of all `servers`. Raises ConfigError: what it runs on is not installed."""
+    try:
+        from metaq.servers.http.server import http_server  # only where it is served: it is an extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"httpPort={options.http_port} needs the package {error.name}: pip install 'pymetaq[http]', or leave httpPort out"
+        ) from None
+
+    def connections() -> Iterator[tuple[str, int]]:
+        return ((one.name, one.connections) for one in servers if isinstance(one, PeerServer))
+
+    return http_server(options, limits, connections, budget, tls)
 
 
 def _access_control(options: BrokerOptions) -> tuple[AclWatch | None, Credentials | None]:

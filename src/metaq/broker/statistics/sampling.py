@@ -15,6 +15,7 @@ from metaq.broker.stats import Stats
 from metaq.broker.tables.groups import Groups
 from metaq.broker.tables.topics import Topics
 from metaq.clock import Clock
+from metaq.in_pieces import InPieces
 from metaq.model.statistics import Statistic, StatisticFigures
 from metaq.store.queues.consume_queue import UNIT_BYTES, ConsumeQueue
 
@@ -78,8 +79,7 @@ class Sampling(BrokerPart):
                 # Behind a pause (the machine slept), one sample and not as many as were missed.
                 self._due[number] = max(self._due[number] + every, now)
             self._round = self._sample(due)
-        if next(self._round, self) is self:
-            self._round = None
+        self._go_on(self._round)
 
     # ------------------------------------------------------------------ figures
 
@@ -104,6 +104,21 @@ class Sampling(BrokerPart):
         if statistic in (Statistic.TOPIC_BYTES_PUT, Statistic.GROUP_BYTES_GOT):
             return counts.of_bytes()
         return counts.of_messages()
+
+    def count_now(self) -> InPieces[None]:
+        """Count what was put until now: between two rounds of samples nobody has. For counters, not for windows."""
+        while (under_way := self._round) is not None:  # a round counts the same queues
+            self._go_on(under_way)
+            yield
+        # A tick goes on with it, and begins no round before it has ended.
+        self._round = counting = self._count_puts()
+        while self._round is counting:
+            self._go_on(counting)
+            yield
+
+    def _go_on(self, work: Iterator[None]) -> None:
+        if next(work, self) is self and self._round is work:
+            self._round = None
 
     def gets_per_second(self, group: str, topics: Iterable[str]) -> float:
         """Return how many messages a group gets in a second, of the last minute."""

@@ -1,0 +1,72 @@
+"""Bounded sets of labels: the busiest keys by name, and the others in one sum.
+
+Ten thousand topics would be ten thousand series of each counter, which is what brings a Prometheus down. So a counter is
+told for the `most` keys that have grown the most lately, and for all others together as `OTHERS`. Both only ever grow: the
+sum counts what its keys have grown while they were in it, whoever is named before or after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+OTHERS: Final = "(others)"
+"""Label of the sum. No topic or group can have this name."""
+DECAY: Final = 0.8
+"""What a key's activity keeps from one look to the next: the last five looks count, so that one burst does not change the names."""
+STAY: Final = 1.5
+"""How much more active another key must be than a named one to take its place."""
+
+
+class Top(Generic[K]):
+    """Chooses the keys of one counter, or of several that have the same keys.
+
+    Args: most: keys that are named; 0: all.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.named: set[K] = set()
+        self._activity: dict[K, float] = {}
+        self._seen: dict[K, int] = {}
+
+    def look(self, counts: Iterable[tuple[K, int]]) -> Iterator[None]:
+        """Choose again, by how much each key's count has grown since the last look; yields between pieces of work."""
+        activity, seen = dict[K, float](), dict[K, int]()
+        for number, (key, count) in enumerate(counts, 1):
+            grown = count - self._seen.get(key, 0)
+            activity[key] = self._activity.get(key, 0.0) * DECAY + max(0, grown)
+            seen[key] = count
+            if not number % 1000:
+                yield
+        self._activity, self._seen = activity, seen
+        if not self.most or len(activity) <= self.most:
+            self.named = set(activity)
+            return
+        yield
+        weights = {key: value * (STAY if key in self.named else 1.0) for key, value in activity.items()}
+        yield
+        self.named = set(sorted(weights, key=weights.__getitem__, reverse=True)[: self.most])
+
+
+class Others(Generic[K]):
+    """The sum of the keys that are not named, of one counter."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._seen: dict[K, int] = {}
+
+    def split(self, counts: Iterable[tuple[K, int]], named: set[K]) -> Iterator[tuple[K, int] | None]:
+        """Yield the named keys with their counts, and None between pieces of work; then `total` is the sum of the others."""
+        seen = dict[K, int]()
+        for number, (key, count) in enumerate(counts, 1):
+            if key in named:
+                yield key, count
+            else:
+                self.total += max(0, count - self._seen.get(key, 0))
+            seen[key] = count
+            if not number % 1000:
+                yield None
+        self._seen = seen

@@ -1,0 +1,52 @@
+"""Who asks: the account of an HTTP request, proven by its access key and secret key (RFC 7617, Basic)."""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+from starlette.requests import Request
+
+from metaq.broker.acl import AccessControl
+from metaq.errors import Reason, Refused
+from metaq.model.access import Caller
+from metaq.model.acl.secret import Secret
+from metaq.servers.http.connection import HttpConnection
+from metaq.servers.server import caller_of
+
+FIELD_CHARS_MAX: Final = 1024
+"""Longest Authorization field that is looked at."""
+
+
+class Callers:
+    """Finds the caller of a request. `access`: accounts; None: everybody is nobody, and may what the gatekeeper allows."""
+
+    def __init__(self, access: AccessControl | None) -> None:
+        self._access = access
+
+    def of(self, request: Request) -> Caller:
+        """Return the caller. Raises Denied: no account of this name, a wrong secret, or none where one is needed; Refused
+        INVALID: the Authorization field is none of Basic."""
+        connection: HttpConnection = request.state.connection
+        caller = caller_of(connection.peer)
+        if self._access is None:
+            return caller
+        access_key, secret = credentials_of(request.headers.get("authorization", ""))
+        return self._access.identify(caller, access_key, lambda right: right == secret)
+
+
+def credentials_of(field: str) -> tuple[str, Secret]:
+    """Return access key and secret key of an Authorization field; both empty where there is none. Raises Refused INVALID."""
+    if not field:
+        return "", Secret("")
+    kind, _, coded = field[:FIELD_CHARS_MAX].partition(" ")
+    try:
+        name, colon, secret = base64.b64decode(coded.strip(), validate=True).decode().partition(":")
+    except ValueError:  # of Base64 or UTF-8
+        name = colon = secret = ""
+    if kind.lower() != "basic" or not colon:
+        raise Refused(
+            Reason.INVALID,
+            "the Authorization field is no Basic access-key:secret-key in Base64, which this server takes",
+        )
+    return name, Secret(secret)

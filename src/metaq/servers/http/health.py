@@ -1,0 +1,73 @@
+"""Health of a broker, for load balancers and orchestrators: whether it lives, and whether it is ready to serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from metaq.broker.broker import Broker
+from metaq.servers.http.answers import json_answer
+from metaq.store.retention.expiry import DiskStep
+
+
+class Health(Struct, frozen=True):
+    """What a health page says.
+
+    `status`: `ok`, `ready` or `unready`. `reasons`: why it is not. `notes`: what does not keep clients from it.
+    """
+
+    status: str
+    broker: str
+    role: str
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class HealthPages:
+    """`/health/live` and `/health/ready`. Open to everybody: they tell no names but the broker's."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [
+            Route("/health", self._ready, name="health"),
+            Route("/health/live", self._live, name="health-live"),
+            Route("/health/ready", self._ready, name="health-ready"),
+        ]
+
+    async def _live(self, _request: Request) -> Response:
+        """Answer 200 while the event loop runs and the store keeps its promises; a failed store ends the process."""
+        return self._answer("ok", ())
+
+    async def _ready(self, _request: Request) -> Response:
+        """Answer 200 if clients are served, 503 with the reasons if not."""
+        reasons = tuple(self._reasons())
+        return self._answer("unready" if reasons else "ready", reasons)
+
+    def _answer(self, status: str, reasons: tuple[str, ...]) -> Response:
+        broker = self._broker
+        role = broker.options.broker_role
+        health = Health(status, broker.environment.name, role, reasons, tuple(self._notes()))
+        return json_answer(health, 503 if reasons else 200)
+
+    def _reasons(self) -> Iterator[str]:
+        store = self._broker.store
+        if (failed := store.state.failed) is not None:
+            yield f"the store has failed: {failed}"
+        if store.keeper.disk_step is DiskStep.REFUSE:
+            yield f"the disk is {store.keeper.disk_ratio:.0%} full, and no message is taken"
+
+    def _notes(self) -> Iterator[str]:
+        broker = self._broker
+        if broker.options.draining:
+            yield "it is draining: its topics are announced as read-only"
+        if not broker.leads and (follows := broker.store.state.follows) is not None:
+            yield follows
+        if trouble := broker.store.keeper.trouble:
+            yield trouble

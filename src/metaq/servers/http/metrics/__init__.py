@@ -1,0 +1,1 @@
+"""What `/metrics` says: the figures of services as samples of `metaq.metrics`."""
