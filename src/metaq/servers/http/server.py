@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from metaq.errors import MetaqError, Refused, shortage
+from metaq.errors import BadRequest, MetaqError, Refused, shortage
 from metaq.log import RateLimitedLog
 from metaq.model.acl.judgement import Denied
 from metaq.net.budget import Budget, ListenLimits
@@ -21,7 +21,9 @@ from metaq.servers.http.answers import problem_answer
 from metaq.servers.http.callers import Callers
 from metaq.servers.http.connection import HttpConnection, HttpSpace
 from metaq.servers.http.health import HealthPages
+from metaq.servers.http.messages.sending import Sending
 from metaq.servers.http.problems import Problem, problem_of
+from metaq.servers.http.requests import Acks
 from metaq.servers.http.scrape import Scrape
 from metaq.servers.server import BrokerServices, PeerServer
 
@@ -41,7 +43,8 @@ class HttpServer:
 
     def __init__(self, services: BrokerServices, connections: Callable[[], Iterable[tuple[str, int]]]) -> None:
         broker, callers = services.broker, Callers(services.access)
-        pages = (HealthPages(broker), Scrape(broker, callers, connections))
+        self._acks = Acks(broker, services.call_soon)
+        pages = (HealthPages(broker), Scrape(broker, callers, connections), Sending(broker, self._acks, callers))
         self._faults = RateLimitedLog(log, broker.clock)
         self._space = HttpSpace(application(pages, self._faults), broker.clock)
 
@@ -52,6 +55,7 @@ class HttpServer:
     def tick(self) -> None:
         """End what has waited too long."""
         self._space.tick()
+        self._acks.tick()
         self._faults.tick()
 
     def close(self) -> None:
@@ -72,6 +76,9 @@ def application(pages: Iterable[Any], faults: RateLimitedLog) -> Starlette:
                 answer.headers.update(AUTHENTICATE)
         return answer
 
+    async def malformed(_request: Request, error: Exception) -> Response:
+        return problem_answer(Problem(400, "the request cannot be understood", str(error)))
+
     async def unknown(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException), "it is registered for these"
         text = f"{request.method} {request.url.path[:200]}: {error.detail}"
@@ -82,7 +89,7 @@ def application(pages: Iterable[Any], faults: RateLimitedLog) -> Starlette:
     return _Guarded(
         Starlette(
             routes=[route for page in pages for route in page.routes()],
-            exception_handlers={Refused: refused, HTTPException: unknown},
+            exception_handlers={Refused: refused, BadRequest: malformed, HTTPException: unknown},
         ),
         faults,
     )  # type: ignore[return-value]

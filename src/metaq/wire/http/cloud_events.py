@@ -1,0 +1,154 @@
+"""CloudEvents 1.0 by HTTP, in both forms, and as messages: properties and body as the CloudEvents SDK for Java has them.
+
+Of its binding for RocketMQ: an attribute is the property `CE_` + its name, `datacontenttype` is `CE_contenttype`, and an extension is a
+property of its own name. An event without data is a body of one zero byte, since no message is empty.
+"""
+
+from __future__ import annotations
+
+import base64
+import urllib.parse
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from metaq.errors import BadRequest
+from metaq.wire.http.message import MESSAGES_MAX, NewMessage, from_base64, new_message
+
+STRUCTURED: Final = "application/cloudevents+json"
+BATCH: Final = "application/cloudevents-batch+json"
+FIELD: Final = "ce-"
+PREFIX: Final = "CE_"
+CONTENT_TYPE: Final = "CE_contenttype"
+NO_DATA: Final = b"\x00"
+_ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "dataschema")
+_NEEDED: Final = ("specversion", "id", "source", "type")
+_NAME_CHARS_MAX: Final = 20
+"""Longest name of an attribute that the specification has in mind."""
+
+
+def is_event(message_properties: Mapping[str, str]) -> bool:
+    """Return whether a message is a CloudEvent."""
+    return PREFIX + "specversion" in message_properties
+
+
+def has_fields(fields: Mapping[str, str]) -> bool:
+    """Return whether header fields are those of an event in binary form."""
+    return "ce-specversion" in fields or "ce-type" in fields
+
+
+def of_fields(topic: str, body: bytes, fields: Mapping[str, str]) -> NewMessage:
+    """Return the message of an event in binary form. Raises BadRequest.
+
+    Args: fields: of the request, by names in lower case.
+    """
+    attributes: dict[str, Any] = {
+        name.removeprefix(FIELD): urllib.parse.unquote(value)
+        for name, value in fields.items()
+        if name.startswith(FIELD)
+    }
+    if "content-type" in fields:
+        attributes["datacontenttype"] = fields["content-type"]
+    return _message(topic, body or NO_DATA, attributes)
+
+
+def of_structured(topic: str, body: bytes) -> NewMessage:
+    """Return the message of an event in structured form. Raises BadRequest."""
+    return _of_object(topic, _decoded(body, dict[str, Any]))
+
+
+def of_batch(topic: str, body: bytes) -> list[NewMessage]:
+    """Return the messages of a batch of events. Raises BadRequest."""
+    events = _decoded(body, list[dict[str, Any]])
+    if not events:
+        raise BadRequest("the batch has no event")
+    if len(events) > MESSAGES_MAX:
+        raise BadRequest(f"there are {len(events)} events, {MESSAGES_MAX} are at most: send them in several requests")
+    return [_of_object(topic, event) for event in events]
+
+
+def _decoded(body: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is no CloudEvent as JSON: {error}") from None
+
+
+def _of_object(topic: str, event: dict[str, Any]) -> NewMessage:
+    data, coded = event.pop("data", None), event.pop("data_base64", None)
+    if data is not None and coded is not None:
+        raise BadRequest("an event has either `data` or `data_base64`")
+    if coded is not None:
+        if not isinstance(coded, str):
+            raise BadRequest("`data_base64` is no text")
+        return _message(topic, from_base64("data_base64", coded) or NO_DATA, event)
+    if data is None:
+        return _message(topic, NO_DATA, event)
+    kind = event.get("datacontenttype", "application/json")
+    # Text of another type than JSON stands in the object as it is.
+    if isinstance(data, str) and isinstance(kind, str) and not _is_json(kind):
+        return _message(topic, data.encode() or NO_DATA, event)
+    return _message(topic, msgspec.json.encode(data), {"datacontenttype": "application/json", **event})
+
+
+def _is_json(kind: str) -> bool:
+    media = kind.partition(";")[0].strip().lower()
+    return media in {"application/json", "text/json"} or media.endswith("+json")
+
+
+def _message(topic: str, body: bytes, attributes: Mapping[str, Any]) -> NewMessage:
+    for name in _NEEDED:
+        if not isinstance(attributes.get(name), str) or not attributes[name]:
+            raise BadRequest(f"a CloudEvent has the attribute `{name}`, a text that is not empty")
+    if attributes["specversion"] != "1.0":
+        raise BadRequest(f"specversion is {attributes['specversion']!r:.50}: this server takes CloudEvents 1.0")
+    return new_message(topic, body, properties=dict(_properties(attributes.items())))
+
+
+def _properties(attributes: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, str]]:
+    for name, value in attributes:
+        if not (name.isascii() and name.isalnum() and name == name.lower() and len(name) <= 4 * _NAME_CHARS_MAX):
+            raise BadRequest(f"{name!r:.100} is no name of an attribute: lower-case letters and digits")
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            text = "true" if value else "false"
+        elif isinstance(value, str | int):
+            text = str(value)
+        else:
+            raise BadRequest(f"the attribute `{name}` is neither text, number nor truth value")
+        if not text:
+            raise BadRequest(f"the attribute `{name}` is empty")
+        yield CONTENT_TYPE if name == "datacontenttype" else PREFIX + name if name in _ATTRIBUTES else name, text
+
+
+def to_object(body: bytes, properties: Mapping[str, str], extensions: Iterable[str]) -> dict[str, Any]:
+    """Return the event that a message is, in structured form.
+
+    Args: extensions: names of the properties that are extensions: those that no broker or client has added.
+    """
+    event: dict[str, Any] = {name: properties[PREFIX + name] for name in _ATTRIBUTES if PREFIX + name in properties} | {
+        name: properties[name] for name in extensions
+    }
+    kind = properties.get(CONTENT_TYPE)
+    if kind is not None:
+        event["datacontenttype"] = kind
+    if body == NO_DATA:
+        return event
+    if kind is None or _is_json(kind):
+        try:
+            event["data"] = msgspec.json.decode(body)
+        except (msgspec.MsgspecError, RecursionError):
+            pass
+        else:
+            return event
+    else:
+        try:
+            event["data"] = body.decode()
+        except UnicodeDecodeError:
+            pass
+        else:
+            return event
+    event["data_base64"] = base64.b64encode(body).decode()
+    return event
