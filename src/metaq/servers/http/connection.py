@@ -30,7 +30,7 @@ _SILENT.disabled = True
 
 KEEP_ALIVE_SECONDS: Final = 75
 """Silence that a connection may keep behind an answer. Proxies keep theirs for 60 s, and should be the first to end it."""
-LINGER_BYTES: Final = 1024 * 1024
+LINGER_BYTES: Final = 32 * 1024 * 1024
 """Bytes of a body that are still read when the request was answered without it: a client that is cut off while it sends
 may never see the answer."""
 AHEAD_MAX: Final = 16
