@@ -7,9 +7,10 @@ connection has sent ahead are few, because the parser gets the input in pieces, 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import httptools
 from uvicorn.config import Config
@@ -17,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from metaq.clock import Clock
+from metaq.errors import MetaqError
 from metaq.log import RateLimitedLog
 from metaq.net.address import join_address
 from metaq.net.peer import Peer
@@ -24,6 +26,8 @@ from metaq.servers.http.problems import Problem
 from metaq.servers.http.transport import PeerTransport
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 _SILENT = logging.getLogger(f"{__name__}.uvicorn")
 """What uvicorn would say of bad requests is said here, with the peer's address and at a bounded rate."""
 _SILENT.disabled = True
@@ -39,6 +43,10 @@ not keep to; the piece in which they came may hold some more."""
 _HEAD_PIECE: Final = 4096
 """Bytes that the parser gets at once where requests may begin: some 200 of the shortest."""
 _BODY_PIECE: Final = 64 * 1024
+
+
+class ClientGone(MetaqError):
+    """Nobody reads the answer any more."""
 
 
 class RequestLimits(NamedTuple):
@@ -114,6 +122,7 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = self._in_body = self._lingers = False
         self._head_bytes = self._body_bytes = self._requests = 0
         """Bytes of the unfinished head, an upper bound; of the request's body; requests begun."""
+        self._gone: asyncio.Future[None] | None = None
         peer.on_writable = self.resume_writing
         peer.on_half_closed = self._half_closed
         self.connection_made(self._shim)
@@ -157,8 +166,20 @@ class HttpConnection(HttpToolsProtocol):
         """Return 0: what is left is presented again when the parser goes on, whatever its size."""
         return 0
 
+    async def unless_gone(self, future: asyncio.Future[T]) -> T:
+        """Wait for a future. Raises ClientGone: the connection has ended before."""
+        if self._gone is None:
+            self._gone = asyncio.get_running_loop().create_future()
+        first: set[asyncio.Future[Any]] = {future, self._gone}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            raise ClientGone("the connection has ended")
+        return future.result()
+
     def connection_lost(self, why: str) -> None:  # type: ignore[override]  # asyncio's gets an exception
         self._in_head = self._in_body = False
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
         super().connection_lost(ConnectionResetError(why) if why else None)
 
     def _half_closed(self) -> bool:

@@ -19,8 +19,9 @@ from metaq.net.peer import Peer
 from metaq.options import BrokerOptions
 from metaq.servers.http.answers import problem_answer
 from metaq.servers.http.callers import Callers
-from metaq.servers.http.connection import HttpConnection, HttpSpace
+from metaq.servers.http.connection import ClientGone, HttpConnection, HttpSpace
 from metaq.servers.http.health import HealthPages
+from metaq.servers.http.messages.pulling import Pulling
 from metaq.servers.http.messages.sending import Sending
 from metaq.servers.http.problems import Problem, problem_of
 from metaq.servers.http.requests import Acks
@@ -44,7 +45,13 @@ class HttpServer:
     def __init__(self, services: BrokerServices, connections: Callable[[], Iterable[tuple[str, int]]]) -> None:
         broker, callers = services.broker, Callers(services.access)
         self._acks = Acks(broker, services.call_soon)
-        pages = (HealthPages(broker), Scrape(broker, callers, connections), Sending(broker, self._acks, callers))
+        self._pulling = Pulling(broker, callers)
+        pages = (
+            HealthPages(broker),
+            Scrape(broker, callers, connections),
+            Sending(broker, self._acks, callers),
+            self._pulling,
+        )
         self._faults = RateLimitedLog(log, broker.clock)
         self._space = HttpSpace(application(pages, self._faults), broker.clock)
 
@@ -62,6 +69,7 @@ class HttpServer:
         """Cancel what is still being answered: its connections are closed."""
         for task in list(self._space.state.tasks):
             task.cancel()
+        self._pulling.close()
 
 
 def application(pages: Iterable[Any], faults: RateLimitedLog) -> Starlette:
@@ -111,6 +119,8 @@ class _Guarded:
 
         try:
             await self._app(scope, receive, noting)
+        except ClientGone:
+            pass
         except Exception as error:  # noqa: BLE001  whatever a page does wrong, its request alone pays
             self._tell(scope["path"], error)
             if begun:
