@@ -21,8 +21,11 @@ from metaq.servers.http.answers import problem_answer
 from metaq.servers.http.callers import Callers
 from metaq.servers.http.connection import ClientGone, HttpConnection, HttpSpace
 from metaq.servers.http.health import HealthPages
+from metaq.servers.http.messages.progress import Progress
+from metaq.servers.http.messages.puller import Puller
 from metaq.servers.http.messages.pulling import Pulling
 from metaq.servers.http.messages.sending import Sending
+from metaq.servers.http.messages.streaming import Streaming
 from metaq.servers.http.problems import Problem, problem_of
 from metaq.servers.http.requests import Acks
 from metaq.servers.http.scrape import Scrape
@@ -45,12 +48,14 @@ class HttpServer:
     def __init__(self, services: BrokerServices, connections: Callable[[], Iterable[tuple[str, int]]]) -> None:
         broker, callers = services.broker, Callers(services.access)
         self._acks = Acks(broker, services.call_soon)
-        self._pulling = Pulling(broker, callers)
+        self._puller = Puller(broker)
         pages = (
             HealthPages(broker),
             Scrape(broker, callers, connections),
             Sending(broker, self._acks, callers),
-            self._pulling,
+            Pulling(self._puller, callers),
+            Streaming(broker, self._puller, callers),
+            Progress(broker, callers),
         )
         self._faults = RateLimitedLog(log, broker.clock)
         self._space = HttpSpace(application(pages, self._faults), broker.clock)
@@ -69,7 +74,7 @@ class HttpServer:
         """Cancel what is still being answered: its connections are closed."""
         for task in list(self._space.state.tasks):
             task.cancel()
-        self._pulling.close()
+        self._puller.close()
 
 
 def application(pages: Iterable[Any], faults: RateLimitedLog) -> Starlette:

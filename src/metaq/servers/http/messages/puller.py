@@ -1,0 +1,142 @@
+"""Pulls of clients of HTTP: the channel that they wait at, and what they find as objects for JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from metaq.broker.broker import Broker
+from metaq.broker.channel import Notice, OnAnswer, Unanswered
+from metaq.broker.pulls.pull import Pull, PullAnswer, PullOutcome
+from metaq.broker.requests import PullRequest
+from metaq.errors import MetaqError, Reason, Refused
+from metaq.model.access import Caller
+from metaq.model.message import StoredMessage
+from metaq.net.address import join_address
+from metaq.servers.http.connection import HttpConnection
+from metaq.servers.http.requests import when_ready
+from metaq.servers.pieces import ColdReads
+from metaq.wire import hot
+from metaq.wire.compression import decompress
+from metaq.wire.http.stored import as_object
+
+log = logging.getLogger(__name__)
+
+COLD_READERS: Final = 2
+OUTCOMES: Final[Mapping[PullOutcome, str]] = {
+    PullOutcome.FOUND: "found",
+    PullOutcome.GO_ON: "go-on",
+    PullOutcome.NOTHING_NEW: "nothing-new",
+    PullOutcome.OUT_OF_RANGE: "out-of-range",
+}
+"""What answers say of a pull. COLD is never the end of one."""
+
+
+class HttpChannel:
+    """The client of one pull, as the services see it: a `metaq.broker.pulls.pull.PullChannel`."""
+
+    def __init__(self, connection: HttpConnection, caller: Caller) -> None:
+        self._connection = connection
+        self.caller, self.remote = caller, join_address(*connection.peer.address)
+        self.answered: asyncio.Future[PullAnswer] = asyncio.get_running_loop().create_future()
+
+    @property
+    def congested(self) -> bool:
+        return self._connection.peer.congested
+
+    def keep(self, more: int) -> None:
+        self._connection.peer.keep(more)
+
+    def may_keep(self, more: int) -> bool:
+        return self._connection.peer.may_keep(more)
+
+    def tell(self, what: Notice) -> None:
+        """Drop a notice: who pulls by HTTP is a member of nothing."""
+        log.debug("a client of HTTP cannot be told %s", what)
+
+    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:  # noqa: ARG002  HTTP has no requests to clients
+        done(Unanswered.UNKNOWN)
+
+    def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:  # noqa: ARG002  there is one
+        if self.answered.done():
+            return
+        if isinstance(answer, Exception):
+            self.answered.set_exception(answer)
+        else:
+            self.answered.set_result(answer)
+
+
+class Puller:
+    """Pulls for all pages of a server."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._readers = ThreadPoolExecutor(COLD_READERS, "metaq-http-cold-read")
+        self._cold_reads = ColdReads(self._readers)
+
+    def close(self) -> None:
+        """Release the threads."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    async def pull(self, connection: HttpConnection, caller: Caller, wanted: PullRequest) -> PullAnswer:
+        """Pull, and wait for messages if the request says so. Raises Refused; ClientGone: the connection has ended."""
+        channel = HttpChannel(connection, caller)
+        pulls = self._broker.pulls
+        pull = await when_ready(lambda: pulls.make(channel, channel.caller, wanted, None))
+        answer = pulls.first(pull)
+        try:
+            while True:
+                if answer is None:
+                    answer = await connection.unless_gone(channel.answered)
+                if answer.outcome is not PullOutcome.COLD:
+                    return answer
+                channel.answered = asyncio.get_running_loop().create_future()
+                answer = pulls.after_cold(pull, await self._cold(connection, answer))
+        finally:
+            self._broker.closed(channel)
+
+    async def _cold(self, connection: HttpConnection, answer: PullAnswer) -> Any:
+        pulled = answer.pulled
+        assert pulled.cached is not None, "it is cold"
+        assert pulled.job is not None, "it is cold"
+        if (found := pulled.cached()) is not None:
+            return found
+        read: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(future: asyncio.Future[Any]) -> None:
+            if read.done():
+                return
+            if future.cancelled():
+                read.cancel()
+            elif (error := future.exception()) is not None:
+                read.set_exception(error)
+            else:
+                read.set_result(future.result())
+
+        if not self._cold_reads.read(connection, pulled.job, done):
+            raise Refused(Reason.BUSY, "too many pulls of old messages wait for the disk")
+        return await read
+
+    def objects(self, answer: PullAnswer, *, raw: bool = False) -> list[dict[str, Any]]:
+        """Return the messages of an answer as objects for JSON. `raw`: their bodies in Base64."""
+        pulled = answer.pulled
+        data = bytes(pulled.long) if pulled.long is not None else pulled.body
+        messages = hot.decode_records(
+            data, 0, len(data), StoredMessage, self._broker.environment.name, pulled.min_offset, pulled.max_offset
+        )
+        return [as_object(message, self._body(message), raw=raw) for message in messages]
+
+    def _body(self, message: StoredMessage) -> bytes:
+        try:
+            return decompress(message.body, message.sys_flag, self._broker.store_options.max_message_size * 4)
+        except MetaqError as error:
+            log.warning(
+                "the body of the message at offset %d of %s is given as it is stored: %s",
+                message.queue_offset,
+                message.queue,
+                error,
+            )
+            return message.body
