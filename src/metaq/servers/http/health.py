@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from metaq.broker.broker import Broker
 from metaq.servers.http.answers import json_answer
+from metaq.servers.http.operations import JSON, Content, Operation
 from metaq.store.retention.expiry import DiskStep
 
 
@@ -33,13 +33,24 @@ class HealthPages:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def routes(self) -> list[BaseRoute]:
-        """Return the routes."""
+    def operations(self) -> list[Operation]:
+        """Return the operations."""
+        told = Content(JSON, Health)
+        answers = {200: told, 503: told}
         return [
-            Route("/health", self._ready, name="health"),
-            Route("/health/live", self._live, name="health-live"),
-            Route("/health/ready", self._ready, name="health-ready"),
-        ]
+            Operation(
+                name="health", method="GET", path="/health", text="Tell whether clients are served.", run=self._ready,
+                answers=answers,
+            ),
+            Operation(
+                name="healthLive", method="GET", path="/health/live", text="Tell that the process lives.", run=self._live,
+                answers={200: told},
+            ),
+            Operation(
+                name="healthReady", method="GET", path="/health/ready", text="Tell whether clients are served, and why not.",
+                run=self._ready, answers=answers,
+            ),
+        ]  # fmt: skip
 
     async def _live(self, _request: Request) -> Response:
         """Answer 200 while the event loop runs and the store keeps its promises; a failed store ends the process."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from metaq.broker.broker import Broker
 from metaq.metrics.exposition import Page, page, wants_open_metrics
@@ -15,6 +14,7 @@ from metaq.model.access import Action
 from metaq.servers.http.answers import in_turns
 from metaq.servers.http.callers import Callers
 from metaq.servers.http.metrics.broker import BrokerMetrics
+from metaq.servers.http.operations import TEXT, Content, Operation
 
 
 class Scrape:
@@ -31,9 +31,14 @@ class Scrape:
         self._metrics = BrokerMetrics(broker, connections, broker.options.metrics_names_max)
         self._lock = asyncio.Lock()
 
-    def routes(self) -> list[BaseRoute]:
-        """Return the routes."""
-        return [Route("/metrics", self._page, name="metrics")]
+    def operations(self) -> list[Operation]:
+        """Return the operations."""
+        return [
+            Operation(
+                name="metrics", method="GET", path="/metrics", text="Tell the broker's figures, for Prometheus or by OpenMetrics.",
+                run=self._page, answers={200: Content(TEXT)},
+            )
+        ]  # fmt: skip
 
     async def _page(self, request: Request) -> Response:
         self._broker.gatekeeper.check(self._callers.of(request), Action.OBSERVE, "")

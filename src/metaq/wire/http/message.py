@@ -187,3 +187,9 @@ class Stored(Struct, frozen=True, rename="camel"):
     offset: int
     message_id: str
     warning: str = ""
+
+
+class StoredMessages(Struct, frozen=True):
+    """Several messages that were stored, in the order of the request."""
+
+    messages: list[Stored]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+import contextlib
+from collections.abc import Mapping
+
+from msgspec import UNSET, Struct, UnsetType, field
 
 from metaq.model import properties as props
 from metaq.model.message import StoredMessage
@@ -12,36 +15,38 @@ _OWN = frozenset({props.KEYS, props.TAGS, props.UNIQUE_ID, props.WAIT, props.CLU
 """Properties that have fields of their own, or say nothing to a reader."""
 
 
-def as_object(message: StoredMessage, body: bytes, *, raw: bool = False) -> dict[str, Any]:
-    """Return a message as an object for JSON.
+class StoredAsJson(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A stored message. It has `body` where that is UTF-8, else `bodyBase64`. Times are ms since 1970."""
 
-    `body` is text where it is UTF-8, else there is `bodyBase64`; with `raw`, always.
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    message_id: str
+    offset_id: str
+    born_time: int
+    store_time: int
+    tag: str = ""
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = {}
+    reconsume_times: int = 0
+    flag: int = 0
+    body: str | UnsetType = UNSET
+    body_base64: str | UnsetType = field(name="bodyBase64", default=UNSET)
 
-    Args: body: the message's, uncompressed.
-    """
+
+def as_json(message: StoredMessage, body: bytes, *, raw: bool = False) -> StoredAsJson:
+    """Return a message as it is told. Args: body: the message's, uncompressed. raw: it is told in Base64 in any case."""
     properties = message.properties
-    found: dict[str, Any] = {
-        "topic": message.topic,
-        "broker": message.broker,
-        "queue": message.queue_id,
-        "offset": message.queue_offset,
-        "messageId": message.message_id,
-        "bornTime": message.born_ms,
-        "storeTime": message.store_ms,
-    }
-    if message.tag is not None:
-        found["tag"] = message.tag
-    if keys := properties.get(props.KEYS):
-        found["keys"] = keys.split()
-    if others := {name: value for name, value in properties.items() if name not in _OWN}:
-        found["properties"] = others
-    if message.reconsume_times:
-        found["reconsumeTimes"] = message.reconsume_times
-    if message.flag:
-        found["flag"] = message.flag
-    if not raw:
-        try:
-            return {**found, "body": body.decode()}
-        except UnicodeDecodeError:
-            pass
-    return {**found, "bodyBase64": base64.b64encode(body).decode()}
+    text: str | UnsetType = UNSET
+    coded: str | UnsetType = UNSET
+    with contextlib.suppress(UnicodeDecodeError):
+        text = UNSET if raw else body.decode()
+    if text is UNSET:
+        coded = base64.b64encode(body).decode()
+    return StoredAsJson(
+        message.topic, message.broker, message.queue_id, message.queue_offset, message.message_id, message.offset_id,
+        message.born_ms, message.store_ms, message.tag or "", tuple(properties.get(props.KEYS, "").split()),
+        {name: value for name, value in properties.items() if name not in _OWN}, message.reconsume_times, message.flag,
+        text, coded,
+    )  # fmt: skip

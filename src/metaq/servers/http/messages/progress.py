@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from metaq.broker.broker import Broker
 from metaq.broker.requests import OffsetCommit, SendBack
@@ -19,6 +18,7 @@ from metaq.errors import BadRequest, Reason, Refused
 from metaq.options import KIB
 from metaq.servers.http.answers import json_answer
 from metaq.servers.http.callers import Callers
+from metaq.servers.http.operations import JSON, Content, Operation
 from metaq.servers.http.requests import body_of, when_ready
 
 KIND = TypeVar("KIND", bound=Struct)
@@ -46,14 +46,24 @@ class Progress:
     def __init__(self, broker: Broker, callers: Callers) -> None:
         self._broker, self._callers = broker, callers
 
-    def routes(self) -> list[BaseRoute]:
-        """Return the routes."""
-        place = "/groups/{group}/topics/{topic}/queues/{queue:int}/offset"
+    def operations(self) -> list[Operation]:
+        """Return the operations."""
+        place, offset = "/groups/{group}/topics/{topic}/queues/{queue:int}/offset", Content(JSON, Offset)
         return [
-            Route(place, self._offset, methods=["GET"], name="offset"),
-            Route(place, self._commit, methods=["PUT"], name="commit"),
-            Route("/groups/{group}/messages/{message}/retry", self._retry, methods=["POST"], name="retry"),
-        ]
+            Operation(
+                name="offset", method="GET", path=place, text="Return where a group goes on in a queue.", run=self._offset,
+                answers={200: offset},
+            ),
+            Operation(
+                name="commit", method="PUT", path=place, text="Acknowledge all messages of a queue before an offset.",
+                run=self._commit, bodies=(offset,), answers={200: offset},
+            ),
+            Operation(
+                name="retry", method="POST", path="/groups/{group}/messages/{message}/retry",
+                text="Have a message delivered to a group again, after a delay.", run=self._retry, bodies=(Content(JSON, Retry),),
+                answers={204: None},
+            ),
+        ]  # fmt: skip
 
     async def _offset(self, request: Request) -> Response:
         group, topic, queue = self._place(request)

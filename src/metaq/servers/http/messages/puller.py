@@ -1,4 +1,4 @@
-"""Pulls of clients of HTTP: the channel that they wait at, and what they find as objects for JSON."""
+"""Pulls of clients of HTTP: the channel that they wait at, and what they find, as it is told."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from metaq.servers.http.requests import when_ready
 from metaq.servers.pieces import ColdReads
 from metaq.wire import hot
 from metaq.wire.compression import decompress
-from metaq.wire.http.stored import as_object
+from metaq.wire.http.stored import StoredAsJson, as_json
 
 log = logging.getLogger(__name__)
 
@@ -120,14 +120,14 @@ class Puller:
             raise Refused(Reason.BUSY, "too many pulls of old messages wait for the disk")
         return await read
 
-    def objects(self, answer: PullAnswer, *, raw: bool = False) -> list[dict[str, Any]]:
-        """Return the messages of an answer as objects for JSON. `raw`: their bodies in Base64."""
+    def objects(self, answer: PullAnswer, *, raw: bool = False) -> list[StoredAsJson]:
+        """Return the messages of an answer as they are told. `raw`: their bodies in Base64."""
         pulled = answer.pulled
         data = bytes(pulled.long) if pulled.long is not None else pulled.body
         messages = hot.decode_records(
             data, 0, len(data), StoredMessage, self._broker.environment.name, pulled.min_offset, pulled.max_offset
         )
-        return [as_object(message, self._body(message), raw=raw) for message in messages]
+        return [as_json(message, self._body(message), raw=raw) for message in messages]
 
     def _body(self, message: StoredMessage) -> bytes:
         try:

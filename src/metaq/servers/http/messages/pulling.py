@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final, Literal
 
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from metaq.broker.requests import FILTER, HOLD, PullRequest
-from metaq.errors import BadRequest
 from metaq.model.topics.system import TOOLS_GROUP
 from metaq.options import MIB
 from metaq.servers.http.answers import json_answer
 from metaq.servers.http.callers import Callers
 from metaq.servers.http.messages.puller import OUTCOMES, Puller
+from metaq.servers.http.operations import JSON, Content, Operation, query_of
 from metaq.servers.http.requests import connection_of
-from metaq.wire.http.message import whole
+from metaq.wire.http.stored import StoredAsJson
 
-COUNT: Final = 32
-COUNT_MAX: Final = 1000
 WAIT_SECONDS_MAX: Final = 60.0
 BYTES_MAX: Final = 4 * MIB
 """Bytes of records of one answer; one message at least, whatever its size."""
+
+Offset = Annotated[int, Meta(ge=0, le=2**63 - 1, description="Offset of the first message.")]
+
+
+class PullQuery(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Parameters of a pull."""
+
+    offset: Offset = 0
+    max: Annotated[int, Meta(ge=1, le=1000, description="Messages at most.")] = 32
+    wait: Annotated[float, Meta(ge=0, le=WAIT_SECONDS_MAX, description="Seconds to wait for a message.")] = 0.0
+    group: Annotated[str, Meta(description="Group whose traffic this counts as.")] = TOOLS_GROUP
+    filter: Annotated[str, Meta(description="Tags (`a || b`), or an expression of `filterType`.")] = "*"
+    filter_type: Annotated[str, Meta(description="TAG, SQL92, or METAQ_PREDICATE.")] = "TAG"
+    body: Annotated[Literal["text", "base64"], Meta(description="base64: all bodies in Base64.")] = "text"
+
+
+class Pulled(Struct, frozen=True):
+    """Answer to a pull.
+
+    `outcome`: found; nothing-new: nobody has sent more; go-on: nothing that fits, up to `next`; out-of-range: the queue holds other
+    offsets. `next`: offset to go on at. `min`, `end`: first offset of the queue, and the one behind its last message.
+    """
+
+    outcome: str
+    next: int
+    min: int
+    end: int
+    messages: list[StoredAsJson]
 
 
 class Pulling:
@@ -32,51 +57,32 @@ class Pulling:
     def __init__(self, puller: Puller, callers: Callers) -> None:
         self._puller, self._callers = puller, callers
 
-    def routes(self) -> list[BaseRoute]:
-        """Return the routes."""
-        return [Route("/topics/{topic}/queues/{queue:int}/messages", self._pull, methods=["GET"], name="pull")]
+    def operations(self) -> list[Operation]:
+        """Return the operations."""
+        return [
+            Operation(
+                name="pull", method="GET", path="/topics/{topic}/queues/{queue:int}/messages",
+                text="Return messages of a queue from an offset on; wait for some.", run=self._pull, query=PullQuery,
+                answers={200: Content(JSON, Pulled)},
+            )
+        ]  # fmt: skip
 
     async def _pull(self, request: Request) -> Response:
-        query = request.query_params
-        pairs = {name: query[name] for name in query}
-        if unknown := sorted(set(pairs) - {"offset", "max", "wait", "group", "filter", "filterType", "body"}):
-            raise BadRequest(
-                f"there is no parameter {unknown[0]!r:.100} of a pull: offset, max, wait, group, filter, filterType, body"
-            )
-        offset, count = whole(pairs, "offset", 0), min(max(1, whole(pairs, "max", COUNT)), COUNT_MAX)
-        wait = min(_seconds(pairs), WAIT_SECONDS_MAX)
+        query = query_of(request, PullQuery)
         wanted = PullRequest(
-            group=pairs.get("group", TOOLS_GROUP).encode("utf-8", "replace"),
+            group=query.group.encode("utf-8", "replace"),
             topic=request.path_params["topic"].encode("utf-8", "replace"),
             queue_id=request.path_params["queue"],
-            offset=offset,
-            count_max=count,
-            flags=FILTER | (HOLD if wait else 0),
-            hold_ms=int(wait * 1000),
-            subscription=pairs.get("filter", "*").encode("utf-8", "replace"),
-            expression_type=pairs.get("filterType", "TAG").encode("utf-8", "replace"),
+            offset=query.offset,
+            count_max=query.max,
+            flags=FILTER | (HOLD if query.wait else 0),
+            hold_ms=int(query.wait * 1000),
+            subscription=query.filter.encode("utf-8", "replace"),
+            expression_type=query.filter_type.encode("utf-8", "replace"),
             bytes_max=BYTES_MAX,
         )
-        connection = connection_of(request)
-        answer = await self._puller.pull(connection, self._callers.of(request), wanted)
-        pulled = answer.pulled
+        answer = await self._puller.pull(connection_of(request), self._callers.of(request), wanted)
+        pulled, messages = answer.pulled, self._puller.objects(answer, raw=query.body == "base64")
         return json_answer(
-            {
-                "outcome": OUTCOMES[answer.outcome],
-                "next": answer.next_offset,
-                "min": pulled.min_offset,
-                "end": pulled.max_offset,
-                "messages": self._puller.objects(answer, raw=pairs.get("body") == "base64"),
-            }
+            Pulled(OUTCOMES[answer.outcome], answer.next_offset, pulled.min_offset, pulled.max_offset, messages)
         )
-
-
-def _seconds(pairs: Mapping[str, str]) -> float:
-    text = pairs.get("wait", "0")
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
-        raise BadRequest(f"wait is {text!r:.50}, no number of seconds")
-    return found

@@ -9,7 +9,6 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from metaq.broker.broker import Broker
 from metaq.broker.requests import Send
@@ -19,10 +18,22 @@ from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
 from metaq.servers.http.answers import json_answer, problem_answer
 from metaq.servers.http.callers import Callers
+from metaq.servers.http.operations import BINARY, Content, Operation
 from metaq.servers.http.problems import problem_of
 from metaq.servers.http.requests import Acks, body_of, connection_of, fields_of, when_ready
 from metaq.wire.http import cloud_events
-from metaq.wire.http.message import JSON, NDJSON, NewMessage, Stored, of_json, of_ndjson, of_raw
+from metaq.wire.http.message import (
+    JSON,
+    NDJSON,
+    JsonMessage,
+    JsonMessages,
+    NewMessage,
+    Stored,
+    StoredMessages,
+    of_json,
+    of_ndjson,
+    of_raw,
+)
 
 
 class Sending:
@@ -31,9 +42,18 @@ class Sending:
     def __init__(self, broker: Broker, acks: Acks, callers: Callers) -> None:
         self._broker, self._acks, self._callers = broker, acks, callers
 
-    def routes(self) -> list[BaseRoute]:
-        """Return the routes."""
-        return [Route("/topics/{topic}/messages", self._send, methods=["POST"], name="send")]
+    def operations(self) -> list[Operation]:
+        """Return the operations."""
+        return [
+            Operation(
+                name="send", method="POST", path="/topics/{topic}/messages", text="Store a message, or several.", run=self._send,
+                bodies=(
+                    Content(JSON, JsonMessage, JsonMessages), Content(NDJSON), Content(BINARY), Content(cloud_events.STRUCTURED),
+                    Content(cloud_events.BATCH),
+                ),
+                answers={200: Content(JSON, Stored, StoredMessages)},
+            )
+        ]  # fmt: skip
 
     async def _send(self, request: Request) -> Response:
         topic, broker = request.path_params["topic"], self._broker
@@ -57,7 +77,7 @@ class Sending:
         if any(one.message.wait_store_ok for one in messages) and (lack := await self._acks.kept()):
             warning = f"it is stored, but {lack}"
             stored = [msgspec.structs.replace(one, warning=warning) for one in stored]
-        return json_answer({"messages": stored} if several else stored[0])
+        return json_answer(StoredMessages(stored) if several else stored[0])
 
     def _request(self, new: NewMessage, born_host: bytes, caller: Caller) -> Send:
         message = new.message

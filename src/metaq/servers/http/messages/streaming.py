@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
 
 from metaq.broker.broker import Broker
 from metaq.broker.pulls.pull import PullOutcome
@@ -25,7 +25,9 @@ from metaq.options import KIB
 from metaq.servers.http.callers import Callers
 from metaq.servers.http.connection import HttpConnection
 from metaq.servers.http.messages.puller import Puller
+from metaq.servers.http.operations import Content, Operation, query_of
 from metaq.servers.http.requests import connection_of
+from metaq.wire.http.stored import StoredAsJson
 
 ALIVE_SECONDS: Final = 15.0
 """Silence behind which a comment is sent: who listens sees that the connection is there, and so does every proxy."""
@@ -36,45 +38,54 @@ BYTES_MAX: Final = 256 * KIB
 QUEUES_MAX: Final = 256
 
 
+class ListenQuery(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Parameters of a stream."""
+
+    start: Annotated[Literal["earliest", "latest"], Meta(description="Where to begin without a Last-Event-ID.")] = (
+        "latest"
+    )
+    filter: Annotated[str, Meta(description="Tags (`a || b`), or an expression of `filterType`.")] = "*"
+    filter_type: Annotated[str, Meta(description="TAG, SQL92, or METAQ_PREDICATE.")] = "TAG"
+    body: Annotated[Literal["text", "base64"], Meta(description="base64: all bodies in Base64.")] = "text"
+
+
 class Streaming:
     """The page. Args: broker: has the topics. puller: of the server. callers: finds who listens."""
 
     def __init__(self, broker: Broker, puller: Puller, callers: Callers) -> None:
         self._broker, self._puller, self._callers = broker, puller, callers
 
-    def routes(self) -> list[BaseRoute]:
-        """Return the routes."""
-        return [Route("/topics/{topic}/events", self._listen, methods=["GET"], name="listen")]
+    def operations(self) -> list[Operation]:
+        """Return the operations."""
+        return [
+            Operation(
+                name="listen", method="GET", path="/topics/{topic}/events",
+                text="Send the messages of a topic as server-sent events; goes on behind Last-Event-ID.", run=self._listen,
+                query=ListenQuery, answers={200: Content("text/event-stream")},
+            )
+        ]  # fmt: skip
 
     async def _listen(self, request: Request) -> Response:
-        topic, query = request.path_params["topic"], request.query_params
-        if unknown := sorted({*query} - {"start", "filter", "filterType", "body"}):
-            raise BadRequest(f"there is no parameter {unknown[0]!r:.100} of a stream: start, filter, filterType, body")
+        topic, query = request.path_params["topic"], query_of(request, ListenQuery)
         caller = self._callers.of(request)
         self._broker.gatekeeper.check(caller, Action.SUBSCRIBE, topic)
         config = self._broker.topics.require(topic)
         if config.read_queues > QUEUES_MAX:
             raise BadRequest(f"topic {topic} has {config.read_queues} queues, {QUEUES_MAX} are at most: pull them")
-        places = self._places(
-            topic, config.read_queues, query.get("start", "latest"), request.headers.get("last-event-id", "")
-        )
+        places = self._places(topic, config.read_queues, query.start, request.headers.get("last-event-id", ""))
         wanted = PullRequest(
             group=TOOLS_GROUP.encode(), topic=topic.encode(), queue_id=0, offset=0, count_max=COUNT, flags=FILTER | HOLD,
-            hold_ms=HOLD_MS, subscription=query.get("filter", "*").encode("utf-8", "replace"),
-            expression_type=query.get("filterType", "TAG").encode("utf-8", "replace"), bytes_max=BYTES_MAX,
+            hold_ms=HOLD_MS, subscription=query.filter.encode("utf-8", "replace"),
+            expression_type=query.filter_type.encode("utf-8", "replace"), bytes_max=BYTES_MAX,
         )  # fmt: skip
-        listener = Listener(
-            self._puller, connection_of(request), caller, wanted, places, raw=query.get("body") == "base64"
-        )
+        listener = Listener(self._puller, connection_of(request), caller, wanted, places, raw=query.body == "base64")
         # What the first pull refuses is an answer of its own: behind the first event there is no status any more.
         await listener.check()
         fields = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(listener.events(), media_type="text/event-stream", headers=fields)
 
     def _places(self, topic: str, queues: int, start: str, last: str) -> dict[int, int]:
-        """Return queue id → offset to begin at. Raises BadRequest: `start` or Last-Event-ID is none."""
-        if start not in {"earliest", "latest"}:
-            raise BadRequest(f"start is {start!r:.50}: earliest or latest")
+        """Return queue id → offset to begin at. Raises BadRequest: Last-Event-ID is none."""
         lookup = self._broker.lookup
         bound = lookup.min_offset if start == "earliest" else lookup.max_offset
         places = dict[int, int]()
@@ -104,7 +115,7 @@ class Listener:
     ) -> None:
         self._puller, self._connection, self._caller, self._wanted, self._raw = puller, connection, caller, wanted, raw
         self._places = places
-        self._came: asyncio.Queue[tuple[int, list[dict[str, Any]], int] | BaseException] = asyncio.Queue(1)
+        self._came: asyncio.Queue[tuple[int, list[StoredAsJson], int] | BaseException] = asyncio.Queue(1)
 
     async def check(self) -> None:
         """Pull once without waiting. Raises what a pull raises."""
@@ -132,7 +143,7 @@ class Listener:
                 queue, messages, behind = found
                 parts = []
                 for message in messages:
-                    self._places[queue] = message["offset"] + 1
+                    self._places[queue] = message.offset + 1
                     parts.append(self._event(message))
                 self._places[queue] = behind
                 yield b"".join(parts)
@@ -141,7 +152,7 @@ class Listener:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
 
-    def _event(self, message: dict[str, Any]) -> bytes:
+    def _event(self, message: StoredAsJson) -> bytes:
         place = ",".join(f"{queue}:{offset}" for queue, offset in self._places.items())
         # JSON has no line break of its own, so that one `data:` line is enough.
         return b"id: " + place.encode() + b"\ndata: " + msgspec.json.encode(message) + b"\n\n"
