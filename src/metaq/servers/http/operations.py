@@ -18,6 +18,7 @@ from metaq.servers.http.problems import CONTENT_TYPE, Problem
 JSON: Final = "application/json"
 BINARY: Final = "application/octet-stream"
 TEXT: Final = "text/plain"
+METHODS: Final = ("GET", "HEAD", "POST", "PUT")
 _REF: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
 
@@ -59,10 +60,12 @@ class Operation(Struct, frozen=True, kw_only=True):
     query: type[Struct] = NoQuery
     bodies: tuple[Content, ...] = ()
     answers: Mapping[int, Content | None] = {}
+    any_method: bool = False
+    """Others than `method` do the same, which is not described."""
 
     def route(self) -> Route:
         """Return the route."""
-        return Route(self.path, self.run, methods=[self.method], name=self.name)
+        return Route(self.path, self.run, methods=METHODS if self.any_method else [self.method], name=self.name)
 
 
 def query_of(request: Request, kind: type[Q]) -> Q:

@@ -108,12 +108,13 @@ class Acks:
         """Give up what was waited for too long."""
         self._held.expire()
 
-    async def kept(self) -> str:
-        """Wait until all that is stored now is as safe as promised. Return what it lacks when the time is up; "": nothing."""
-        due = self._acks.due()
-        if due is None:
-            return ""
-        return await self._wait(due)
+    async def kept(self, due: Due | None = None) -> str:
+        """Wait until all that is stored now is as safe as promised. Return what it lacks when the time is up; "": nothing.
+
+        Args: due: what is promised; None: as the broker's policy says.
+        """
+        due = due or self._acks.due()
+        return "" if due is None else await self._wait(due)
 
     async def _wait(self, due: Due) -> str:
         answer = _Answer(asyncio.get_running_loop().create_future())

@@ -16,7 +16,7 @@ from metaq.servers.http.callers import Callers
 from metaq.servers.http.connection import HttpConnection, HttpSpace
 from metaq.servers.http.health import HealthPages
 from metaq.servers.http.messages.progress import Progress
-from metaq.servers.http.messages.puller import Puller
+from metaq.servers.http.messages.puller import ColdReader, Puller
 from metaq.servers.http.messages.pulling import Pulling
 from metaq.servers.http.messages.sending import Sending
 from metaq.servers.http.messages.streaming import Streaming
@@ -39,15 +39,20 @@ class HttpServer:
     def __init__(self, services: BrokerServices, connections: Callable[[], Iterable[tuple[str, int]]]) -> None:
         broker, callers = services.broker, Callers(services.access)
         self._acks = Acks(broker, services.call_soon)
-        self._puller = Puller(broker)
-        pages: tuple[Page, ...] = (
+        self._cold = ColdReader()
+        puller = Puller(broker, self._cold)
+        pages: list[Page] = [
             HealthPages(broker),
             Scrape(broker, callers, connections),
             Sending(broker, self._acks, callers),
-            Pulling(self._puller, callers),
-            Streaming(broker, self._puller, callers),
+            Pulling(puller, callers),
+            Streaming(broker, puller, callers),
             Progress(broker, callers),
-        )
+        ]
+        if broker.metaq1 is not None:
+            from metaq.servers.http.metaq1.gateway import Gateway  # only where MetaQ 1.x is served: see `Metaq1Service`
+
+            pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers))
         self._faults = RateLimitedLog(log, broker.clock)
         operations = [operation for page in pages for operation in page.operations()]
         self._space = HttpSpace(Application(operations, self._faults, metaq.__version__), broker.clock)
@@ -66,7 +71,7 @@ class HttpServer:
         """Cancel what is still being answered: its connections are closed."""
         for task in list(self._space.state.tasks):
             task.cancel()
-        self._puller.close()
+        self._cold.close()
 
 
 def http_server(

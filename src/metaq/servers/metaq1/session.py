@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
@@ -44,6 +44,7 @@ from metaq.saved import Saving
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Answers, Behind, Slot, raised_or
 from metaq.servers.metaq1.auditing import audited
+from metaq.servers.metaq1.codes import CODE_OF
 from metaq.servers.metaq1.counters import Counted, Counters
 from metaq.servers.metering import Metering, Sink
 from metaq.servers.pieces import ColdReads
@@ -79,31 +80,6 @@ TEXT_CHARS_MAX: Final = 4096
 _P: Final = ord("p")
 LATE_GETS_MAX: Final = 4
 """Most late gets of one connection, each up to maxTransferSize."""
-
-CODE_OF: Final[Mapping[Reason, Code]] = {
-    Reason.INVALID: Code.ERROR,
-    # 403 is the original's code for closed partitions.
-    Reason.NO_PERMISSION: Code.FORBIDDEN,
-    Reason.DENIED: Code.FORBIDDEN,
-    Reason.NO_TOPIC: Code.ERROR,
-    Reason.NO_GROUP: Code.ERROR,
-    Reason.NOT_SUBSCRIBED: Code.ERROR,
-    Reason.SUBSCRIPTION_OLD: Code.ERROR,
-    Reason.BAD_FILTER: Code.ERROR,
-    Reason.NO_FILTER: Code.ERROR,
-    Reason.OFFLINE: Code.ERROR,
-    Reason.UNANSWERED: Code.ERROR,
-    Reason.NOT_FOUND: Code.NOT_FOUND,
-    Reason.ILLEGAL_MESSAGE: Code.ERROR,
-    Reason.STALE: Code.ERROR,
-    # The original answers 503 when the queue of a thread pool is full.
-    Reason.BUSY: Code.UNAVAILABLE,
-    Reason.THROTTLED: Code.UNAVAILABLE,
-    Reason.UNAVAILABLE: Code.UNAVAILABLE,
-    Reason.NOT_STORED: Code.ERROR,
-}
-"""Code of each reason. Complete: a reason without a code would be a command without an answer
-(tests/servers/remoting/test_refusals.py)."""
 
 
 class Transactions(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Notice, OnAnswer, Unanswered
@@ -19,11 +19,14 @@ from metaq.net.address import join_address
 from metaq.servers.http.connection import HttpConnection
 from metaq.servers.http.requests import when_ready
 from metaq.servers.pieces import ColdReads
+from metaq.store.reads.pull import ReadResult
 from metaq.wire import hot
 from metaq.wire.compression import decompress
 from metaq.wire.http.stored import StoredAsJson, as_json
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 COLD_READERS: Final = 2
 OUTCOMES: Final[Mapping[PullOutcome, str]] = {
@@ -69,17 +72,41 @@ class HttpChannel:
             self.answered.set_result(answer)
 
 
-class Puller:
-    """Pulls for all pages of a server."""
+class ColdReader:
+    """Reads old messages in threads, for all pages of a server."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self) -> None:
         self._readers = ThreadPoolExecutor(COLD_READERS, "metaq-http-cold-read")
-        self._cold_reads = ColdReads(self._readers)
+        self._reads = ColdReads(self._readers)
 
     def close(self) -> None:
         """Release the threads."""
         self._readers.shutdown(wait=False, cancel_futures=True)
+
+    async def read(self, connection: HttpConnection, job: Callable[[], T]) -> T:
+        """Return what a job returns, or raises. Raises Refused BUSY: too many of this connection wait."""
+        read: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(future: asyncio.Future[T]) -> None:
+            if read.done():
+                return
+            if future.cancelled():
+                read.cancel()
+            elif (error := future.exception()) is not None:
+                read.set_exception(error)
+            else:
+                read.set_result(future.result())
+
+        if not self._reads.read(connection, job, done):
+            raise Refused(Reason.BUSY, "too many reads of old messages wait for the disk")
+        return await read
+
+
+class Puller:
+    """Pulls for all pages of a server."""
+
+    def __init__(self, broker: Broker, cold: ColdReader) -> None:
+        self._broker, self._cold = broker, cold
 
     async def pull(self, connection: HttpConnection, caller: Caller, wanted: PullRequest) -> PullAnswer:
         """Pull, and wait for messages if the request says so. Raises Refused; ClientGone: the connection has ended."""
@@ -94,31 +121,17 @@ class Puller:
                 if answer.outcome is not PullOutcome.COLD:
                     return answer
                 channel.answered = asyncio.get_running_loop().create_future()
-                answer = pulls.after_cold(pull, await self._cold(connection, answer))
+                answer = pulls.after_cold(pull, await self._read_cold(connection, answer))
         finally:
             self._broker.closed(channel)
 
-    async def _cold(self, connection: HttpConnection, answer: PullAnswer) -> Any:
+    async def _read_cold(self, connection: HttpConnection, answer: PullAnswer) -> ReadResult:
         pulled = answer.pulled
         assert pulled.cached is not None, "it is cold"
         assert pulled.job is not None, "it is cold"
         if (found := pulled.cached()) is not None:
             return found
-        read: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def done(future: asyncio.Future[Any]) -> None:
-            if read.done():
-                return
-            if future.cancelled():
-                read.cancel()
-            elif (error := future.exception()) is not None:
-                read.set_exception(error)
-            else:
-                read.set_result(future.result())
-
-        if not self._cold_reads.read(connection, pulled.job, done):
-            raise Refused(Reason.BUSY, "too many pulls of old messages wait for the disk")
-        return await read
+        return await self._cold.read(connection, pulled.job)
 
     def objects(self, answer: PullAnswer, *, raw: bool = False) -> list[StoredAsJson]:
         """Return the messages of an answer as they are told. `raw`: their bodies in Base64."""

@@ -1,0 +1,193 @@
+"""The gateway of MetaQ 1.x (plug-in jettyBroker): `/put/B`, `/get/B` and `/offset/B`, whatever the method.
+
+The status is the code of the text protocol, and the body what stands behind it there; of a get that finds something, the frames. B, the
+broker's id, and what follows it are for load balancers, and not looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from metaq.broker.broker import Broker
+from metaq.broker.metaq1.service import Metaq1Service
+from metaq.errors import BadRequest, Reason, Refused
+from metaq.model.message import host_bytes
+from metaq.model.metaq1.partition import (
+    ANY_PARTITION,
+    CHECKSUM_UNKNOWN,
+    FRAME_HEADER_BYTES,
+    Frames,
+    Judged,
+    Judging,
+    Later,
+    Moved,
+    PartitionGet,
+    PartitionPut,
+)
+from metaq.servers.http.callers import Callers
+from metaq.servers.http.messages.puller import ColdReader, HttpChannel
+from metaq.servers.http.operations import BINARY, TEXT, Content, Operation, query_of
+from metaq.servers.http.requests import Acks, body_of, connection_of, when_ready
+from metaq.servers.metaq1.codes import CODE_OF
+from metaq.wire.metaq1.commands import Code, put_body
+
+GROUP: Final = "httpgroup"
+"""Group of the original's HTTP consumers, which name none in /offset."""
+
+Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class PutQuery(Struct, frozen=True):
+    """Parameters of a put. `length` is not needed: the body tells it."""
+
+    topic: Annotated[str, Meta(description="Topic.")]
+    partition: Annotated[Int, Meta(description="Partition; -1: the broker takes one.")] = ANY_PARTITION
+    flag: Annotated[Int, Meta(description="Bits of the message.")] = 0
+    checksum: Annotated[Int, Meta(description="CRC-32 of the body, 31 bits; -1: none.")] = CHECKSUM_UNKNOWN
+    length: Annotated[Int, Meta(description="Bytes of the body; -1: as many as come.")] = -1
+
+
+class GetQuery(Struct, frozen=True):
+    """Parameters of a get."""
+
+    topic: Annotated[str, Meta(description="Topic.")]
+    partition: Annotated[Int, Meta(description="Partition.")]
+    offset: Annotated[Long, Meta(description="Byte position to read from.")]
+    maxsize: Annotated[Int, Meta(description="Bytes at most.")]
+    group: Annotated[str, Meta(description="Group that reads.")] = GROUP
+
+
+class OffsetQuery(Struct, frozen=True):
+    """Parameters of an offset query."""
+
+    topic: Annotated[str, Meta(description="Topic.")]
+    partition: Annotated[Int, Meta(description="Partition.")]
+    offset: Annotated[Long, Meta(description="Byte position; the nearest that is there is told.")]
+    group: Annotated[str, Meta(description="Group that reads.")] = GROUP
+
+
+class Gateway:
+    """The operations.
+
+    Args:
+        broker: one that serves MetaQ 1.x.
+        metaq1: its services.
+        acks: waits for the broker's promises.
+        cold: reads old messages.
+        callers: finds who asks.
+    """
+
+    def __init__(self, broker: Broker, metaq1: Metaq1Service, acks: Acks, cold: ColdReader, callers: Callers) -> None:
+        self._broker, self._partitions, self._acks, self._cold, self._callers = (
+            broker, metaq1.partitions, acks, cold, callers,
+        )  # fmt: skip
+        self._options = metaq1.settings.options
+
+    def operations(self) -> list[Operation]:
+        """Return the operations."""
+        text, frames = Content(TEXT), Content(BINARY)
+        return [
+            Operation(
+                name="metaq1Put", method="POST", path="/put/{broker:path}", any_method=True, query=PutQuery, run=self._answered(self._put),
+                text="Store a message of MetaQ 1.x; the answer is its id, partition and position.", bodies=(frames,), answers={200: text},
+            ),
+            Operation(
+                name="metaq1Get", method="GET", path="/get/{broker:path}", any_method=True, query=GetQuery, run=self._answered(self._get),
+                text="Return frames of a partition of MetaQ 1.x from a position on.", answers={200: frames, 301: text},
+            ),
+            Operation(
+                name="metaq1Offset", method="GET", path="/offset/{broker:path}", any_method=True, query=OffsetQuery,
+                run=self._answered(self._offset), text="Return the position nearest to one of a partition.", answers={200: text},
+            ),
+        ]  # fmt: skip
+
+    def _answered(self, run: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        """Answer refusals as the text protocol does."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                answered: Response = await run(request)
+            except Refused as refused:
+                code = CODE_OF[refused.reason]
+                if refused.reason is Reason.INVALID and run == self._get:
+                    code = Code.BAD_REQUEST  # as the text protocol's, for a size that is none
+                return _text(code, refused.text)
+            except BadRequest as error:
+                return _text(Code.BAD_REQUEST, str(error))
+            return answered
+
+        return answer
+
+    async def _put(self, request: Request) -> Response:
+        query, caller = query_of(request, PutQuery), self._callers.of(request)
+        most = self._options.max_transfer_size - FRAME_HEADER_BYTES
+        body = await body_of(request, most)
+        if query.length not in (-1, len(body)):
+            raise BadRequest(f"length is {query.length}, and the body has {len(body)} bytes")
+        host, port = connection_of(request).peer.address
+        put = PartitionPut(
+            topic=query.topic, partition=query.partition, body=body, flag=query.flag, checksum=query.checksum,
+            born_host=host_bytes(host.partition("%")[0] or "0.0.0.0", port),  # noqa: S104  no address to bind
+        )  # fmt: skip
+        stored = await when_ready(lambda: self._partitions.put(put, caller))
+        if self._broker.held_pulls.grown:
+            self._broker.answer_pulls()
+        if lack := await self._acks.kept(self._partitions.acks.due()):
+            return _text(Code.ERROR, f"the message is stored, but {lack}")
+        return _text(Code.SUCCESS, put_body(stored.message_id, stored.partition, stored.position).decode())
+
+    async def _get(self, request: Request) -> Response:
+        query, caller = query_of(request, GetQuery), self._callers.of(request)
+        connection = connection_of(request)
+        channel = HttpChannel(connection, caller)
+        wanted = PartitionGet(
+            topic=query.topic,
+            group=query.group,
+            partition=query.partition,
+            position=query.offset,
+            size_max=query.maxsize,
+        )
+        got: Judged = await when_ready(lambda: self._partitions.get(wanted, channel))
+        while True:
+            match got:
+                case Frames():
+                    return Response(bytes(got.body), media_type=BINARY)
+                case Moved():
+                    return _text(Code.MOVED, str(got.position))
+                case Judging():
+                    got = await connection.unless_gone(_judged(got))
+                case Later():
+                    found, finish = await self._cold.read(connection, got.job), got.finish
+                    got = await when_ready(functools.partial(finish, found))
+
+    async def _offset(self, request: Request) -> Response:
+        query, caller = query_of(request, OffsetQuery), self._callers.of(request)
+        position = await when_ready(lambda: self._partitions.offset(query.topic, query.partition, query.offset, caller))
+        return _text(Code.SUCCESS, str(position))
+
+
+def _judged(judging: Judging) -> asyncio.Future[Judged]:
+    judged: asyncio.Future[Judged] = asyncio.get_running_loop().create_future()
+
+    def done(outcome: Judged | Exception) -> None:
+        if judged.done():
+            return
+        if isinstance(outcome, Exception):
+            judged.set_exception(outcome)
+        else:
+            judged.set_result(outcome)
+
+    judging.begin(done)
+    return judged
+
+
+def _text(code: Code, text: str) -> Response:
+    return Response(text, int(code), media_type=TEXT)
