@@ -130,6 +130,7 @@ RULES: dict[str, Rule] = {
             "client.identity.ids",
             "model",
             "net",
+            "registry.zookeeper.snapshot",
             "store.offline",
             "wire",
         },

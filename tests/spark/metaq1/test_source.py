@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from metaq.errors import ConfigError, ConnectionFailed, MessagesLost
 from metaq.spark.data_source import MetaqDataSource
 from metaq.spark.metaq1.fetch import Damaged, Range, RangeReader
-from metaq.spark.metaq1.plan import Planner
+from metaq.spark.metaq1.plan import Metaq1Planner
 from metaq.spark.metaq1.settings import Metaq1Options
 from metaq.spark.metaq1.source import Metaq1StreamReader
 from metaq.testing import free_port
@@ -62,7 +62,7 @@ def test_a_range_holds_each_message_once_at_its_offset(server, topic, size):
     """Also where a message is larger than a fetch, and a fetch ends within one."""
     bodies = [b"x" * length for length in (0, 1, 5000, 30, 70_000, 44)]
     offsets = put(server, topic, bodies)
-    end = Planner(Metaq1Options.of(options_of(server, topic))).end()
+    end = Metaq1Planner(Metaq1Options.of(options_of(server, topic))).end()
     assert end == {"0-0": offsets[-1] + 64, "0-1": 0}
     found = read(Range(topic, "0-0", (server.text,), 0, end["0-0"]), size)
     assert [(one.offset, one.frame.body) for one in found] == list(zip(offsets, bodies, strict=True))

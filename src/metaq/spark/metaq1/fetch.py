@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from metaq.errors import BadRequest, ClientError, ConnectionFailed, MessagesLost, MetaqError
 from metaq.spark.cluster.client import Retries
-from metaq.spark.metaq1.link import ANSWER_BYTES_MAX, Link, moved, refused
+from metaq.spark.metaq1.link import ANSWER_BYTES_MAX, TextLink, moved, refused
 from metaq.wire.metaq1.commands import Code, ResultLine
 from metaq.wire.metaq1.frame import HEAD_BYTES, Frame, frames
 
@@ -73,7 +73,7 @@ class RangeReader:
         while self._next < self._wanted.stop:
             link = None
             try:
-                link = Link(self._wanted.servers[turn % len(self._wanted.servers)], max(self._retry_seconds, 1.0))
+                link = TextLink(self._wanted.servers[turn % len(self._wanted.servers)], max(self._retry_seconds, 1.0))
                 while self._next < self._wanted.stop:
                     if found := self._fetch(link):
                         yield found
@@ -89,7 +89,7 @@ class RangeReader:
                 if link is not None:
                     link.close()
 
-    def _fetch(self, link: Link) -> list[Found]:
+    def _fetch(self, link: TextLink) -> list[Found]:
         wanted = self._wanted
         answer = link.get(wanted.topic, self._group, self._number, self._next, self._size)
         if not isinstance(answer, ResultLine):

@@ -14,7 +14,7 @@ _READ_BYTES: Final = 1 << 18
 _OPAQUE_MAX: Final = 2**31 - 2
 
 
-class Link:
+class TextLink:
     """Not thread-safe; unusable after any error. Raises ConnectionFailed, RequestTimeout, RemoteProtocolError."""
 
     def __init__(self, address: str, timeout: float) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from metaq.errors import BrokerError, ConfigError, MessagesLost, MetaqError, NoRoute
 from metaq.spark.cluster.client import Retries
 from metaq.spark.metaq1.fetch import Range
-from metaq.spark.metaq1.link import Link
+from metaq.spark.metaq1.link import TextLink
 from metaq.spark.metaq1.settings import EARLIEST, LATEST, STORED, Metaq1Options
 from metaq.wire.metaq1.commands import Code
 
@@ -19,7 +19,7 @@ Offsets = dict[str, int]
 _VERSION = 1
 
 
-class Planner:
+class Metaq1Planner:
     """One query's view of the cluster. Holds no connection."""
 
     def __init__(self, options: Metaq1Options) -> None:
@@ -67,7 +67,7 @@ class Planner:
         Raises ConnectionFailed, RequestTimeout: no server of a partition has answered within `retrySeconds`.
         """
         found: Offsets = {}
-        links: dict[str, Link] = {}
+        links: dict[str, TextLink] = {}
         try:
             for partition, servers in places.items():
                 bound = self._bound(links, partition, servers, last=last)
@@ -78,14 +78,14 @@ class Planner:
                 link.close()
         return found
 
-    def _bound(self, links: dict[str, Link], partition: str, servers: tuple[str, ...], *, last: bool) -> int | None:
+    def _bound(self, links: dict[str, TextLink], partition: str, servers: tuple[str, ...], *, last: bool) -> int | None:
         options, turn = self._options, 0
         tries = Retries(options.retry_seconds)
         while True:
             address = servers[turn % len(servers)]
             try:
                 if address not in links:
-                    links[address] = Link(address, max(options.retry_seconds, 1.0))
+                    links[address] = TextLink(address, max(options.retry_seconds, 1.0))
                 number = int(partition.rpartition("-")[2])
                 return links[address].bound(options.topic, options.group, number, last=last)
             except BrokerError as fault:

@@ -19,7 +19,7 @@ from metaq.clock import SYSTEM
 from metaq.errors import BadRequest
 from metaq.spark import schema
 from metaq.spark.metaq1.fetch import Damaged, Found, Range, RangeReader
-from metaq.spark.metaq1.plan import Offsets, Planner
+from metaq.spark.metaq1.plan import Metaq1Planner, Offsets
 from metaq.spark.metaq1.settings import EARLIEST, LATEST, Metaq1Options
 from metaq.wire.metaq1.frame import split_attribute
 
@@ -52,8 +52,8 @@ class _Reading:
         self.columns = schema.columns_of_struct(struct, records.schema_of(COLUMNS))
 
     @property
-    def planner(self) -> Planner:
-        return Planner(self.options)
+    def planner(self) -> Metaq1Planner:
+        return Metaq1Planner(self.options)
 
     def read(self, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows, a batch for each fetch. Runs in an executor. Raises as `RangeReader.read`."""
