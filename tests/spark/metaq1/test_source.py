@@ -100,6 +100,9 @@ def test_positions_are_of_one_topic(server):
     assert reader.latestOffset(first, reader.getDefaultReadLimit()) == first
     with pytest.raises(ConfigError, match="another source"):
         reader.latestOffset({"v": 1, "q": {}}, reader.getDefaultReadLimit())
+    waiting = first | {"q": {"0-0": 100, "0-1": 100}}
+    assert reader.latestOffset(waiting, reader.getDefaultReadLimit()) == waiting
+    put(server, TOPICS[-1], [b"one"])
     with pytest.raises(MessagesLost):
         reader.latestOffset(first | {"q": {"0-0": 100}}, reader.getDefaultReadLimit())
 
