@@ -146,7 +146,7 @@ RULES: dict[str, Rule] = {
             "client.identity.ids",
             "model",
             "net",
-            "registry.zookeeper.snapshot",
+            "registry.zookeeper.blocking",
             "store.offline",
             "wire",
         },

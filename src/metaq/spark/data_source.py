@@ -125,7 +125,9 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
         if self._metaq1():
             from metaq.spark.metaq1 import settings, source
 
-            return source.Metaq1StreamReader(settings.Metaq1Options.of(dict(self.options)), schema)
+            metaq1 = settings.Metaq1Options.of(dict(self.options))
+            metaq1.check_stream()
+            return source.Metaq1StreamReader(metaq1, schema)
         options = self._options()
         # Checked only here: `load` does not tell Spark's source what it is for.
         options.check_stream()

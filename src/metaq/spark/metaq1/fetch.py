@@ -20,6 +20,23 @@ class Damaged(ClientError):
     """A server returns bytes that are no messages: its file is damaged, or the offset is not one where a message begins."""
 
 
+class BytesLost(MessagesLost):
+    """The same, of a log whose offsets are bytes: nobody knows how many messages that were."""
+
+    def __str__(self) -> str:
+        what = f"the messages of {self.queue} in bytes [{self.lost.start}, {self.lost.stop}) are gone"
+        return f"{what}. {self.remedy}" if self.remedy else what
+
+
+class LogEnds(ConnectionFailed):
+    """A server's log ends before what was planned. It may be a moment behind: it has just started, or is a slave."""
+
+    def __init__(self, text: str, *, sure: bool) -> None:
+        """Args: sure: whether it is the master that names its end."""
+        super().__init__(text)
+        self.sure = sure
+
+
 @dataclass(frozen=True)
 class Range:
     """The messages that begin in the bytes [start, stop) of one partition. Plain values: pickled for the task."""
@@ -29,6 +46,8 @@ class Range:
     """`B-n`."""
     servers: tuple[str, ...]
     """`host:port`, in the order in which they are asked."""
+    has_master: bool
+    """Whether the first is the master. Only its word counts on what is gone: a slave may have less."""
     start: int
     stop: int
 
@@ -77,39 +96,49 @@ class RangeReader:
                 while self._next < self._wanted.stop:
                     if found := self._fetch(link):
                         yield found
-            except Damaged:
+            except (Damaged, MessagesLost):
                 raise
             except MetaqError as fault:
                 if self._next != failed_at:
                     failed_at = self._next
                     tries.renew()
                 turn += 1
-                tries.pause(fault)
+                self._rest(tries, fault)
             finally:
                 if link is not None:
                     link.close()
+
+    def _rest(self, tries: Retries, fault: MetaqError) -> None:
+        """Wait before the next try; when the time is over, raise `fault`, or take what the master lacks for lost."""
+        try:
+            tries.pause(fault)
+        except LogEnds as end:
+            if not end.sure:
+                raise
+            self._lost(self._wanted.stop)
 
     def _fetch(self, link: TextLink) -> list[Found]:
         wanted = self._wanted
         answer = link.get(wanted.topic, self._group, self._number, self._next, self._size)
         if not isinstance(answer, ResultLine):
             return self._parsed(answer.body, link.address)
-        if answer.code == Code.MOVED and (kept := moved(answer, link.address)) > self._next:
+        master = wanted.has_master and link.address == wanted.servers[0]
+        if answer.code == Code.MOVED and (kept := moved(answer, link.address)) > self._next and master:
             self._lost(min(kept, wanted.stop))
             return []
         if answer.code in (Code.MOVED, Code.NOT_FOUND):
-            # It was the end once: a server that has just started, or a slave, may have it a moment later.
-            raise ConnectionFailed(
-                f"{link.address} ends {wanted.place} before offset {self._next}, though it once reached {wanted.stop}"
+            # 404 also means exactly at the end, of a log that the original has not loaded, and of one that was never written.
+            end = link.bound(wanted.topic, self._group, self._number, last=True)
+            raise LogEnds(
+                f"{link.address} has nothing of {wanted.place} at offset {self._next}, though there were messages up to {wanted.stop}",
+                sure=master and end is not None and end < wanted.stop,
             )
         error = refused(answer, link.address, wanted.topic, self._number)
         # A partition that was closed, or a server that is going down: perhaps for a moment only.
         raise ConnectionFailed(str(error)) if answer.code in (Code.FORBIDDEN, Code.UNAVAILABLE) else error
 
     def _lost(self, stop: int) -> None:
-        lost = MessagesLost(
-            self._wanted.place, range(self._next, stop), "Set failOnDataLoss=false to go on without them."
-        )
+        lost = BytesLost(self._wanted.place, range(self._next, stop), "Set failOnDataLoss=false to go on without them.")
         if self._fails:
             raise lost
         _LOG.warning("%s", lost)

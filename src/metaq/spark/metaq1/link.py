@@ -6,7 +6,8 @@ from typing import Final
 
 from metaq.errors import BrokerError, RemoteProtocolError
 from metaq.net.blocking import dial_blocking
-from metaq.wire.metaq1.commands import Answer, Code, GetLine, Reader, ResultLine, TooLong, ValueLine, encode
+from metaq.wire.metaq1.commands import Answer, Code, GetLine, ResultLine, encode
+from metaq.wire.metaq1.one_answer import OneAnswer
 
 ANSWER_BYTES_MAX: Final = 256 << 20
 LAST: Final = 2**63 - 1
@@ -20,8 +21,8 @@ class TextLink:
     def __init__(self, address: str, timeout: float) -> None:
         """Args: address: `host:port`. timeout: seconds to connect, and to wait for the next bytes."""
         self.address = address
-        self._stream = dial_blocking(address, timeout, None)
-        self._reader, self._kept, self._opaque = Reader(ANSWER_BYTES_MAX), bytearray(), 0
+        self._stream = dial_blocking(address, timeout)
+        self._receiving, self._opaque = OneAnswer(ANSWER_BYTES_MAX), 0
         self._room = bytearray(_READ_BYTES)
 
     def close(self) -> None:
@@ -31,29 +32,27 @@ class TextLink:
         """Return the answer to a `get`."""
         self._opaque = self._opaque % _OPAQUE_MAX + 1
         self._stream.send(encode(GetLine(topic, group, partition, offset, size, self._opaque)))
-        while True:
-            if self._kept and len(self._kept) >= self._reader.needed:
-                line, end = self._reader.next(bytes(self._kept))
-                del self._kept[:end]
-                if line is not None:
-                    return self._checked(line)
+        answer: Answer | None = None
+        while answer is None:
             count = self._stream.receive_into(self._room)
-            self._kept += memoryview(self._room)[:count]
+            try:
+                answer = self._receiving.receive(memoryview(self._room)[:count])
+            except RemoteProtocolError as error:
+                raise RemoteProtocolError(f"{self.address} does not answer as a server of MetaQ 1.x: {error}") from None
+        if answer.opaque != self._opaque:
+            raise RemoteProtocolError(f"{self.address} answers a `get` that was not made")
+        return answer
 
-    def _checked(self, line: object) -> Answer:
-        if isinstance(line, TooLong) or not isinstance(line, ResultLine | ValueLine) or line.opaque != self._opaque:
-            raise RemoteProtocolError(f"{self.address} does not answer `get` as a server of MetaQ 1.x")
-        return line
+    def bound(self, topic: str, group: str, partition: int, *, last: bool) -> int | None:
+        """Return the offset of a partition's first message, or the one behind its last.
 
-    def bound(self, topic: str, group: str, partition: int, *, last: bool) -> int:
-        """Return the offset of a partition's first message, or the one behind its last; 0 while it was never written.
-
+        None: the server has nothing of it: it was never written. The original answers so, too, while it has not loaded it.
         Raises BrokerError: the server refuses, for instance since the partition is closed.
         """
         answer = self.get(topic, group, partition, LAST if last else -1, 64)
         if isinstance(answer, ResultLine):
             if answer.code == Code.NOT_FOUND:
-                return 0
+                return None
             if answer.code == Code.MOVED:
                 return moved(answer, self.address)
             raise refused(answer, self.address, topic, partition)
@@ -71,4 +70,4 @@ def moved(answer: ResultLine, address: str) -> int:
 def refused(answer: ResultLine, address: str, topic: str, partition: int) -> BrokerError:
     """Return the error of a `get` that the server refuses."""
     text = answer.body[:200].decode(errors="replace")
-    return BrokerError(answer.code, f"{address} refuses partition {partition} of {topic}: {answer.code} {text}")
+    return BrokerError(answer.code, text, address, f"read partition {partition} of {topic}")

@@ -5,153 +5,169 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from metaq.errors import BrokerError, ConfigError, MessagesLost, MetaqError, NoRoute
-from metaq.spark.cluster.client import Retries
-from metaq.spark.metaq1.fetch import Range
-from metaq.spark.metaq1.link import TextLink
-from metaq.spark.metaq1.settings import EARLIEST, LATEST, STORED, Metaq1Options
-from metaq.wire.metaq1.commands import Code
+from metaq.errors import ConfigError, NoRoute
+from metaq.log import RateLimitedLog
+from metaq.spark.cluster.client import LOG_SECONDS, Retries, refuse_members
+from metaq.spark.metaq1 import limits
+from metaq.spark.metaq1.cluster import Bound, Metaq1Cluster, Offsets
+from metaq.spark.metaq1.fetch import BytesLost, Range
+from metaq.spark.metaq1.settings import EARLIEST, LATEST, Metaq1Options
 
 _LOG = logging.getLogger(__name__)
 
-Offsets = dict[str, int]
-"""Partition `B-n` → byte offset."""
 _VERSION = 1
 
 
 class Metaq1Planner:
-    """One query's view of the cluster. Holds no connection."""
+    """One query's view of the cluster.
 
-    def __init__(self, options: Metaq1Options) -> None:
+    Args: stream: partitions that are closed wait until they are opened; else they are an error.
+    """
+
+    def __init__(self, options: Metaq1Options, *, stream: bool = False) -> None:
         self._options = options
+        self.cluster = Metaq1Cluster(options, skip_closed=stream)
+        self._log = RateLimitedLog(_LOG, seconds=LOG_SECONDS)
+        self._turn = 0
 
-    def places(self) -> dict[str, tuple[str, ...]]:
-        """Return partition → its servers, the master first. Raises NoRoute: nobody serves the topic; ConnectionFailed."""
-        return self._places(None)[0]
+    def close(self) -> None:
+        """Close all connections."""
+        self.cluster.close()
 
-    def _places(self, group: str | None) -> tuple[dict[str, tuple[str, ...]], Offsets]:
-        tries = Retries(self._options.retry_seconds)
-        while True:
-            try:
-                return self._looked(group)
-            except MetaqError as fault:
-                # A server's nodes are gone for a moment when it starts anew.
-                tries.pause(fault)
-
-    def _looked(self, group: str | None) -> tuple[dict[str, tuple[str, ...]], Offsets]:
-        options = self._options
-        if options.metaq1_server is not None:
-            return {f"0-{number}": (options.metaq1_server,) for number in range(options.partitions or 0)}, {}
-        # Only here: kazoo and asyncio are the driver's, and an executor goes without.
-        try:
-            from metaq.registry.zookeeper.snapshot import readable
-        except ImportError as missing:
-            raise ConfigError(f"zkConnect needs kazoo ({missing}): install pymetaq[zookeeper]") from missing
-        assert options.zk_connect is not None
-        told = readable(options.zk_connect, options.zk_root, options.topic, group, max(options.retry_seconds, 1.0))
-        places = {
-            f"{broker_id}-{number}": told.servers[broker_id]
-            for broker_id, count in sorted(told.partitions.items())
-            for number in range(count)
-            if told.servers[broker_id]
-        }
-        if not places:
-            raise NoRoute(
-                f"ZooKeeper {options.zk_connect} names no server under {options.zk_root} that serves topic {options.topic}"
-            )
-        return places, {partition: node.position for partition, node in told.offsets.items()}
-
-    def bounds(self, places: Mapping[str, tuple[str, ...]], *, last: bool) -> Offsets:
-        """Return the partitions' ends, or their first offsets; without those that are closed.
-
-        Raises ConnectionFailed, RequestTimeout: no server of a partition has answered within `retrySeconds`.
-        """
-        found: Offsets = {}
-        links: dict[str, TextLink] = {}
-        try:
-            for partition, servers in places.items():
-                bound = self._bound(links, partition, servers, last=last)
-                if bound is not None:
-                    found[partition] = bound
-        finally:
-            for link in links.values():
-                link.close()
-        return found
-
-    def _bound(self, links: dict[str, TextLink], partition: str, servers: tuple[str, ...], *, last: bool) -> int | None:
-        options, turn = self._options, 0
-        tries = Retries(options.retry_seconds)
-        while True:
-            address = servers[turn % len(servers)]
-            try:
-                if address not in links:
-                    links[address] = TextLink(address, max(options.retry_seconds, 1.0))
-                number = int(partition.rpartition("-")[2])
-                return links[address].bound(options.topic, options.group, number, last=last)
-            except BrokerError as fault:
-                if fault.code != Code.FORBIDDEN:
-                    raise
-                _LOG.warning("%s; it is left out for now", fault)
-                return None
-            except MetaqError as fault:
-                turn += 1
-                if (broken := links.pop(address, None)) is not None:
-                    broken.close()
-                tries.pause(fault)
+    def ends(self) -> dict[str, Bound]:
+        """Return the ends of all partitions that have messages. Raises as `Metaq1Cluster.bounds`."""
+        return self.cluster.bounds(self.cluster.places(), last=True)
 
     def start(self, default: str) -> Offsets:
-        """Return where the query begins."""
-        text = self._options.starting_offsets or default
-        places, stored = self._places(self._options.group if text == STORED else None)
-        if text == LATEST:
-            return self.bounds(places, last=True)
-        firsts = self.bounds(places, last=False)
+        """Return where the query begins. A partition without messages is left out: it begins at its first one.
+
+        Raises ConfigError: `startingOffsets` lies beyond what is stored, or the group has consumed nothing; BytesLost: the group's
+        offset does, and failOnDataLoss is set; and as `Metaq1Cluster.bounds`.
+        """
+        options, places = self._options, self.cluster.places()
+        text = options.starting_offsets or default
+        if options.starting_group is None and text == LATEST:
+            return _offsets(self.ends())
+        firsts = _offsets(self.cluster.bounds(places, last=False))
+        if options.starting_group is not None:
+            return firsts | self._begun(options.starting_group, firsts)
         if text == EARLIEST:
             return firsts
-        given = stored if text == STORED else self._options.given("starting_offsets")
-        unknown = [] if text == STORED else sorted(set(given) - set(places))
+        given = options.given("starting_offsets")
+        unknown = sorted(set(given) - set(places))
         if unknown:
             raise ConfigError(f"startingOffsets names partitions that are not there: {', '.join(unknown[:10])}")
-        return firsts | {partition: offset for partition, offset in given.items() if partition in places}
+        ends = _offsets(self.cluster.bounds(given, last=True))
+        beyond = [
+            f"{one} ends at {ends.get(one, 0)}, {at} is given" for one, at in given.items() if at > ends.get(one, 0)
+        ]
+        if beyond:
+            raise ConfigError(f"startingOffsets lies beyond what is stored: {'; '.join(beyond[:10])}")
+        return firsts | given
+
+    def _begun(self, group: str, firsts: Offsets) -> Offsets:
+        """Return a group's offsets in those partitions that have messages."""
+        stored = self.cluster.reached(group)
+        if not stored:
+            raise ConfigError(f"the consumer group {group} has consumed nothing of {self._options.topic}")
+        reached = {partition: offset for partition, offset in stored.items() if partition in firsts}
+        ends = self.cluster.bounds(reached, last=True)
+        # An offset before the first message is moved there by the server, when it is read.
+        return {partition: self._kept(partition, offset, ends.get(partition)) for partition, offset in reached.items()}
+
+    def _kept(self, partition: str, offset: int, end: Bound | None) -> int:
+        """Return where to go on: `offset`, or the partition's end if that lies before and failOnDataLoss is off."""
+        if end is None:
+            self._log.warning(
+                partition,
+                "partition %s of %s cannot be read now: no server of it is up, it is closed, or its server has nothing of it; the query goes "
+                "on there at %d when that has changed",
+                partition, self._options.topic, offset,
+            )  # fmt: skip
+            return offset
+        if end.offset >= offset or not end.sure:
+            return offset
+        lost = BytesLost(
+            f"partition {partition} of {self._options.topic}", range(end.offset, offset),
+            "It ends before what was read of it. With failOnDataLoss=false the query goes on at its end.",
+        )  # fmt: skip
+        if self._options.fail_on_data_loss:
+            raise lost
+        _LOG.warning("%s", lost)
+        return end.offset
 
     def end(self) -> Offsets:
         """Return where a batch read ends."""
         text = self._options.ending_offsets or LATEST
-        return self.bounds(self.places(), last=True) if text == LATEST else self._options.given("ending_offsets")
+        return _offsets(self.ends()) if text == LATEST else self._options.given("ending_offsets")
 
-    def advance(self, start: Offsets, target: Offsets | None) -> Offsets:
-        """Return the end of the next micro-batch: `target` or the ends now.
+    def advance(self, start: Offsets, target: Mapping[str, Bound] | None) -> Offsets:
+        """Return the end of the next micro-batch, without a limit: `target` or the ends now.
 
-        A partition that is not in `start` begins at its first message, with the next batch: Spark logs only ends.
-        Raises MessagesLost: a partition ends before `start`, and failOnDataLoss is set.
+        A partition that is not in `start` begins at its first message, with the next batch: Spark logs only ends. One that has no
+        server stays where it is. Raises BytesLost: a partition ends before `start`, and failOnDataLoss is set.
         """
-        places = self.places()
-        ends = target if target is not None else self.bounds(places, last=True)
-        for partition in sorted(ends.keys() & start.keys()):
-            # 0 also means a partition that the original has not loaded yet after its start: it answers 404 until a put.
-            if target is None and 0 < ends[partition] < start[partition] and self._options.fail_on_data_loss:
-                place = f"partition {partition} of {self._options.topic}"
-                raise MessagesLost(
-                    place, range(ends[partition], start[partition]), "It ends before what was read of it."
-                )
-        reached = {partition: max(ends.get(partition, offset), offset) for partition, offset in start.items()}
-        fresh = {partition: servers for partition, servers in places.items() if partition not in start}
-        return reached | (self.bounds(fresh, last=False) if fresh else {})
+        ends = self.ends() if target is None else target
+        reached = {}
+        for partition, offset in start.items():
+            kept = self._kept(partition, offset, ends.get(partition))
+            reached[partition] = max(kept, ends[partition].offset) if partition in ends else kept
+        fresh = [partition for partition in ends if partition not in start]
+        return reached | (_offsets(self.cluster.bounds(fresh, last=False)) if fresh else {})
+
+    def limited(self, start: Offsets, end: Offsets) -> Offsets:
+        """Return `end` reduced to maxBytesPerTrigger. Raises as `Metaq1Cluster.bounds`."""
+        most = self._options.max_bytes_per_trigger
+        if most is None:
+            return end
+        self._turn += 1
+        return limits.limited(start, end, most, self.cluster.get, self._turn)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """Return what is to be read between two offsets."""
+        """Return what is to be read between two offsets. Raises NoRoute: a partition has had no server for `retrySeconds`."""
         wanted = {partition: stop for partition, stop in end.items() if start.get(partition, stop) < stop}
-        if not wanted:
-            return []
-        places = self.places()
-        missing = sorted(set(wanted) - set(places))
-        if missing:
-            raise NoRoute(f"no server of partitions {', '.join(missing[:10])} of topic {self._options.topic} is up")
+        tries = Retries(self._options.retry_seconds)
+        while wanted:
+            places = self.cluster.places()
+            missing = sorted(set(wanted) - set(places))
+            if not missing:
+                break
+            text = f"no server of partitions {', '.join(missing[:10])} of topic {self._options.topic} is up"
+            tries.pause(NoRoute(text))
         return [
-            Range(self._options.topic, partition, places[partition], start[partition], stop)
+            Range(self._options.topic, partition, *places[partition], start[partition], stop)
             for partition, stop in sorted(wanted.items())
         ]
 
+    # ------------------------------------------------------------------ progress of a group
+    def check_progress_group(self) -> None:
+        """Refuse a `progressGroup` that others use: whoever does would skip messages, or get them again.
+
+        Raises ConfigError: it has members; or offsets in the topic, and is not `startingGroup`, which is to be taken over.
+        """
+        group = self._options.progress_group
+        if group is None:
+            return
+        try:
+            refuse_members(group, self.cluster.members(group))
+        except ConfigError as fault:
+            raise ConfigError(f"progressGroup: {fault}") from None
+        if group != self._options.starting_group and self.cluster.reached(group):
+            raise ConfigError(
+                f"progressGroup: the consumer group {group} has offsets in {self._options.topic} that this query did not make. "
+                f"Whoever did would skip messages, or get them again: name a group of this query's own, or take it over by "
+                f"startingGroup={group}"
+            )
+
+    def report(self, done: Offsets) -> bool:
+        """Store the query's progress for `progressGroup`, if set. Returns False if that is still due.
+
+        Raises ConnectionFailed: ZooKeeper is away; ConfigError: the group has members.
+        """
+        group = self._options.progress_group
+        return group is None or self.cluster.store(group, done, refuse_members)
+
+    # ------------------------------------------------------------------ checkpoints
     def to_json(self, found: Offsets) -> dict[str, object]:
         """Return offsets as a checkpoint has them, with what they are of."""
         return {"v": _VERSION, "metaq1": self._options.identity, "q": dict(sorted(found.items()))}
@@ -166,3 +182,7 @@ class Metaq1Planner:
         found = told["q"]
         assert isinstance(found, dict)
         return {str(partition): int(offset) for partition, offset in found.items()}
+
+
+def _offsets(bounds: Mapping[str, Bound]) -> Offsets:
+    return {partition: bound.offset for partition, bound in bounds.items()}

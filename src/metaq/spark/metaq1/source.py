@@ -6,22 +6,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from metaq.client.arrow import records
 from metaq.clock import SYSTEM
-from metaq.errors import BadRequest
+from metaq.errors import BadRequest, MetaqError
 from metaq.spark import schema
+from metaq.spark.metaq1.cluster import Bound, Offsets
 from metaq.spark.metaq1.fetch import Damaged, Found, Range, RangeReader
-from metaq.spark.metaq1.plan import Metaq1Planner, Offsets
+from metaq.spark.metaq1.plan import Metaq1Planner
 from metaq.spark.metaq1.settings import EARLIEST, LATEST, Metaq1Options
 from metaq.wire.metaq1.frame import split_attribute
+
+_LOG = logging.getLogger(__name__)
 
 COLUMNS = (
     "topic", "broker", "queue_id", "queue_offset", "message_id", "tag", "body", "flag", "attribute", "metaq1_id", "position",
@@ -51,10 +56,6 @@ class _Reading:
         self.options = options
         self.columns = schema.columns_of_struct(struct, records.schema_of(COLUMNS))
 
-    @property
-    def planner(self) -> Metaq1Planner:
-        return Metaq1Planner(self.options)
-
     def read(self, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows, a batch for each fetch. Runs in an executor. Raises as `RangeReader.read`."""
         if partition is None:
@@ -69,9 +70,6 @@ class _Reading:
         )
         for found in reader.read():
             yield batch_of(partition.wanted, found, self.columns)
-
-    def _partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        return [RangePartition(wanted) for wanted in self.planner.ranges(start, end)]
 
 
 def batch_of(wanted: Range, found: list[Found], columns: tuple[str, ...]) -> pa.RecordBatch:
@@ -108,7 +106,8 @@ class Metaq1Reader(_Reading, DataSourceReader):  # type: ignore[misc]
     """A batch read, from startingOffsets (earliest) to endingOffsets (latest) as they are when the query is planned."""
 
     def partitions(self) -> list[InputPartition]:
-        return self._partitions(self.planner.start(EARLIEST), self.planner.end())
+        with contextlib.closing(Metaq1Planner(self.options)) as planner:
+            return [RangePartition(wanted) for wanted in planner.ranges(planner.start(EARLIEST), planner.end())]
 
 
 class Metaq1StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -116,43 +115,91 @@ class Metaq1StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
 
     def __init__(self, options: Metaq1Options, struct: Any) -> None:
         super().__init__(options, struct)
+        self._planner: Metaq1Planner | None = None
+        """Has connections: made in the process that plans the query, and never pickled."""
         self._initial: Offsets | None = None
+        """First answer of `initialOffset`."""
         self._pinned = False
-        self._target: Offsets | None = None
+        """Whether the start is the end of a logged batch."""
+        self._target: dict[str, Bound] | None = None
+        """End of a run with `trigger(availableNow=True)`; None: the run has no end."""
+        self._seen: Offsets = {}
+        """Ends of the partitions at the last look."""
+        self._reported: Offsets | None = None
+        """Offsets last stored for `progressGroup`."""
+
+    @property
+    def planner(self) -> Metaq1Planner:
+        if self._planner is None:
+            self._planner = Metaq1Planner(self.options, stream=True)
+        return self._planner
 
     # The camelCase names are Spark's.
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        # Spark asks twice on a new checkpoint, and both answers must be the same.
         if self._initial is None:
+            # Asked only where no batch is committed, so none of the group's offsets can be this query's.
+            self.planner.check_progress_group()
             self._initial = self.planner.start(LATEST)
         return self.planner.to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadAllAvailable()
+        most = self.options.max_bytes_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        planner = self.planner
-        self._target = planner.bounds(planner.places(), last=True)
+        self._target = self.planner.ends()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         planner = self.planner
         begin = planner.from_json(start)
         pinned, self._pinned = self._pinned, True
         if not pinned and begin == self._initial:
+            # With startingOffsets=latest the start was asked for after the target, and messages may have come in between: the
+            # run then ends where it begins.
+            if self._target is not None:
+                self._target = {
+                    partition: bound._replace(offset=max(bound.offset, begin.get(partition, 0)))
+                    for partition, bound in self._target.items()
+                }
             return start
+        self._report(begin)
         until = SYSTEM.monotonic() + IDLE_SECONDS
         while True:
-            end = planner.advance(begin, self._target)
+            end = self._seen = planner.advance(begin, self._target)
             if end != begin or self._target is not None or SYSTEM.monotonic() >= until:
                 break
             threading.Event().wait(LOOK_SECONDS)
+        # ReadAllAvailable: Spark wants one batch, for `trigger(once=True)` or a second source without AvailableNow.
+        if not isinstance(limit, ReadAllAvailable):
+            end = planner.limited(begin, end)
         return planner.to_json(end) if end != begin else start
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        # Spark shows this as `latestOffset` in its progress.
+        return self.planner.to_json(self._seen) if self._seen else None
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        # Depends on its arguments alone: Spark replays a batch that was logged and not committed with the same offsets. It then
+        # calls this without `latestOffset`: the start was pinned by an earlier run.
+        self._pinned = True
         planner = self.planner
-        return self._partitions(planner.from_json(start), planner.from_json(end))
+        return [RangePartition(wanted) for wanted in planner.ranges(planner.from_json(start), planner.from_json(end))]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is stored at the cluster: the checkpoint has the progress."""
+        """Nothing: Spark calls this one batch late, and never for the last batch of an AvailableNow run (`_report`)."""
 
     def stop(self) -> None:
-        """Nothing stays open between two calls."""
+        """End the connections, where Spark calls this: it mostly ends the process."""
+        if self._planner is not None:
+            self._planner.close()
+
+    def _report(self, done: Offsets) -> None:
+        # `latestOffset` is called only after a batch is committed, so the start that it is given is the query's progress.
+        if done == self._reported:
+            return
+        try:
+            if self.planner.report(done):
+                self._reported = done
+        except MetaqError as fault:
+            _LOG.warning("the progress of group %s was not stored: %s", self.options.progress_group, fault)
