@@ -1,8 +1,8 @@
 """An account in MariaDB and messages at a server of MetaQ 1.x: committed together, or not at all.
 
-METAQ1=meta://localhost:8123 MARIADB=user:password@localhost:3306 python examples/xa_metaq1_mariadb.py
+MARIADB=user:password@localhost:3306 python examples/metaq1/xa_mariadb.py --zookeeper 127.0.0.1:2181
 
-The server has the topic `payments`; an original one needs zk_config. MariaDB from 10.5 on.
+It needs `pip install 'pymetaq[xa,mysql]'`, MariaDB from 10.5 on, and the topic `payments`. An original server needs --zookeeper.
 """
 
 import contextlib
@@ -12,11 +12,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pymysql
+from options import arguments
 
 from metaq import xa
-from metaq.metaq1 import Message, MetaClientConfig, XAMetaMessageSessionFactory
+from metaq.metaq1 import Message, XAMetaMessageSessionFactory
 
-SERVER = os.environ.get("METAQ1", "meta://localhost:8123")
 DATABASE = urlsplit("//" + os.environ.get("MARIADB", "root@localhost:3306"))
 FOLDER = os.environ.get("XA_LOG", f"{tempfile.gettempdir()}/xa-mariadb")
 
@@ -28,6 +28,7 @@ def connect() -> Any:
 
 
 def main() -> None:
+    config, options = arguments(__doc__, topic="payments")
     setup = connect()
     with contextlib.closing(setup), setup.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS bank")
@@ -35,9 +36,9 @@ def main() -> None:
         cursor.execute("REPLACE INTO bank.accounts VALUES ('anna', 100)")
         setup.commit()
     database = xa.MariaDb(connect)
-    with XAMetaMessageSessionFactory(MetaClientConfig(server_url=SERVER)) as factory:
+    with XAMetaMessageSessionFactory(config) as factory:
         producer = factory.create_xa_producer(unique_qualifier="bank-1")  # the same at each start
-        producer.publish("payments")
+        producer.publish(options.topic)
         messages = xa.XaMessages(producer)
         with xa.Coordinator(FOLDER, [database, messages]) as coordinator:
             print("recovered:", coordinator.recover())
@@ -45,7 +46,7 @@ def main() -> None:
                 try:
                     with coordinator.transaction() as tx, tx.enlist(database).cursor() as cursor:
                         cursor.execute("UPDATE bank.accounts SET amount = amount - %s WHERE name = 'anna'", (amount,))
-                        sent = tx.enlist(messages).send_message(Message("payments", b"anna pays %d" % amount))
+                        sent = tx.enlist(messages).send_message(Message(options.topic, b"anna pays %d" % amount))
                         cursor.execute("SELECT amount FROM bank.accounts WHERE name = 'anna'")
                         (left,) = cursor.fetchone()
                         assert left >= 0, f"anna has no {amount}"
