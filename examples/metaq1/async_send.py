@@ -6,7 +6,7 @@ python examples/metaq1/async_send.py --zookeeper 127.0.0.1:2181
 import threading
 from concurrent.futures import Future
 
-from options import arguments
+from options import arguments, say
 
 from metaq.metaq1 import Message, MetaMessageSessionFactory, SendResult
 
@@ -26,7 +26,7 @@ def main() -> None:
 
         def tell(done: Future[SendResult]) -> None:
             error = done.exception()
-            print(f"failed: {error}" if error else f"stored in partition {done.result().partition}")
+            say(f"failed: {error}" if error else f"stored in partition {done.result().partition}")
             told.release()
 
         for number in range(options.count):

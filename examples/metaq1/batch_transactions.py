@@ -9,7 +9,7 @@ import contextlib
 import threading
 from collections import defaultdict
 
-from options import arguments
+from options import arguments, say
 
 from metaq.metaq1 import ConsumerConfig, MetaMessageSessionFactory, Partition, ReceivedMessage
 
@@ -29,11 +29,11 @@ def main() -> None:
         if len(batch) < SIZE:
             return  # neither: more messages of this partition come, and the offset is not saved
         if next(failures, False):
-            print(f"writing {len(batch)} messages of partition {message.partition} fails: rollback", flush=True)
+            say(f"writing {len(batch)} messages of partition {message.partition} fails: rollback")
             message.rollback()  # back to the last acknowledged message of the partition
         else:
             written.extend(batch)
-            print(f"{len(batch)} messages of partition {message.partition} are written: ack", flush=True)
+            say(f"{len(batch)} messages of partition {message.partition} are written: ack")
             message.ack()  # this message and all before it
         batch.clear()
         if len(written) >= options.count:

@@ -9,7 +9,7 @@ partitions. It ends after --count messages, or by Ctrl-C.
 import contextlib
 import threading
 
-from options import arguments
+from options import arguments, say
 
 from metaq.metaq1 import ConsumerConfig, MetaBroadcastMessageSessionFactory, ReceivedMessage
 
@@ -28,7 +28,7 @@ def main() -> None:
         consumer = factory.create_broadcast_consumer(ConsumerConfig(options.group, max_delay_fetch_time=1.0))
         consumer.subscribe(options.topic, listener=receive)
         consumer.complete_subscribe()
-        print(f"group {consumer.group} has all partitions of this machine; Ctrl-C ends", flush=True)
+        say(f"group {consumer.group} has all partitions of this machine; Ctrl-C ends")
         with contextlib.suppress(KeyboardInterrupt):
             enough.wait()
     print(f"the cache of this machine has {len(cache)} entries")

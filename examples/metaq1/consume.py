@@ -8,7 +8,7 @@ Start it twice to see the partitions shared. It ends after --count messages, or 
 import contextlib
 import threading
 
-from options import arguments
+from options import arguments, say
 
 from metaq.metaq1 import ConsumerConfig, MetaMessageSessionFactory, ReceivedMessage
 
@@ -19,7 +19,7 @@ def main() -> None:
 
     def receive(message: ReceivedMessage) -> None:
         """Called by several threads, but never by two for one partition. An error would have the message delivered again."""
-        print(f"{message.partition} at {message.offset}: {message.data.decode()} ({message.attribute})", flush=True)
+        say(f"{message.partition} at {message.offset}: {message.data.decode()} ({message.attribute})")
         if not left.acquire(blocking=False):
             enough.set()
 
@@ -30,7 +30,7 @@ def main() -> None:
         consumer = factory.create_consumer(ConsumerConfig(options.group, max_delay_fetch_time=1.0))
         consumer.subscribe(options.topic, 1024 * 1024, receive, message_filter=is_wanted)
         consumer.complete_subscribe()
-        print(f"group {options.group} consumes; Ctrl-C ends", flush=True)
+        say(f"group {options.group} consumes; Ctrl-C ends")
         with contextlib.suppress(KeyboardInterrupt):
             enough.wait()
     print("stopped: offsets are saved, and the partitions are given back")

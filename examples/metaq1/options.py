@@ -1,8 +1,9 @@
-"""The command line of these programs, and the settings of a session factory that it means."""
+"""The command line of these programs, the settings of a session factory that it means, and a print for several threads."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 
 from metaq.metaq1 import MetaClientConfig, ZKConfig
 
@@ -24,3 +25,9 @@ def arguments(
     if options.server:
         return MetaClientConfig(server_url=options.server), options
     return MetaClientConfig(zk_config=ZKConfig(zk_connect=options.zookeeper, zk_root=options.root)), options
+
+
+def say(line: str) -> None:
+    """Print a line in one piece, as `print` does not where several threads call it."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
