@@ -106,8 +106,12 @@ def test_the_page_has_every_option() -> None:
         "max_read_buffer`, 2 MiB": client.max_read_buffer == 2 << 20,
         "max_message_bytes` (1 MiB": client.max_message_bytes == 1 << 20,
         "recover_message_interval`, 300 s": client.recover_message_interval == 300,
-        "zk_sync_time`: 30, 30 and 5 s": (30, 30, 5)
-        == (zookeeper.zk_session_timeout, zookeeper.zk_connection_timeout, zookeeper.zk_sync_time),
+        "zk_sync_time`: 30, 30 and 5 s": (
+            zookeeper.zk_session_timeout,
+            zookeeper.zk_connection_timeout,
+            zookeeper.zk_sync_time,
+        )
+        == (30, 30, 5),
         "fetch_timeout`, 10 s": consumer.fetch_timeout == 10,
         "max_delay_fetch_time`, 5 s": consumer.max_delay_fetch_time == 5,
         "commit_offset_period`, 5 s": consumer.commit_offset_period == 5,
