@@ -7,7 +7,7 @@ import re
 import pytest
 
 from metaq.metaq1 import ConsumerConfig, MetaClientConfig
-from metaq.options import BrokerOptions
+from metaq.options import StoreOptions
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "which_generation.md").read_text()
@@ -36,10 +36,10 @@ def test_a_file_that_is_named_is_there(path):
 
 
 def test_numbers_of_the_page_are_true():
-    assert BrokerOptions().max_message_size == 4 << 20
+    assert StoreOptions().max_message_size == 4 << 20
     assert MetaClientConfig(server_url="meta://h").max_message_bytes == 1 << 20
     assert "body up to 4 MiB" in PAGE
     assert "body up to 1 MiB" in PAGE
-    levels = BrokerOptions().message_delay_level.split()
+    levels = StoreOptions().message_delay_level.split()
     assert f"| {len(levels)} levels |" in PAGE
     assert f"after {ConsumerConfig('g').max_fetch_retries} retries" in PAGE
