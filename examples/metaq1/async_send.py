@@ -17,8 +17,10 @@ def main() -> None:
         producer.publish(options.topic)
 
         # Futures: all messages are under way at once, and the program waits where it wants to know.
-        futures = [producer.submit(Message(options.topic, b"future %d" % n)) for n in range(options.count)]
-        stored = [future.result(timeout=10.0) for future in futures]
+        futures = [
+            producer.submit(Message(options.topic, b"future %d" % n), timeout=10.0) for n in range(options.count)
+        ]
+        stored = [future.result() for future in futures]
         print(f"{len(stored)} messages are stored, in {len({one.partition for one in stored})} partitions")
 
         # A callback is called in a thread of the factory, with the future that is done.
@@ -30,7 +32,8 @@ def main() -> None:
             told.release()
 
         for number in range(options.count):
-            producer.submit(Message(options.topic, b"callback %d" % number)).add_done_callback(tell)
+            future = producer.submit(Message(options.topic, b"callback %d" % number), timeout=10.0)
+            future.add_done_callback(tell)
         for _ in range(options.count):
             told.acquire()
 

@@ -44,8 +44,8 @@ def main() -> None:
         settings = ConsumerConfig(options.group, fetch_runner_count=1, max_delay_fetch_time=1.0)
         consumer = factory.create_consumer(settings)
         consumer.subscribe(options.topic, listener=receive, auto_ack=False)
-        consumer.complete_subscribe()
         with contextlib.suppress(KeyboardInterrupt):
+            consumer.complete_subscribe()
             enough.wait()
     print(f"{len(written)} messages are written")
 

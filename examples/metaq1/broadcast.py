@@ -27,9 +27,9 @@ def main() -> None:
     with MetaBroadcastMessageSessionFactory(config) as factory:
         consumer = factory.create_broadcast_consumer(ConsumerConfig(options.group, max_delay_fetch_time=1.0))
         consumer.subscribe(options.topic, listener=receive)
-        consumer.complete_subscribe()
-        say(f"group {consumer.group} has all partitions of this machine; Ctrl-C ends")
+        say(f"group {consumer.group} gets all partitions on this machine; Ctrl-C ends")
         with contextlib.suppress(KeyboardInterrupt):
+            consumer.complete_subscribe()
             enough.wait()
     print(f"the cache of this machine has {len(cache)} entries")
 

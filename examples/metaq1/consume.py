@@ -29,9 +29,9 @@ def main() -> None:
     with MetaMessageSessionFactory(config) as factory:
         consumer = factory.create_consumer(ConsumerConfig(options.group, max_delay_fetch_time=1.0))
         consumer.subscribe(options.topic, 1024 * 1024, receive, message_filter=is_wanted)
-        consumer.complete_subscribe()
         say(f"group {options.group} consumes; Ctrl-C ends")
         with contextlib.suppress(KeyboardInterrupt):
+            consumer.complete_subscribe()
             enough.wait()
     print("stopped: offsets are saved, and the partitions are given back")
 

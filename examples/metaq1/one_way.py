@@ -16,7 +16,7 @@ def main() -> None:
         with factory.create_async_producer() as producer:
             producer.publish(options.topic)
             for number in range(options.count):
-                result = producer.send_message(Message(options.topic, b"line %d" % number))
+                result = producer.send_message(Message(options.topic, b"line %d" % number), timeout=10.0)
             # Nobody knows yet what became of them: the result has the chosen partition and no offset.
             print(f"{options.count} messages are handed over; the last one is for partition {result.partition}")
         # The end waits for what is under way. `ignored` were not taken by a server, and are kept in files.

@@ -18,7 +18,7 @@ def main() -> None:
         for number in range(options.count):
             message = Message(options.topic, b"message %d" % number, attribute="even" if number % 2 == 0 else "odd")
             try:
-                result = producer.send_message(message, timeout=5.0)
+                result = producer.send_message(message, timeout=10.0)
             except MetaqError as error:  # what is refused, or not answered in time, raises
                 print(f"message {number} is not sent: {error}")
             else:

@@ -228,7 +228,7 @@ def test_broadcast(server: TextServer, place: list[str], tmp_path: Path) -> None
     for machine in ("one", "other"):
         (tmp_path / machine).mkdir()
         first, last = run("broadcast.py", tmp_path / machine, "cached", *place, "--count", "6")
-        assert re.fullmatch(r"group example-broadcast-[\d-]+ has all partitions of this machine; Ctrl-C ends", first)
+        assert re.fullmatch(r"group example-broadcast-[\d-]+ gets all partitions on this machine; Ctrl-C ends", first)
         assert last == "the cache of this machine has 6 entries"
         group = first.split()[1]
         [offsets] = json.loads((tmp_path / machine / ".meta_offsets").read_text()).items()
