@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+import metaq
+from metaq.admin import Admin
 from metaq.metaq1 import ConsumerConfig, Message, MetaClientConfig, MetaMessageSessionFactory, ZKConfig
 from metaq.testing import EmbeddedBroker, eventually, free_port
 from tests.interop.metaq1 import Zookeeper
 from tests.interop.servers import launch
-from tests.support import PATIENCE, ROOT, environment, metaq_command
+from tests.support import PATIENCE, ROOT, environment, metaq_command, run_metaq
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("metaq1-which-generation")]
 
@@ -81,7 +84,10 @@ def test_a_group_goes_on_by_the_other_protocol(namesrv: str, zookeeper: Zookeepe
         billed: list[bytes] = []
         consumer.subscribe("orders", listener=lambda message: billed.append(message.data))
         consumer.complete_subscribe()
-        producer = factory.create_producer()
+        # The last partition holds nothing for the old group: it is the new one's from its first message on.
+        producer = factory.create_producer(
+            lambda topic, partitions, message: partitions[3 if message.data == b"new" else message.data[-1] % 3]
+        )
         producer.publish("orders")
         before = [b"old %d" % number for number in range(8)]
         for body in before:
@@ -89,4 +95,16 @@ def test_a_group_goes_on_by_the_other_protocol(namesrv: str, zookeeper: Zookeepe
         eventually(lambda: set(before) <= set(billed), PATIENCE)
         consumer.shutdown()
         producer.send_message(Message("orders", b"new"))
-    assert run(block("python", 1), tmp_path, zookeeper, namesrv) == ["billed new"]
+    commands = [line.removeprefix("$ metaq ").split() for line in block("console", 0).splitlines()]
+    shown, cloned = [run_metaq(*words, "-n", namesrv, "--json") for words in commands]
+    assert (shown.returncode, cloned.returncode) == (0, 0), shown.stderr + cloned.stderr
+    assert json.loads(shown.stdout)["queues"]
+    [given] = [words[-1] for words in commands if words[1] == "clone"]
+    with Admin(namesrv) as admin:
+        old, new = admin.group_progress("billing"), admin.group_progress(given)
+        assert [(one.queue, one.consumed) for one in new.queues] == [(one.queue, one.consumed) for one in old.queues]
+        assert (len(new.queues), new.lag) == (4, 1)
+    with metaq.Consumer(namesrv, group=given, topics="orders") as consumer:
+        message = next(iter(consumer))
+        assert message.body == b"new"
+        message.ack()
