@@ -49,9 +49,10 @@ def main() -> None:
                         sent = tx.enlist(messages).send_message(Message(options.topic, b"anna pays %d" % amount))
                         cursor.execute("SELECT amount FROM bank.accounts WHERE name = 'anna'")
                         (left,) = cursor.fetchone()
-                        assert left >= 0, f"anna has no {amount}"
+                        if left < 0:
+                            raise ValueError(f"anna has no {amount}")
                     print(f"paid {amount}: anna has {left}, the message is in partition {sent.partition.partition}")
-                except AssertionError as error:
+                except ValueError as error:
                     print("rolled back:", error)
 
 

@@ -58,6 +58,13 @@ def test_group_show_counts_the_messages_that_a_java_group_is_behind(
                     (of_group,) = admin.track_message(message.message_id, "test").groups
                     assert (of_group.group, of_group.state) == ("readers", state)
             (broker,) = {queue.broker for queue in (read.queue, unread.queue)}
+            for change in (
+                ("reset", "readers", "test", "--to", "earliest"),
+                ("move", "readers", "others"),
+                ("delete", "readers", "--yes"),
+            ):
+                refused = run_metaq("group", *change, "-n", names.namesrv)
+                assert refused.returncode == 1 and "is of MetaQ 1.x" in refused.stderr, (change, refused)
             # Whoever drains the broker waits for them.
             drained = run_metaq("broker", "drain", broker, "--force", "--timeout", "0", "-n", names.namesrv)
             assert "group readers has 7 messages to consume" in drained.stderr, drained.stderr

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from metaq.admin import topics
 from metaq.admin.brokers import masters
-from metaq.admin.groups import GroupNotFound, MovedProgress
+from metaq.admin.groups import GroupNotFound, MovedProgress, check_own
 from metaq.admin.several import at_each, at_several, check_brokers
 from metaq.client.conversation.following import GROUPS, GetTable
 from metaq.client.conversation.group_settings import CloneProgress, DeleteGroup, PutGroup
@@ -78,6 +78,7 @@ async def delete(core: ClientCore, name: str, *, keep_progress: bool, dead_lette
     """
     targets = await masters(core)
     await check_brokers(core, targets, f"group {name} is not deleted")
+    await check_own(core, targets.values(), name, "is not deleted")
     if not await _settings(core, targets, name) and not await _progress(core, targets, name):
         raise GroupNotFound(f"no broker at name servers {core.name_servers} knows consumer group {name}")
     if not force:
@@ -142,6 +143,7 @@ async def move(core: ClientCore, source: str, target: str, *, leave_retries: boo
     checked(check_group, target)
     targets = await masters(core)
     await check_brokers(core, targets, f"group {source} is not moved")
+    await check_own(core, targets.values(), source, f"is not moved to {target}: a copy of its progress can be made")
     for name in (source, target):
         await _check_offline(core, targets, name, f"so that group {source} is not moved to {target}")
     had, has = await _progress(core, targets, source), await _progress(core, targets, target)
