@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from metaq import Reader
+from metaq.admin import Admin
+from metaq.admin.tracks import TrackState
+from metaq.clock import SYSTEM
+from metaq.pipelines.metrics.sampling import Sampler
+from metaq.spark.cluster.client import ClusterClient
 from metaq.testing import EmbeddedBroker
 from tests.interop.metaq1 import Metaq1Client, OurServer, Zookeeper
-from tests.support import eventually, run_metaq
+from tests.support import PATIENCE, eventually, run_metaq
 
 pytestmark = pytest.mark.interop
 
@@ -44,5 +50,32 @@ def test_group_show_counts_the_messages_that_a_java_group_is_behind(
             listed = run_metaq("group", "list", "-n", names.namesrv, "--json")
             assert listed.returncode == 0, listed.stderr
             assert [(one["group"], one["lag"]) for one in json.loads(listed.stdout)] == [("readers", 7)]
+            assert sampled(names.namesrv) == {("test", "readers"): 7}
+            with Admin(names.namesrv) as admin:
+                with Reader(names.namesrv, "test", start="earliest", stop_at_end=True) as reader:
+                    read, unread = list(reader)[9:11]
+                for message, state in ((read, TrackState.CONSUMED), (unread, TrackState.NOT_CONSUME_YET)):
+                    (of_group,) = admin.track_message(message.message_id, "test").groups
+                    assert (of_group.group, of_group.state) == ("readers", state)
+            (broker,) = {queue.broker for queue in (read.queue, unread.queue)}
+            for change in (
+                ("reset", "readers", "test", "--to", "earliest"),
+                ("move", "readers", "others"),
+                ("delete", "readers", "--yes"),
+            ):
+                refused = run_metaq("group", *change, "-n", names.namesrv)
+                assert refused.returncode == 1 and "is of MetaQ 1.x" in refused.stderr, (change, refused)
+            # Whoever drains the broker waits for them.
+            drained = run_metaq("broker", "drain", broker, "--force", "--timeout", "0", "-n", names.namesrv)
+            assert "group readers has 7 messages to consume" in drained.stderr, drained.stderr
             unknown = run_metaq("group", "show", "nobody", "-n", names.namesrv)
             assert unknown.returncode == 3
+
+
+def sampled(name_servers: str) -> dict[tuple[str, str], int]:
+    """Topic and group → lag in messages, as the pipeline `metrics` samples it."""
+    sampler = Sampler(ClusterClient(name_servers, PATIENCE), ["test"], "", [], SYSTEM)
+    try:
+        return {(one.topic, one.group): one.lag_messages for one in sampler.sample().groups}
+    finally:
+        sampler.close()
