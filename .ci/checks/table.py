@@ -176,8 +176,10 @@ STEPS = (
     # All that fits into ten minutes: always. pytest's last line is there then, whatever is unchanged.
     Step("test", ("make", "test"), 450, always=True),
     # The connector; its workers read with the client's conversation, from brokers that the tests start.
-    _spark("spark", 120, "tests/spark/test_*", "tests/spark/source/*", "tests/spark/sink/*", "tests/spark/files/*",
-           "tests/spark/engine/*", "tests/spark/decode/*", "tests/spark/cluster/*", "tests/spark/metaq1/*"),
+    _spark("spark", 110, "tests/spark/test_*", "tests/spark/source/*", "tests/spark/sink/*", "tests/spark/files/*",
+           "tests/spark/engine/*", "tests/spark/decode/*", "tests/spark/cluster/*"),
+    # Queries on a cluster of MetaQ 1.x whose servers and drivers are killed.
+    _spark("spark metaq1", 20, "tests/spark/metaq1/*", night=SERVER_SOURCES),
     # Its programs archive, too.
     _spark("spark connect", 20, "tests/spark/connect/*", uses=("metaq.pipelines.archive",)),
     # Executors get the wheel; whether that is whole is for `long: whole` to say by day.
