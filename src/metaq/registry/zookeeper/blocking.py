@@ -73,7 +73,8 @@ class BlockingRegistry:
 
     def offsets(self, topic: str, group: str, seconds: float | None = None) -> dict[str, OffsetNode]:
         """Return partition `B-n` → the offset that the group has stored."""
-        return self._ask(lambda session: read_offsets(session, self._layout, topic, group), seconds)
+        found = self._ask(lambda session: read_offsets(session, self._layout, group, topic), seconds)
+        return {partition: node for (_, partition), node in found.items()}
 
     def members(self, group: str, seconds: float | None = None) -> list[str]:
         """Return the group's consumers."""
