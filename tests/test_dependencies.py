@@ -25,6 +25,8 @@ EXTRA_OF = {
     "pipelines/audit/plots.py": "plots",
     "pipelines/compact/tabling.py": "iceberg",
     "pipelines/changes/mariadb.py": "mysql",
+    "metaq1/storages/mysql.py": "mysql",
+    "metaq1/storages/postgresql.py": "postgres",
     "pipelines/changes/postgresql.py": "postgres",
     "pipelines/metrics/plots.py": "plots",
     "client/arrow/records.py": "arrow",

@@ -233,8 +233,8 @@ ONLY_IN: dict[str, set[str]] = {
     },
     "pyiceberg": {"archive.iceberg", "archive.iceberg_io", "pipelines.compact.tabling"},
     "kazoo": {"registry.zookeeper"},
-    "psycopg": {"pipelines.changes.postgresql"},
-    "pymysql": {"pipelines.changes.mariadb"},
+    "psycopg": {"metaq1.storages.postgresql", "pipelines.changes.postgresql"},
+    "pymysql": {"metaq1.storages.mysql", "pipelines.changes.mariadb"},
     "fastavro": {"spark.decode"},
     "google": {"spark.decode"},
     "signal": {
