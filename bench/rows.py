@@ -279,6 +279,21 @@ def _metaq1(part: str, *, alone: bool = False) -> Callable[[Bench], Measured]:
     return measure
 
 
+def _metaq1_rebalance(step: str) -> Callable[[Bench], Measured]:
+    """Partitions of a topic among consumers of MetaQ 1.x, and those of the Java client 1.4.6.2: `step` of `metaq1_rebalance_bench.py`."""
+
+    def measure(bench: Bench) -> Measured:
+        partitions = str(bench.count(1000, 50))
+        flags = ["--alone"] if bench.alone else []
+        text = processes.output_of(
+            "metaq1_rebalance_bench.py", "--runs", "1", "--partitions", partitions, "--disk", str(bench.disk), *flags
+        )
+        found: dict[str, Measured] = json.loads(text.strip().splitlines()[-1])[step]
+        return {**found["ours"], **({"beside": found["original"]["value"]} if "original" in found else {})}
+
+    return measure
+
+
 def _positions(bench: Bench) -> Measured:
     """Byte positions computed anew, in s for 10 million messages: `positions_bench.py`."""
     messages = bench.count(10_000_000, 100_000)
@@ -421,6 +436,14 @@ ROWS = (
     Row(
         "metaq1-topics", "1 000 topics × 4 partitions: start to all in ZooKeeper", "s", 10.0, 4.0, _metaq1("topics"), runs=3,
         lower_is_better=True,
+    ),
+    Row(
+        "metaq1-join", "MetaQ 1.x consumer joins: 1 000 partitions owned, loaded and fetched", "s", 3.0, 1.0,
+        _metaq1_rebalance("join"), runs=3, lower_is_better=True, beside="MetaQ 1.4.6.2",
+    ),
+    Row(
+        "metaq1-second", "another joins: 500 of 1 000 partitions change hands", "s", 3.0, 1.0, _metaq1_rebalance("second"),
+        runs=3, lower_is_better=True, beside="MetaQ 1.4.6.2",
     ),
     Row(
         "metaq1-positions", "byte positions of 10 million messages, computed anew from the log", "s", 10.0, 4.0, _positions,

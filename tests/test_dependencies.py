@@ -29,6 +29,10 @@ EXTRA_OF = {
     "metaq1/storages/postgresql.py": "postgres",
     "pipelines/changes/postgresql.py": "postgres",
     "pipelines/metrics/plots.py": "plots",
+    "outbox/outbox.py": "sqlalchemy",
+    "sql/mysql.py": "mysql",
+    "sql/opening.py": "databases",
+    "sql/postgresql.py": "postgres",
     "client/arrow/records.py": "arrow",
     "client/arrow/compute.py": "arrow",
     "client/arrow/reading.py": "arrow",
@@ -36,6 +40,8 @@ EXTRA_OF = {
     "client/producing/arrow_sending.py": "arrow",
     "registry/zookeeper": "zookeeper",
     "wire/compression.py": "compression",
+    "xa/data_manager.py": "xa",
+    "xa/sessions.py": "xa",
 }
 """Where in `src/metaq` something beyond the bare installation may be imported → the extra that brings it."""
 FREELY = {"uvloop": "uvloop", "pytest": "dev"}

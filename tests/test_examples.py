@@ -21,12 +21,13 @@ import metaq
 from metaq.spark.engine.slow_start import run_through
 from metaq.testing import EmbeddedBroker
 from tests.interop import mariadb
+from tests.outbox.databases import until
 from tests.spark.jvm import java_options
 from tests.spark.running import printed_by
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
-OF_THEIR_OWN = ("test_", "spark_", "transactions_", "atomic_", "business_", "exchange_")
+OF_THEIR_OWN = ("test_", "order_", "spark_", "transactions_", "atomic_", "business_", "exchange_", "xa_")
 PLAIN = [name for name in EXAMPLES if not name.startswith(OF_THEIR_OWN)]
 SPARK = [name for name in EXAMPLES if name.startswith("spark_")]
 
@@ -110,6 +111,26 @@ def test_atomic_with_sqlite(metaq_broker, tmp_path):
         ]  # fmt: skip
     assert "Warning" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_order_service_bills_each_order_once(metaq_broker, tmp_path, monkeypatch):
+    """Also if the message comes again."""
+    pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: it comes with the extra test")
+    pytest.importorskip("httpx", reason="httpx is not installed: it comes with the extra test")
+    testclient = pytest.importorskip(
+        "fastapi.testclient", reason="FastAPI is not installed: it comes with the extra test"
+    )
+    monkeypatch.setenv("NAMESRV_ADDR", metaq_broker.namesrv)
+    monkeypatch.setenv("DATABASE", f"sqlite:///{tmp_path / 'orders.db'}")
+    example = loaded("order_service")
+    with testclient.TestClient(example.app) as service:
+        number = service.post("/orders", params={"item": "lamp"}).json()["number"]
+        until(lambda: service.get(f"/orders/{number}/bills").json() == 1, "the bill is written")
+        with metaq.Reader(metaq_broker.namesrv, "orders", start="earliest", stop_at_end=True) as reader:
+            [message] = [message for message in reader if message.body == b'{"number": 1, "item": "lamp"}']
+        example.bill(message)
+        assert service.get(f"/orders/{number}/bills").json() == 1
+    example.engine.dispose()
 
 
 def test_business_logs_are_watched(metaq_broker):

@@ -32,8 +32,9 @@ GROUND = {
     "options",
     "server_options",
     "tls_options",
+    "worker",
 }
-"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, work in pieces, counts of memory, logging, files that options name, the option tables."""
+"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, work in pieces, counts of memory, logging, files that options name, the option tables, threads for what blocks."""
 
 SERVICE_BYTES = {"wire.hot", "wire.record"}
 """The bytes that services and store work on: records and batches. Commands, headers, codes and bodies are a protocol server's."""
@@ -59,6 +60,7 @@ RULES: dict[str, Rule] = {
     "options": Rule(set(), "tables of values: who reads them decides what they do"),
     "server_options": Rule(set(), "tables of values that brokers and name servers have in common"),
     "tls_options": Rule(set(), "a table of values, of brokers and name servers alike"),
+    "worker": Rule(set(), "whoever has a loop and something that blocks"),
     "saved_file": Rule(set(), "what a file and its format are, for those who have them and those who read them"),
     "saved": Rule({"saved_file"}, "a table that is saved before it is seen knows neither its entries nor its file"),
     "changed_options": Rule({"saved", "saved_file"}, "options of a broker and of a name server alike"),
@@ -101,7 +103,7 @@ RULES: dict[str, Rule] = {
         {"broker", "model", "namesrv", "net", "saved", "store", "wire"}, "a protocol, turned into service calls"
     ),
     "admin": Rule(
-        {"client", "client.conversation", "model", "net", "wire"},
+        {"client", "client.conversation", "model", "net", "registry", "wire"},
         "an administrator is a client: it works on any RocketMQ too",
     ),
     "aio": Rule({"client", "model"}, "hands out the asyncio names of the client"),
@@ -111,15 +113,29 @@ RULES: dict[str, Rule] = {
             "client.shared.callbacks",
             "client.shared.loop",
             "client.shared.pending",
+            "durable",
             "model",
+            "named_file",
             "net",
             "registry",
             "wire.metaq1",
         },
         "the client of MetaQ 1.x has a loop in common with that of RocketMQ's protocol, and nothing of its talk",
     ),
+    "xa": Rule(
+        {"client", "durable", "metaq1", "model"},
+        "transaction managers over both clients and databases of applications, and a file of decisions",
+    ),
     "logging_handler": Rule(
         {"client", "model", "wire.codes"}, "a producer with a buffer in front: any application loads it"
+    ),
+    "sql": Rule(set(), "databases of users, for pipelines, applications and the command line alike"),
+    "idempotence": Rule(
+        {"client.identity.options", "model", "sql"}, "a row beside the handler's own: any application loads it"
+    ),
+    "outbox": Rule(
+        {"client.identity.options", "idempotence.keys", "metaq1.model", "model", "sql"},
+        "a table in front of any producer, which it is handed",
     ),
     "spark": Rule(
         {
@@ -146,6 +162,7 @@ RULES: dict[str, Rule] = {
             "model",
             "net",
             "spark",
+            "sql",
             "wire",
         },
         "Structured Streaming on the connector, a folder for each pipeline",
@@ -182,8 +199,10 @@ RULES: dict[str, Rule] = {
             "durable",
             "model",
             "net.tls.settings",
+            "outbox",
             "pipelines",
             "spark",
+            "sql.opening",
             "store.offline",
             "store.upkeep",
             "wire.hot",
@@ -192,7 +211,19 @@ RULES: dict[str, Rule] = {
     ),
     "__main__": Rule({"cli"}, "`python -m metaq`"),
     "": Rule(
-        {"admin", "aio", "client", "logging_handler", "metaq1", "model", "spark", "testing"},
+        {
+            "admin",
+            "aio",
+            "client",
+            "idempotence",
+            "logging_handler",
+            "metaq1",
+            "model",
+            "outbox",
+            "spark",
+            "testing",
+            "xa",
+        },
         "what users import, loaded when first used",
     ),
 }
@@ -214,7 +245,7 @@ ONLY_IN: dict[str, set[str]] = {
     "uuid": {"clock"},
     "pickle": set(),
     "marshal": set(),
-    "asyncio": {"net", "client", "registry", "servers", "admin", "app", "cli", "metaq1", "testing"},
+    "asyncio": {"worker", "net", "client", "registry", "servers", "admin", "app", "cli", "metaq1", "outbox", "testing"},
     "uvloop": {"app", "client", "testing"},
     "pyspark": {"spark", "pipelines"},
     "py4j": {"spark", "pipelines"},
@@ -235,6 +266,10 @@ ONLY_IN: dict[str, set[str]] = {
     "kazoo": {"registry.zookeeper"},
     "psycopg": {"metaq1.storages.postgresql", "pipelines.changes.postgresql"},
     "pymysql": {"metaq1.storages.mysql", "pipelines.changes.mariadb"},
+    "psycopg": {"pipelines.changes.postgresql", "sql.opening", "sql.postgresql"},
+    "pymysql": {"pipelines.changes.mariadb", "sql.mysql", "sql.opening"},
+    "sqlalchemy": {"outbox.outbox", "xa.sessions"},
+    "transaction": {"xa.data_manager"},
     "fastavro": {"spark.decode"},
     "google": {"spark.decode"},
     "signal": {
@@ -372,7 +407,21 @@ def test_protocol_servers_import_nothing_of_each_other() -> None:
 TWICE = {
     # asyncio's classes have the names of those that wait in a thread: users choose by the module.
     "client": {"Atomic", "Consumer", "Producer", "PullConsumer", "Reader", "Transaction", "TransactionProducer"},
-    "metaq1": {"LocalTransaction", "MessageProducer", "MetaMessageSessionFactory"},
+    "metaq1": {
+        "LocalTransaction",
+        "MessageConsumer",
+        "MessageProducer",
+        "MetaBroadcastMessageSessionFactory",
+        "MetaMessageSessionFactory",
+        "TopicBrowser",
+        "AsyncMessageProducer",
+        "AsyncMetaMessageSessionFactory",
+        "OrderedMessageProducer",
+        "OrderedMetaMessageSessionFactory",
+        "XAMessageProducer",
+        "XAMetaMessageSessionFactory",
+        "XAResource",
+    },
 }
 """Layer → class names that stand in two of its modules. May only become less."""
 

@@ -26,6 +26,7 @@ COMMANDS = (
     "metaq.cli.messages",
     "metaq.cli.store",
     "metaq.cli.topics",
+    "metaq.cli.meta1",
     "metaq.cli.transactions",
     "metaq.client",
     "metaq.store.offline",
@@ -133,8 +134,8 @@ STEPS = (
     Step("types", ("make", "types"), 40, always=True),
     # The tests that take long for what they show, cut by what they are about.
     Step(
-        "long: crashes", LONG, 250, ("tests/crash/*", "tests/broker/*", "tests/store/*"), "long",
-        (*SERVERS, *COMMANDS), batch="long", beside=True, rerun=False,
+        "long: crashes", LONG, 250, ("tests/crash/*", "tests/broker/*", "tests/store/*", "tests/interop/test_xa_kills.py"), "long",
+        (*SERVERS, *COMMANDS, "metaq.metaq1", "metaq.xa"), batch="long", beside=True, rerun=False,
     ),
     Step(
         "long: pipelines", LONG, 250, ("tests/pipelines/*",), "long",
@@ -151,7 +152,8 @@ STEPS = (
         environment=(("METAQ_HOT", "0"),), strict=True,
     ),
     # Foreign clients, by what they speak: MetaQ 1.x is another server of ours than RocketMQ's.
-    _interop("interop metaq1", 70, "test_metaq1_*"),
+    _interop("interop metaq1", 120, "test_metaq1_*", uses=("metaq.metaq1",)),
+    _interop("interop xa", 60, "test_xa_*", uses=("metaq.metaq1", "metaq.xa")),  # with databases
     _interop(
         "interop rocketmq", 130, "test_acl", "test_address_server", "test_admin_*", "test_cpp_*", "test_drain", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_ipv6", "test_java_*",
         "test_migration", "test_mixed_*", "test_mqadmin", "test_option_tools", "test_order", "test_pair_ledger", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_tls*", "test_top", "test_trace", data=("tests/interop/cpp/*", "tests/wire/fastjson_vectors.json"),

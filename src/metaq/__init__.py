@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metaq import admin as admin
     from metaq import aio as aio
+    from metaq import idempotence as idempotence
     from metaq import logging_handler as logging_handler
     from metaq import metaq1 as metaq1
+    from metaq import outbox as outbox
     from metaq import spark as spark
     from metaq import testing as testing
+    from metaq import xa as xa
     from metaq.client.consumer.consumer import Consumer as Consumer
     from metaq.client.consumer.pull_consumer import PullConsumer as PullConsumer
     from metaq.client.consumer.read_message import ReadMessage as ReadMessage
@@ -94,7 +97,7 @@ _HOMES = {
     "metaq.model.transactions.staging": ("Phase",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("admin", "aio", "logging_handler", "metaq1", "spark", "testing")
+_MODULES = ("admin", "aio", "idempotence", "logging_handler", "metaq1", "outbox", "spark", "testing", "xa")
 
 __all__ = [*_HOME_OF, *_MODULES, "__version__"]  # noqa: PLE0604  all are strings
 

@@ -323,6 +323,26 @@ class TransactionFailed(ClientError):
         return self.text
 
 
+class XaError(ClientError):
+    """A step of an XA transaction failed. `code` and `name` are JTA's: -4, XAER_NOTA.
+
+    `in_doubt`: the server may have done the step all the same, for its answer is lost: after `recover` the transaction manager
+    repeats it. `heuristic`: the branch was ended by hand, otherwise than by its transaction manager perhaps; `forget` it when that
+    is settled.
+    """
+
+    def __init__(self, text: str, code: int, name: str, *, in_doubt: bool = False) -> None:
+        super().__init__(text, code, name)
+        self.text, self.code, self.name, self.in_doubt = text, code, name, in_doubt
+
+    @property
+    def heuristic(self) -> bool:
+        return 5 <= self.code <= 8
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.code}): {self.text}"
+
+
 class StaleBatch(ClientError):
     """A numbered write is older than a committed one: another process has gone on as the same writer."""
 

@@ -123,6 +123,15 @@ def test_rows_of_metaq_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.interop
+def test_rows_of_rebalance_of_metaq_1(tmp_path: Path) -> None:
+    """Partitions are owned as the strategy says, beside the Java client."""
+    maven.jars(*metaq1.CLIENT)  # or skip
+    rows = run_rows(tmp_path, "metaq1-join,metaq1-second")
+    assert all(row["median"] > 0 and "beside" in row for row in rows.values())
+
+
+@pytest.mark.slow
 def test_row_of_positions(tmp_path: Path) -> None:
     """Byte positions are computed anew; the bench checks that all are there."""
     assert run_rows(tmp_path, "metaq1-positions")["metaq1-positions"]["median"] > 0

@@ -244,6 +244,12 @@ async def first_generation(config: metaq1.MetaClientConfig) -> None:
             assert_type(transaction.key, str)
         sync.send_message(b"body")  # type: ignore[arg-type]
         sessions.create_producer(5)  # type: ignore[arg-type]
+    with metaq1.AsyncMetaMessageSessionFactory(config) as unwaited:
+        assert_type(unwaited.create_async_producer(window=9).send_message(message), metaq1.SendResult)
+    with metaq1.OrderedMetaMessageSessionFactory(config, order_config=lambda _topic: "0:3") as orderly:
+        assert_type(orderly.create_producer(second_of).send_message(message), metaq1.SendResult)
+    async with metaq1.aio.OrderedMetaMessageSessionFactory(config, partitions_file="partitions.ini") as orderly_too:
+        assert_type(await orderly_too.create_producer(second_of).send_message(message), metaq1.SendResult)
     async with metaq1.aio.MetaMessageSessionFactory(config) as factory:
         producer = factory.create_producer()
         await producer.publish("orders")

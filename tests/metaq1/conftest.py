@@ -8,6 +8,7 @@ import pytest
 
 from metaq.metaq1 import MessageProducer, MetaClientConfig, MetaMessageSessionFactory, Partition, aio
 from metaq.metaq1.producing import transactions
+from metaq.metaq1.xa import branch
 from tests.interop.metaq1 import OurServer
 
 PARTITIONS = 3
@@ -22,7 +23,8 @@ def patient_senders() -> Iterator[None]:
         for producer in (MessageProducer, aio.MessageProducer):
             for call in (producer.send_message, producer.submit):
                 patch.setitem(call.__kwdefaults__, "timeout", 60.0)
-        patch.setattr(transactions, "STEP_SECONDS", 60.0)
+        for steps in (transactions, branch):
+            patch.setattr(steps, "STEP_SECONDS", 60.0)
         yield
 
 

@@ -135,3 +135,10 @@ def test_a_client_reads_what_a_broker_writes() -> None:
 def test_a_text_of_somebody_else_is_no_number_and_no_address(read: Callable[[str], object], text: str) -> None:
     with pytest.raises(ValueError):
         read(text)
+
+
+def test_nodes_of_consumers_are_those_of_the_original() -> None:
+    layout = Layout("/meta")
+    assert layout.member("g", "g_1") == "/meta/consumers/g/ids/g_1"
+    assert layout.owner("g", "t", "0-1") == "/meta/consumers/g/owners/t/0-1"
+    assert layout.offset("g", "t", "0-1") == "/meta/consumers/g/offsets/t/0-1"

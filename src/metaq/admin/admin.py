@@ -27,6 +27,7 @@ from metaq.admin import (
 from metaq.admin.configuring.calls import OptionCalls
 from metaq.admin.figures.calls import FigureCalls
 from metaq.admin.growth.calls import GrowthCalls
+from metaq.admin.monitoring.calls import MonitoringCalls
 from metaq.admin.upkeep import scrubbing
 from metaq.admin.upkeep.cleaning import CleaningCalls
 from metaq.client.conversation.accounts import SetAccount
@@ -50,7 +51,7 @@ from metaq.model.transactions.staging import Outcome, RowState
 Result = TypeVar("Result")
 
 
-class Admin(CleaningCalls, FigureCalls, GrowthCalls, OptionCalls):
+class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OptionCalls):
     """Administration of one cluster.
 
     Args:

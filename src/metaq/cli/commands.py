@@ -61,7 +61,12 @@ class _Commands(LazyGroup):
         "transaction": Lazy(
             "metaq.cli.transactions.transaction", "app", "Look at staged transactions, and end them by hand."
         ),
-        "meta1": Lazy("metaq.cli.transactions.meta1", "app", "Operate brokers that serve MetaQ 1.x."),
+        "meta1": Lazy("metaq.cli.meta1.commands", "app", "Operate brokers that serve MetaQ 1.x."),
+        "outbox": Lazy(
+            "metaq.cli.transactions.outbox",
+            "app",
+            "Messages that wait in a database of an application (docs/outbox.md).",
+        ),
         "store": Lazy(
             "metaq.cli.store.folders",
             "app",

@@ -21,6 +21,7 @@ How it is built. Bytes, decisions and I/O lie apart, and each stands once for th
   implementation, which facades run (`FactoryCore.run`) or await (`FactoryCore.awaited`).
 - `producing`: producers. `base.py` has what both facades share, `producer.py` waits, `producer_async.py` awaits.
 - `consuming`: consumers; `rebalance`: which partitions they have; `storages`: where offsets are kept, and messages that wait.
+- `xa`: XA producers, on `producing`: branches, and the steps of a transaction manager. `metaq.xa` has such managers.
 - Rooms use `shared` and not each other; but `consuming` uses `rebalance` and `storages`, and `producing` `storages`.
 - `sessions`: the factories, above all others: nobody imports them. A child of a factory (`sessions.base.Child`) is told of its end in
   the loop, while connections and ZooKeeper are still there.
@@ -41,12 +42,27 @@ from metaq.metaq1.config import (
     MetaClientConfig,
     ZKConfig,
 )
+from metaq.metaq1.consuming.consumer import MessageConsumer, TopicBrowser
+from metaq.metaq1.consuming.message_ids import LruMessageIdCache, MessageIdCache
+from metaq.metaq1.consuming.reading import MessageIterator
+from metaq.metaq1.consuming.subscriptions import MessageListener
+from metaq.metaq1.conversation.xa import Vote, XaCode, Xid
 from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.model.partition import RANDOM_PARTITION, Partition
+from metaq.metaq1.model.received import ReceivedMessage
 from metaq.metaq1.producing.futures import SendFuture
+from metaq.metaq1.producing.one_way import AsyncMessageProducer, IgnoreMessageProcessor
+from metaq.metaq1.producing.ordered import OrderedMessageProducer
 from metaq.metaq1.producing.producer import LocalTransaction, MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector, RandomPartitionSelector, RoundRobinPartitionSelector
+from metaq.metaq1.sessions.broadcast import MetaBroadcastMessageSessionFactory
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
+from metaq.metaq1.sessions.one_way import AsyncMetaMessageSessionFactory
+from metaq.metaq1.sessions.ordered import OrderedMetaMessageSessionFactory
+from metaq.metaq1.sessions.xa import XAMetaMessageSessionFactory
+from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
+from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset
+from metaq.metaq1.xa.resource import XAMessageProducer, XAResource
 
 __all__ = [
     "CONSIST",
@@ -54,19 +70,41 @@ __all__ = [
     "MAX_OFFSET",
     "NEVER_SKIP",
     "RANDOM_PARTITION",
+    "AsyncMessageProducer",
+    "AsyncMetaMessageSessionFactory",
     "ConsumerConfig",
+    "IgnoreMessageProcessor",
     "LoadBalanceStrategy",
+    "LocalFileOffsetStorage",
     "LocalTransaction",
+    "LruMessageIdCache",
     "Message",
+    "MessageConsumer",
+    "MessageIdCache",
+    "MessageIterator",
+    "MessageListener",
     "MessageProducer",
+    "MetaBroadcastMessageSessionFactory",
     "MetaClientConfig",
     "MetaMessageSessionFactory",
+    "OffsetStorage",
+    "OrderedMessageProducer",
+    "OrderedMetaMessageSessionFactory",
     "Partition",
     "PartitionSelector",
     "RandomPartitionSelector",
+    "ReceivedMessage",
     "RoundRobinPartitionSelector",
     "SendFuture",
     "SendResult",
+    "StoredOffset",
+    "TopicBrowser",
+    "Vote",
+    "XAMessageProducer",
+    "XAMetaMessageSessionFactory",
+    "XAResource",
+    "XaCode",
+    "Xid",
     "ZKConfig",
     "aio",
 ]

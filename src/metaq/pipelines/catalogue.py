@@ -67,8 +67,8 @@ def _prepare_archive(options: ArchiveOptions) -> None:
 
 def _prepare_changes(options: ChangesOptions) -> None:
     if options.target:
-        from metaq.pipelines.changes.dialect import address_of
         from metaq.pipelines.changes.to_database import try_to_reach
+        from metaq.sql.address import address_of
 
         try_to_reach(address_of(options.target, options.password_env, os.environ))
 

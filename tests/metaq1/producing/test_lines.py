@@ -9,16 +9,16 @@ from metaq.wire.metaq1.commands import PutLine, StatsLine, encode
 from tests.metaq1.stub import Stub, StubConnection
 from tests.support import PATIENCE
 
-TOPICS = b"STATS\r\ntest partitions 2 message_count 1\r\nEND\r\n"
+TOPICS = b"STATS\r\ntest part 0 min_offset 0 max_offset 25\r\ntest part 1 min_offset 0 max_offset 0\r\nEND\r\n"
 KEY, GIVEN = "TX:SESSION", 20
 RECORDED = [
     "put test -1 11 1 1871851234 -2147483648\r\n\0\0\0\5attr1hi",
-    "stats topics -2147483647\r\n",
+    "stats offsets -2147483647\r\n",
     f"transaction {KEY}:1 SESSION BEGIN {GIVEN} -2147483646\r\n",
     f"put test 0 2 0 1532276279 {KEY}:1 -2147483645\r\nt1",
     f"put test 1 2 0 1113456525 {KEY}:1 -2147483644\r\nt2",
     f"transaction {KEY}:1 SESSION COMMIT_ONE_PHASE -2147483643\r\n",
-    "stats topics -2147483642\r\n",
+    "stats offsets -2147483642\r\n",
     f"transaction {KEY}:2 SESSION BEGIN -2147483641\r\n",
     f"put test 0 2 0 1532276279 {KEY}:2 -2147483640\r\nt1",
     f"transaction {KEY}:2 SESSION ROLLBACK -2147483639\r\n",

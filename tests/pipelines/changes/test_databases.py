@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from metaq.clock import FakeClock
 from metaq.errors import ChangesBroken, ConfigError, MetaqError
-from metaq.pipelines.changes.dialect import address_of
 from metaq.pipelines.changes.options import ChangesOptions
 from metaq.pipelines.changes.to_database import DatabaseTarget, dialect_of
+from metaq.sql.address import address_of
 from tests.interop import mariadb, postgresql
 from tests.pipelines.changes import bodies
 from tests.pipelines.changes.batches import body, rows_of

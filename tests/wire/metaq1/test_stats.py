@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.errors import RemoteProtocolError
-from metaq.wire.metaq1.stats import stats_lines, topic_figures
+from metaq.wire.metaq1.stats import stats_lines, topic_figures, topic_parts
 
 
 def test_lines_are_words_and_topics_have_pairs():
@@ -29,3 +29,12 @@ def test_another_frame_is_none_of_ours(body):
 def test_a_figure_without_a_value_is_an_error():
     with pytest.raises(ValueError):
         topic_figures([["test", "partitions", "2", "message_count"]])
+
+
+def test_partitions_that_have_a_store():
+    """As recorded from the original: in no order, with gaps."""
+    body = b"STATS\r\nt part 7 min_offset 0 max_offset 21\r\nu part 0 min_offset 0 max_offset 0\r\nt part 2 min_offset 5 max_offset 9\r\nEND\r\n"
+    assert topic_parts(stats_lines(body)) == {"t": [7, 2], "u": [0]}
+    for words in (["t", "part"], ["t", "part", "x"], ["t", "min_offset", "0"]):
+        with pytest.raises(ValueError):
+            topic_parts([words])

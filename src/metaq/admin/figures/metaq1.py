@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from metaq.address import split_address
 from metaq.errors import ConfigError, ConnectionFailed, RemoteProtocolError, RequestTimeout
-from metaq.wire.metaq1.commands import PORT, Code, Reader, ResultLine, StatsLine, TooLong, encode
+from metaq.wire.metaq1.commands import PORT, Code, Command, Reader, ResultLine, StatsLine, ValueLine, encode
 from metaq.wire.metaq1.stats import OWN_ITEMS, PARTITIONS, stats_lines, topic_figures
 
 SECONDS: Final = 10.0
@@ -104,13 +104,33 @@ async def figures_of(address: str, topic: str | None = None) -> Metaq1Figures | 
 
 async def _ask(host: str, port: int, address: str, items: Iterable[str | None]) -> list[list[list[str]]]:
     """Return the words of each line of the answers, one item after the other: the original's answers may come in any order."""
+    async with _connected(host, port, address) as (reading, writing):
+        return [await _answer(reading, writing, address, item) for item in items]
+
+
+@contextlib.asynccontextmanager
+async def converse(address: str) -> AsyncIterator[Callable[[Command], Awaitable[ResultLine | ValueLine]]]:
+    """Connect to the server at `host:port`; what the block gets sends one command and returns its answer. One at a time.
+
+    Raises ConfigError: no address; ConnectionFailed; RemoteProtocolError: what listens there answers otherwise. Sets no time-out.
+    """
+    async with _connected(*split_address(address), address) as (reading, writing):
+        yield lambda command: _exchange(reading, writing, address, command)
+
+
+@contextlib.asynccontextmanager
+async def _connected(
+    host: str, port: int, address: str
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     try:
         reading, writing = await asyncio.open_connection(host, port)
     except OSError as error:
         raise ConnectionFailed(f"{address} cannot be reached: {error.strerror or error}") from None
     try:
-        return [await _answer(reading, writing, address, item) for item in items]
+        yield reading, writing
     except OSError as error:
+        if isinstance(error, TimeoutError):
+            raise
         raise ConnectionFailed(f"the connection to {address} broke: {error.strerror or error}") from None
     finally:
         writing.close()
@@ -121,7 +141,21 @@ async def _ask(host: str, port: int, address: str, items: Iterable[str | None]) 
 async def _answer(
     reading: asyncio.StreamReader, writing: asyncio.StreamWriter, address: str, item: str | None
 ) -> list[list[str]]:
-    writing.write(encode(StatsLine(item, 1)))
+    line = await _exchange(reading, writing, address, StatsLine(item, 1))
+    if not isinstance(line, ResultLine):
+        raise _foreign(address, "its answer is no result")
+    if line.code != Code.SUCCESS:
+        raise _foreign(address, f"it has answered {line.code} {line.body[:200].decode(errors='replace')}")
+    try:
+        return stats_lines(line.body)
+    except RemoteProtocolError as error:
+        raise _foreign(address, str(error)) from None
+
+
+async def _exchange(
+    reading: asyncio.StreamReader, writing: asyncio.StreamWriter, address: str, command: Command
+) -> ResultLine | ValueLine:
+    writing.write(encode(command))
     reader, kept = Reader(BODY_BYTES_MAX), bytearray()
     line = None
     while line is None:
@@ -135,14 +169,9 @@ async def _answer(
             line, _ = reader.next(bytes(kept))
         except RemoteProtocolError as error:
             raise _foreign(address, str(error)) from None
-    if isinstance(line, TooLong) or not isinstance(line, ResultLine):
+    if not isinstance(line, ResultLine | ValueLine):
         raise _foreign(address, "its answer is no result, or too long")
-    if line.code != Code.SUCCESS:
-        raise _foreign(address, f"it has answered {line.code} {line.body[:200].decode(errors='replace')}")
-    try:
-        return stats_lines(line.body)
-    except RemoteProtocolError as error:
-        raise _foreign(address, str(error)) from None
+    return line
 
 
 def _foreign(address: str, why: str) -> RemoteProtocolError:

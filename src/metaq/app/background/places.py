@@ -48,6 +48,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """What follows the server's name on the command line."""
     log: str
     """Path of the log file."""
+    log_bytes: int = 64 << 20
+    """Size at which a new log file is begun; 0: never."""
+    log_files: int = 9
+    """Older log files that are kept."""
     data: str = ""
     """Folder of the store; a name server's: of its KV configuration."""
     addresses: dict[str, str] = {}

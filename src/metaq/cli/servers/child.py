@@ -34,6 +34,8 @@ def main() -> int:
             folder=str(pathlib.Path.cwd()),
             arguments=words,
             log=log,
+            log_bytes=int(bytes_max),
+            log_files=int(older),
         )
 
     try:

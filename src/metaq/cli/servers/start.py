@@ -16,7 +16,8 @@ from metaq.cli.servers.commands import parameters_of
 from metaq.cli.servers.flags import SERVERS, flags_of, no_values, words_of
 
 if TYPE_CHECKING:
-    from metaq.app.background.places import Description
+    from metaq.app.background.places import Description, Places
+    from metaq.app.background.starting import LogSettings
 
 MIB: Final = 1024 * 1024
 READY_SECONDS: Final = 120.0
@@ -78,7 +79,8 @@ def _own_parameters() -> list[inspect.Parameter]:
     return [inspect.Parameter(name, keyword, default=usual, annotation=kind) for name, (kind, usual) in options.items()]
 
 
-def _start_function(server: str) -> Callable[..., None]:
+def start_function(server: str) -> Callable[..., None]:
+    """Return the function of a command that starts a server of this kind, with the parameters that typer makes flags of."""
     flags = [flag for flag in flags_of(server) if flag.name != "print_config"]
 
     def run(**values: Any) -> None:
@@ -97,36 +99,55 @@ def _start(server: str, values: dict[str, Any], own: Mapping[str, Any]) -> None:
     import pathlib
 
     from metaq.app.background.places import Places, run_folder
-    from metaq.app.background.starting import EndedAtStart, LogSettings, start_in_background
+    from metaq.app.background.starting import LogSettings
     from metaq.cli.servers import serve
 
     serve.configure(server, values)  # what is wrong with it is said before anything is touched
     places = Places(run_folder(own["run_dir"], os.environ))
     name = own["called"] or values.get("name") or server
     path = pathlib.Path(own["log"]).expanduser().absolute() if own["log"] else places.log(name)
-    log = LogSettings(path, own["log_size"] * MIB, own["log_files"])
+    started = _run(
+        places, name, server, values, LogSettings(path, own["log_size"] * MIB, own["log_files"]), own["timeout"]
+    )
+    if own["as_json"]:
+        print_json(description_json(started))
+    else:
+        print(ready_line(started))
+
+
+def start_again(places: Places, what: Description, values: Mapping[str, Any], timeout: float) -> Description:
+    """Start a server that has ended, as `what` says that it was started; `values` are its arguments. Raises as `start`."""
+    import pathlib
+
+    from metaq.app.background.starting import LogSettings
+
+    log = LogSettings(pathlib.Path(what.log), what.log_bytes, what.log_files)
+    return _run(places, what.name, what.server, values, log, timeout)
+
+
+def _run(
+    places: Places, name: str, server: str, values: Mapping[str, Any], log: LogSettings, timeout: float
+) -> Description:
+    from metaq.app.background.starting import EndedAtStart, start_in_background
 
     def command(report: int) -> list[str]:
         # -P: a module in the working directory must not stand in for one of ours.
         program = [sys.executable, "-P", "-m", "metaq.cli.servers.child"]
-        place = [str(places.folder), name, str(report), str(path), str(log.bytes_max), str(log.older)]
+        place = [str(places.folder), name, str(report), str(log.path), str(log.bytes_max), str(log.older)]
         return [*program, *place, server, *words_of(server, values)]
 
     try:
-        started = start_in_background(places, name, command, log, own["timeout"], Waiting(f"{name} is starting"))
+        return start_in_background(places, name, command, log, timeout, Waiting(f"{name} is starting"))
     except EndedAtStart as error:
         print(f"metaq: {error}", file=sys.stderr)
         raise typer.Exit(error.code if error.code in {1, EXIT_USAGE} else 1) from None
-    if own["as_json"]:
-        print_json(description_json(started))
-    else:
-        print(_ready(started))
 
 
-def _ready(started: Description) -> str:
+def ready_line(started: Description) -> str:
+    """Return what is said of a server that is ready."""
     where = ", ".join(f"{kind} {address}" for kind, address in started.addresses.items())
     return f"{started.name} is ready (process {started.pid}): {where}\nits log is {started.log}; `metaq stop {started.name}` ends it"
 
 
 for _server in SERVERS:
-    app.command(_server)(_start_function(_server))
+    app.command(_server)(start_function(_server))

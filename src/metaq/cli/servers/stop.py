@@ -40,7 +40,7 @@ def stop(
 
     places = Places(run_folder(run_dir, os.environ))
     chosen = _chosen(places, names or [], every=every)
-    results = [_stop(places, name, timeout, force=force, quiet=as_json) for name in chosen]
+    results = [stop_one(places, name, timeout, force=force, quiet=as_json) for name in chosen]
     if as_json:
         print_json(results)
     elif not results:
@@ -63,7 +63,8 @@ def _chosen(places: Places, names: list[str], *, every: bool) -> list[str]:
     return [found.name for found in sorted(running, key=lambda found: found.server == "namesrv")]
 
 
-def _stop(places: Places, name: str, timeout: float, *, force: bool, quiet: bool) -> dict[str, Any]:
+def stop_one(places: Places, name: str, timeout: float, *, force: bool, quiet: bool) -> dict[str, Any]:
+    """Stop a server, and say how that went unless `quiet`. Returns it for JSON output; `outcome` may be `still running`."""
     from pathlib import Path
 
     from metaq.app.background.starting import tail

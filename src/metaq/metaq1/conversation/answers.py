@@ -86,9 +86,14 @@ def offset_of(answer: Reply, address: str, action: str) -> int:
     return _number(result_of(answer, address, action), address, action)
 
 
+def lines_of(answer: Reply, address: str, action: str) -> list[list[str]]:
+    """Return the words of each line of the answer to `stats`."""
+    return list(stats_lines(result_of(answer, address, action)))
+
+
 def figures_of(answer: Reply, address: str, action: str) -> dict[str, str]:
     """Return figure → value of the answer to `stats`; a line of one word has an empty value."""
-    return {words[0]: " ".join(words[1:]) for words in stats_lines(result_of(answer, address, action))}
+    return {words[0]: " ".join(words[1:]) for words in lines_of(answer, address, action)}
 
 
 def _number(body: bytes, address: str, action: str) -> int:

@@ -68,3 +68,5 @@ class SendResult(Struct, frozen=True):
     partition: Partition
     offset: int
     """Byte position in the partition; -1 in a transaction, which has no place before its commit."""
+    text: str = ""
+    """"send to local": an ordered producer keeps it in a local file, and sends it later; offset and id are -1."""

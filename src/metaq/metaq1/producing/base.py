@@ -28,6 +28,7 @@ from metaq.metaq1.producing.selectors import PartitionSelector, RoundRobinPartit
 from metaq.metaq1.producing.transactions import LocalTransactionCore, current
 from metaq.metaq1.shared.connection import Outcome, Request
 from metaq.metaq1.shared.core import FactoryCore
+from metaq.metaq1.shared.facade import FactoryChild
 from metaq.metaq1.shared.routes import TopicRoute
 from metaq.model.transactions.metaq1 import LocalKey
 from metaq.wire.metaq1.commands import PutLine
@@ -44,7 +45,7 @@ class DefaultTopic:
         self.topic: str | None = None
 
 
-class ProducerBase:
+class ProducerBase(FactoryChild):
     """One producer of a session factory.
 
     Args:
@@ -156,7 +157,12 @@ class ProducerBase:
         """Any thread: hand a message in that belongs to no transaction."""
         route = self._route(message.topic)
         partition = chosen(self._selector, message, route.partitions, tuple(route.addresses))
-        address = route.addresses[partition.broker_id]
+        return self._put(message, flag, body, partition, route.addresses[partition.broker_id], timeout)
+
+    def _put(
+        self, message: Message, flag: int, body: bytes, partition: Partition, address: str, timeout: float
+    ) -> SendFuture:
+        """Any thread: hand a message in for one partition."""
         size = len(body)
         self._core.admit(size)
         future = SendFuture(self._core.callbacks)
@@ -187,7 +193,7 @@ class ProducerBase:
     def _new_transaction(self, timeout: float) -> LocalTransactionCore:
         self._check_open()
         key = LocalKey(self._session_id, next(self._numbers))
-        transaction = LocalTransactionCore(self, self._core, key, timeout)
+        transaction = LocalTransactionCore(self, self._core, key, self._session_id, timeout)
         with self._lock:
             self._transactions.add(transaction)
         return transaction

@@ -38,6 +38,10 @@ class SendFuture(concurrent.futures.Future[SendResult]):
 
         super().add_done_callback(lambda _: self._threads.do(call))
 
+    def settled(self, fn: Callable[[concurrent.futures.Future[SendResult]], object]) -> None:
+        """Call `fn`, which raises nothing and does not wait, in the client's own thread when it is done."""
+        super().add_done_callback(fn)
+
     def __await__(self) -> Generator[Any, None, SendResult]:
         if not self.done():
             loop = asyncio.get_running_loop()

@@ -8,37 +8,20 @@ from typing import Self
 
 from metaq.errors import MetaqError
 from metaq.metaq1.model.message import Message, SendResult
-from metaq.metaq1.producing.base import SEND_SECONDS, ProducerBase
+from metaq.metaq1.producing.base import SEND_SECONDS
 from metaq.metaq1.producing.futures import SendFuture
-from metaq.metaq1.producing.transactions import LocalTransactionCore, State
+from metaq.metaq1.producing.publishing import PublishingProducer
+from metaq.metaq1.producing.transactions import LocalTransactionCore, State, TransactionView
 
 log = logging.getLogger("metaq.client")
 
 
-class MessageProducer(ProducerBase):
+class MessageProducer(PublishingProducer):
     """Sends messages of MetaQ 1.x from any number of threads; made by `MetaMessageSessionFactory.create_producer`.
 
     A send is one put: it is not repeated. Whoever repeats one after RequestTimeout, or after ConnectionFailed with `sent`, may
-    store it twice.
+    store it twice. `shutdown` gives up the topics; sends under way still end.
     """
-
-    def publish(self, topic: str) -> None:
-        """Learn where the topic's messages go, and connect there. Once for each topic, before the first send; repeating is harmless.
-
-        A topic that no server has is no error here but of the send. Raises ConnectionFailed: ZooKeeper does not answer.
-        InvalidMessage, TypeError: no topic. ClientClosed, ClientForked.
-        """
-        name = self._checked_topic(topic)
-        if name not in self._topics:
-            self._core.run(lambda: self._publish(name))
-
-    def set_default_topic(self, topic: str) -> None:
-        """Publish a topic whose partitions take the messages of topics that are not published; they keep their own topic.
-
-        One for all producers of a factory. Raises ConfigError: it has another; and what `publish` raises.
-        """
-        name = self._checked_topic(topic)
-        self._core.run(lambda: self._set_default(name))
 
     def send_message(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendResult:
         """Send and wait until the server has stored it; in a transaction of this thread, until it belongs to that.
@@ -126,43 +109,13 @@ class MessageProducer(ProducerBase):
         """
         return LocalTransaction(self, self._new_transaction(timeout))
 
-    def shutdown(self) -> None:
-        """Give up the topics; the factory closes connections that nobody else needs. Sends under way still end."""
-        if not self._closed and self._core.in_own_process:
-            self._core.check_may_wait()
-            self._closed = True
-            self._tell_closed(self)
-            if not self._core.closed:
-                self._core.run(self._end)
 
-    close = shutdown
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-
-
-class LocalTransaction:
+class LocalTransaction(TransactionView):
     """A local transaction of a thread, as a block."""
 
     def __init__(self, producer: MessageProducer, core: LocalTransactionCore) -> None:
-        self._producer, self._transaction = producer, core
-
-    @property
-    def key(self) -> str:
-        """Its name at the server."""
-        return str(self._transaction.key)
-
-    @property
-    def state(self) -> State:
-        return self._transaction.state
-
-    @property
-    def messages(self) -> int:
-        """Messages in it so far."""
-        return self._transaction.messages
+        super().__init__(core)
+        self._producer = producer
 
     def __enter__(self) -> Self:
         self._transaction.enter()

@@ -8,26 +8,16 @@ from typing import Self
 
 from metaq.errors import ClientError, MetaqError
 from metaq.metaq1.model.message import Message, SendResult
-from metaq.metaq1.producing.base import SEND_SECONDS, ProducerBase
+from metaq.metaq1.producing.base import SEND_SECONDS
 from metaq.metaq1.producing.futures import SendFuture
-from metaq.metaq1.producing.transactions import LocalTransactionCore, State
+from metaq.metaq1.producing.publishing import AsyncPublishingProducer
+from metaq.metaq1.producing.transactions import LocalTransactionCore, State, TransactionView
 
 log = logging.getLogger("metaq.client")
 
 
-class MessageProducer(ProducerBase):
+class MessageProducer(AsyncPublishingProducer):
     """`metaq.metaq1.MessageProducer` for asyncio: what waits there is awaited here."""
-
-    async def publish(self, topic: str) -> None:
-        """Learn where the topic's messages go. As `metaq.metaq1.MessageProducer.publish`."""
-        name = self._checked_topic(topic)
-        if name not in self._topics:
-            await self._core.awaited(lambda: self._publish(name))
-
-    async def set_default_topic(self, topic: str) -> None:
-        """Publish the topic for what is not published. As `metaq.metaq1.MessageProducer.set_default_topic`."""
-        name = self._checked_topic(topic)
-        await self._core.awaited(lambda: self._set_default(name))
 
     async def send_message(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendResult:
         """Send and wait until it is stored. As `metaq.metaq1.MessageProducer.send_message`. A task that is cancelled meanwhile does
@@ -74,42 +64,13 @@ class MessageProducer(ProducerBase):
         """A transaction as a block, `async with`. As `metaq.metaq1.MessageProducer.transaction`."""
         return LocalTransaction(self, self._new_transaction(timeout))
 
-    async def shutdown(self) -> None:
-        """Give up the topics. As `metaq.metaq1.MessageProducer.shutdown`."""
-        if not self._closed and self._core.in_own_process:
-            self._closed = True
-            self._tell_closed(self)
-            if not self._core.closed:
-                await self._core.awaited(self._end)
 
-    close = shutdown
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
-
-
-class LocalTransaction:
+class LocalTransaction(TransactionView):
     """`metaq.metaq1.LocalTransaction` for asyncio, with `async with`."""
 
     def __init__(self, producer: MessageProducer, core: LocalTransactionCore) -> None:
-        self._producer, self._transaction = producer, core
-
-    @property
-    def key(self) -> str:
-        """Its name at the server."""
-        return str(self._transaction.key)
-
-    @property
-    def state(self) -> State:
-        return self._transaction.state
-
-    @property
-    def messages(self) -> int:
-        """Messages in it so far."""
-        return self._transaction.messages
+        super().__init__(core)
+        self._producer = producer
 
     async def __aenter__(self) -> Self:
         self._transaction.enter()

@@ -34,7 +34,7 @@ from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.shared.core import FactoryCore
 from metaq.metaq1.shared.links import Link
 from metaq.metaq1.shared.routes import TopicRoute
-from metaq.model.transactions.metaq1 import LocalKey
+from metaq.model.transactions.metaq1 import TransactionKey
 from metaq.wire.metaq1.commands import PutLine, Step, TransactionLine
 from metaq.wire.metaq1.frame import checksum
 
@@ -52,9 +52,11 @@ _current: contextvars.ContextVar[tuple[LocalTransactionCore, ...]] = contextvars
 
 
 class State(enum.Enum):
-    """State of a local transaction."""
+    """State of a local transaction, or of an XA branch."""
 
     OPEN = "open"
+    ENDED = "ended, and waits for its transaction manager"
+    """Of an XA branch."""
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     UNKNOWN = "in an unknown state"
@@ -67,11 +69,14 @@ class LocalTransactionCore:
         producer: whose it is, whatever that is.
         core: of its factory.
         key: its name at the server.
+        session_id: of the producer.
         timeout: seconds after which the server rolls it back; 0: never.
     """
 
-    def __init__(self, producer: object, core: FactoryCore, key: LocalKey, timeout: float) -> None:
-        self._producer, self._core, self.key = producer, core, key
+    def __init__(
+        self, producer: object, core: FactoryCore, key: TransactionKey, session_id: str, timeout: float
+    ) -> None:
+        self._producer, self._core, self.key, self._session_id = producer, core, key, session_id
         # Whole seconds on the wire; a fraction must not become 0, which is for ever.
         self._timeout = math.ceil(checked_seconds("timeout", timeout, least=0.0))
         self.state = State.OPEN
@@ -201,7 +206,7 @@ class LocalTransactionCore:
         action = f"{step.value.partition('_')[0].lower()} transaction {self.key}"
 
         def line(opaque: int) -> TransactionLine:
-            return TransactionLine(self.key, self.key.session_id, step, opaque, timeout)
+            return TransactionLine(self.key, self._session_id, step, opaque, timeout)
 
         answers.result_of(await self._ask(link, line, action, STEP_SECONDS), link.address, action)
 
@@ -257,3 +262,24 @@ def _owner() -> object:
         if (task := asyncio.current_task()) is not None:
             return task
     return threading.get_ident()
+
+
+class TransactionView:
+    """What users see of a transaction, whichever facade it has."""
+
+    def __init__(self, core: LocalTransactionCore) -> None:
+        self._transaction = core
+
+    @property
+    def key(self) -> str:
+        """Its name at the server."""
+        return str(self._transaction.key)
+
+    @property
+    def state(self) -> State:
+        return self._transaction.state
+
+    @property
+    def messages(self) -> int:
+        """Messages in it so far."""
+        return self._transaction.messages

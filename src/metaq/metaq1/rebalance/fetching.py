@@ -27,12 +27,13 @@ class Fetching(Protocol):
         ...
 
     async def load(self, partitions: Collection[Held]) -> None:
-        """Learn where to begin in partitions that are new here. Raises MetaqError: the storage does not answer; nothing is taken
-        then."""
+        """Learn where to begin in partitions that are new here, while others are fetched. Raises MetaqError: the storage does not
+        answer; nothing is taken then."""
         ...
 
     def forget(self, partitions: Collection[Held]) -> None:
-        """Take note that these belong to somebody else from now on. They are committed."""
+        """Take note that these belong to somebody else from now on. They are committed, unless the
+        ZooKeeper session had ended: others may have gone further by then."""
         ...
 
     async def start(self, servers: Mapping[Held, str]) -> None:

@@ -9,21 +9,25 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, MetaqError, NoRoute
-from metaq.metaq1.config import MetaClientConfig, server_address
+from metaq.metaq1.config import ConsumerConfig, MetaClientConfig, server_address
+from metaq.metaq1.consuming.base import ConsumerBase
+from metaq.metaq1.consuming.fetches import storage_of
+from metaq.metaq1.consuming.message_ids import LruMessageIdCache, MessageIdCache
+from metaq.metaq1.consuming.rejecting import RejectConsumptionHandler
 from metaq.metaq1.conversation import answers
 from metaq.metaq1.model.message import check_topic_word
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.producing.base import DefaultTopic
 from metaq.metaq1.shared.core import CLOSE_SECONDS, FactoryCore
+from metaq.metaq1.shared.figures import ask_stats
 from metaq.metaq1.shared.links import Link, Pace
-from metaq.wire.metaq1.commands import StatsLine
-
-STATS_SECONDS: Final = 3.0
-"""Longest wait for a server's figures, as in Java."""
+from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
+from metaq.metaq1.storages.storage import OffsetStorage
+from metaq.net.address import local_address
 
 
 class Child(Protocol):
@@ -37,6 +41,14 @@ class Child(Protocol):
 
 
 Made = TypeVar("Made", bound=Child)
+
+
+Consumer = TypeVar("Consumer", bound=ConsumerBase)
+
+
+def broadcast_group(group: str) -> str:
+    """Return the group of this machine's broadcast consumers, as Java's client names it: with the machine's address."""
+    return f"{group}-{local_address().replace('.', '-').replace(':', '-')}"
 
 
 class SessionFactoryBase:
@@ -53,6 +65,7 @@ class SessionFactoryBase:
             raise TypeError(f"config is {config!r:.100}: pass a MetaClientConfig")
         self._core = FactoryCore(config, pace, clock)
         self._default = DefaultTopic()
+        self._ids = LruMessageIdCache(config.message_ids_cache_size)
         self._children: set[Child] = set()
         self._lock = threading.Lock()
         self._open = True
@@ -74,6 +87,29 @@ class SessionFactoryBase:
             self._children.add(child)
         return child
 
+    def _consumer(
+        self,
+        kind: Callable[..., Consumer],
+        config: ConsumerConfig,
+        storage: OffsetStorage | None,
+        recover: str | RejectConsumptionHandler,
+        ids: MessageIdCache | None,
+        *,
+        broadcast: bool = False,
+    ) -> Consumer:
+        """Return a new consumer of a class. Raises TypeError, ConfigError, ClientClosed, ClientForked."""
+        self._core.check_open()
+        if not isinstance(config, ConsumerConfig):
+            raise TypeError(f"config is {config!r:.100}: pass a ConsumerConfig")
+        if storage is not None:
+            storage_of(storage)
+        group = config.group
+        if broadcast:
+            group = broadcast_group(group)
+            storage = storage or LocalFileOffsetStorage(self.config.offsets_path)
+        cache = self._ids if ids is None else ids
+        return self._adopt(lambda closed: kind(self._core, config, storage, recover, cache, group, closed))
+
     def _forget(self, child: Child) -> None:
         with self._lock:
             self._children.discard(child)
@@ -93,8 +129,7 @@ class SessionFactoryBase:
     @staticmethod
     async def _stats_of(link: Link, item: str | None) -> dict[str, str]:
         action = f"tell figures of {item}" if item is not None else "tell its figures"
-        answer = await link.ask(lambda opaque: StatsLine(item, opaque), action, STATS_SECONDS)
-        return answers.figures_of(answer, link.address, action)
+        return answers.figures_of(await ask_stats(link, item, action), link.address, action)
 
     @staticmethod
     def _checked_item(item: str | None) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Self
-
+from metaq.metaq1.config import ConsumerConfig
+from metaq.metaq1.consuming.consumer import MessageConsumer, TopicBrowser
+from metaq.metaq1.consuming.message_ids import MessageIdCache
+from metaq.metaq1.consuming.reading import BROWSER_BYTES, BROWSER_SECONDS
+from metaq.metaq1.consuming.rejecting import LOCAL, RejectConsumptionHandler
 from metaq.metaq1.model.message import check_topic_word
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.producing.producer import MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector
-from metaq.metaq1.sessions.base import SessionFactoryBase
-from metaq.metaq1.shared.core import CLOSE_SECONDS
+from metaq.metaq1.sessions.ending import ThreadSessions
+from metaq.metaq1.storages.storage import OffsetStorage
 
 
-class MetaMessageSessionFactory(SessionFactoryBase):
-    """Makes producers, which share its connections: one to each server. One for a whole program is enough.
+class MetaMessageSessionFactory(ThreadSessions):
+    """Makes producers and consumers, which share its connections: one to each server. One for a whole program is enough.
 
         config = MetaClientConfig(zk_config=ZKConfig(zk_connect="127.0.0.1:2181"))
         with MetaMessageSessionFactory(config) as factory, factory.create_producer() as producer:
@@ -29,6 +32,38 @@ class MetaMessageSessionFactory(SessionFactoryBase):
         Raises ClientClosed, ClientForked, TypeError.
         """
         return self._adopt(lambda closed: MessageProducer(self._core, self._default, selector, closed))
+
+    def create_consumer(
+        self,
+        config: ConsumerConfig,
+        offset_storage: OffsetStorage | None = None,
+        *,
+        recover: str | RejectConsumptionHandler = LOCAL,
+        message_ids: MessageIdCache | None = None,
+    ) -> MessageConsumer:
+        """Return a new consumer.
+
+        Args:
+            offset_storage: where its offsets are kept; None: in ZooKeeper, or with a fixed server in the file `offsets_path`. The
+                consumer closes it.
+            recover: what becomes of messages that fail too often: "local": they wait in a file of `recover_path` and are tried again
+                each `recover_message_interval`; "drop"; or a function of message and consumer.
+            message_ids: ids by which repetitions are left out; None: those of this factory.
+
+        Raises ConfigError, TypeError, ClientClosed, ClientForked.
+        """
+        return self._consumer(MessageConsumer, config, offset_storage, recover, message_ids)
+
+    def create_topic_browser(
+        self, topic: str, max_size: int = BROWSER_BYTES, *, timeout: float = BROWSER_SECONDS
+    ) -> TopicBrowser:
+        """Return what iterates over all messages of a topic.
+
+        Args: max_size: bytes of each get. timeout: seconds for each.
+        Raises TypeError, ConfigError, InvalidMessage, ClientClosed, ClientForked.
+        """
+        self._core.check_open()
+        return TopicBrowser(self._core, topic, max_size, timeout)
 
     def get_partitions(self, topic: str) -> list[Partition]:
         """Return the partitions of a topic that may be published to now, by broker id and number.
@@ -51,22 +86,3 @@ class MetaMessageSessionFactory(SessionFactoryBase):
         """
         self._checked_item(item)
         return self._core.run(lambda: self._stats(item, broker))
-
-    def shutdown(self) -> None:
-        """Close connections, producers and consumers. Waits for sends under way, up to 5 s; then they fail with ClientClosed.
-
-        Servers roll back local transactions that have not ended.
-        """
-        self._core.check_may_wait()
-        closing = self._begin_shutdown()
-        if closing is not None:
-            self._core.thread.run(closing, 2 * CLOSE_SECONDS)
-            self._core.callbacks.close()
-
-    close = shutdown
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Self
-
+from metaq.metaq1.config import ConsumerConfig
+from metaq.metaq1.consuming.consumer_async import MessageConsumer, TopicBrowser
+from metaq.metaq1.consuming.message_ids import MessageIdCache
+from metaq.metaq1.consuming.reading import BROWSER_BYTES, BROWSER_SECONDS
+from metaq.metaq1.consuming.rejecting import LOCAL, RejectConsumptionHandler
 from metaq.metaq1.model.message import check_topic_word
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.producing.producer_async import MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector
-from metaq.metaq1.sessions.base import SessionFactoryBase
-from metaq.metaq1.shared.core import CLOSE_SECONDS
+from metaq.metaq1.sessions.ending import AsyncSessions
+from metaq.metaq1.storages.storage import OffsetStorage
 
 
-class MetaMessageSessionFactory(SessionFactoryBase):
+class MetaMessageSessionFactory(AsyncSessions):
     """`metaq.metaq1.MetaMessageSessionFactory` for asyncio, with `async with`."""
 
     def create_producer(self, selector: PartitionSelector | None = None) -> MessageProducer:
         """Return a new producer. As `metaq.metaq1.MetaMessageSessionFactory.create_producer`."""
         return self._adopt(lambda closed: MessageProducer(self._core, self._default, selector, closed))
+
+    def create_consumer(
+        self,
+        config: ConsumerConfig,
+        offset_storage: OffsetStorage | None = None,
+        *,
+        recover: str | RejectConsumptionHandler = LOCAL,
+        message_ids: MessageIdCache | None = None,
+    ) -> MessageConsumer:
+        """Return a new consumer. As `metaq.metaq1.MetaMessageSessionFactory.create_consumer`."""
+        return self._consumer(MessageConsumer, config, offset_storage, recover, message_ids)
+
+    def create_topic_browser(
+        self, topic: str, max_size: int = BROWSER_BYTES, *, timeout: float = BROWSER_SECONDS
+    ) -> TopicBrowser:
+        """Return what iterates over all messages of a topic. As `metaq.metaq1.MetaMessageSessionFactory.create_topic_browser`."""
+        self._core.check_open()
+        return TopicBrowser(self._core, topic, max_size, timeout)
 
     async def get_partitions(self, topic: str) -> list[Partition]:
         """Return the partitions of a topic. As `metaq.metaq1.MetaMessageSessionFactory.get_partitions`."""
@@ -28,18 +49,3 @@ class MetaMessageSessionFactory(SessionFactoryBase):
         """Return figures of servers. As `metaq.metaq1.MetaMessageSessionFactory.get_stats`."""
         self._checked_item(item)
         return await self._core.awaited(lambda: self._stats(item, broker))
-
-    async def shutdown(self) -> None:
-        """Close everything. As `metaq.metaq1.MetaMessageSessionFactory.shutdown`."""
-        closing = self._begin_shutdown()
-        if closing is not None:
-            await self._core.thread.awaited(closing, 2 * CLOSE_SECONDS)
-            self._core.callbacks.close()
-
-    close = shutdown
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()

@@ -64,6 +64,8 @@ class FactoryCore:
         self._messages = self._bytes = 0
         """Sends under way."""
         self._emptied = asyncio.Event()
+        self.last_ends: list[Callable[[], Awaitable[None]]] = []
+        """What ends after producers and consumers, and still has connections."""
 
     def _make_routes(self) -> Routes:
         address = self.config.address
@@ -174,9 +176,10 @@ class FactoryCore:
                     await self._emptied.wait()
         try:
             async with asyncio.timeout(CLOSE_SECONDS / 2):
-                for outcome in await asyncio.gather(*(end() for end in ends), return_exceptions=True):
-                    if isinstance(outcome, Exception):
-                        log.warning("a part of a session factory did not end in order: %s", outcome)
+                for room in (ends, self.last_ends):
+                    for outcome in await asyncio.gather(*(end() for end in room), return_exceptions=True):
+                        if isinstance(outcome, Exception):
+                            log.warning("a part of a session factory did not end in order: %s", outcome)
         except TimeoutError:
             log.warning("parts of a session factory did not end within %g s", CLOSE_SECONDS / 2)
         async with asyncio.timeout(CLOSE_SECONDS / 2):

@@ -10,15 +10,13 @@ from typing import Final
 from metaq.errors import ConnectionFailed, RemoteProtocolError
 from metaq.metaq1.conversation import answers
 from metaq.metaq1.model.partition import RANDOM_PARTITION, Partition
+from metaq.metaq1.shared.figures import ask_stats
 from metaq.metaq1.shared.links import Link, Links
 from metaq.metaq1.shared.routes import CONNECT_SECONDS, Registry, TopicRoute
-from metaq.wire.metaq1.commands import StatsLine
-from metaq.wire.metaq1.stats import PARTITIONS, stats_lines, topic_figures
+from metaq.wire.metaq1.stats import topic_parts
 
 log = logging.getLogger("metaq.client")
 
-STATS_SECONDS: Final = 3.0
-"""Longest wait for a server's figures, as in Java."""
 _ACTION: Final = "tell its topics"
 
 
@@ -61,14 +59,13 @@ class FixedRoutes:
         return TopicRoute(found, self._random.addresses)
 
     async def partitions(self, topic: str) -> tuple[Partition, ...]:
-        """As the server's `stats topics` has them, which counts those that have been written to."""
-        answer = await self._server().ask(lambda opaque: StatsLine("topics", opaque), _ACTION, STATS_SECONDS)
-        body = answers.result_of(answer, self._address, _ACTION)
+        """As the server's `stats offsets` has them, which names those that have been written to."""
+        lines = answers.lines_of(await ask_stats(self._server(), "offsets", _ACTION), self._address, _ACTION)
         try:
-            count = int(topic_figures(stats_lines(body)).get(topic, {}).get(PARTITIONS, "0"))
+            numbers = topic_parts(lines).get(topic, [])
         except ValueError:
             raise RemoteProtocolError(f"the figures of {self._address} cannot be read") from None
-        return tuple(Partition(RANDOM_PARTITION.broker_id, number) for number in range(count))
+        return tuple(Partition(RANDOM_PARTITION.broker_id, number) for number in sorted(numbers))
 
     async def servers(self) -> list[Link]:
         return [self._server()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -43,3 +43,28 @@ class OffsetStorage(Protocol):
     def close(self) -> None:
         """Release what it holds. The consumer's last call, after its last commit."""
         ...
+
+
+@runtime_checkable
+class BulkLoading(Protocol):
+    """What a storage may have beside the methods of `OffsetStorage`, to load a thousand partitions at once."""
+
+    def load_many(
+        self, group: str, partitions: Collection[tuple[str, Partition]]
+    ) -> dict[tuple[str, Partition], StoredOffset]:
+        """Return (topic, partition) → what is saved, of those of which something is."""
+        ...
+
+
+def load_all(
+    storage: OffsetStorage, group: str, partitions: Collection[tuple[str, Partition]]
+) -> dict[tuple[str, Partition], StoredOffset]:
+    """Return (topic, partition) → what `storage` has saved: at once if it can, else one after the other. Blocks."""
+    if isinstance(storage, BulkLoading):
+        return storage.load_many(group, partitions)
+    found = {}
+    for topic, partition in partitions:
+        stored = storage.load(topic, group, partition)
+        if stored is not None:
+            found[topic, partition] = stored
+    return found

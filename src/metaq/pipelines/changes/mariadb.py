@@ -7,24 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pymysql
-from pymysql.constants import CLIENT, CR, ER
 
 from metaq.pipelines.changes import kinds
-from metaq.pipelines.changes.dialect import Address, doubled
+from metaq.sql import mysql
+from metaq.sql.address import Address, doubled
 
 _TYPES = {
     kinds.LONG: "BIGINT", kinds.DOUBLE: "DOUBLE", kinds.BOOLEAN: "BOOLEAN", kinds.DATE: "DATE",
     kinds.DATETIME: "DATETIME(6)", kinds.TIMESTAMP: "DATETIME(6)",
 }  # fmt: skip
-
-
-_KILLED, _IDLE = 1927, 4031
-"""Errors of a lost connection that PyMySQL has no names for: MariaDB's ER_CONNECTION_KILLED, MySQL's
-ER_CLIENT_INTERACTION_TIMEOUT."""
-_PASSING = frozenset({
-    ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK, CR.CR_CONNECTION_ERROR,
-    CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, _KILLED, _IDLE,
-})  # fmt: skip
 
 
 class MariaDb:
@@ -40,22 +31,10 @@ class MariaDb:
         self._address = address
 
     def connect(self) -> Any:
-        address = self._address
-        return pymysql.connect(
-            host=address.host, port=address.port, user=address.user, password=address.password, database=address.database,
-            charset="utf8mb4", autocommit=False, connect_timeout=int(address.more.get("connect_timeout", 10)),
-            # rowcount of an UPDATE counts matched rows; without it a row that has the values already looks missing.
-            client_flag=CLIENT.FOUND_ROWS,
-            # Without strict mode MySQL stores another value where one does not fit, instead of raising an error.
-            init_command="SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
-            ssl={"ca": address.more["ssl_ca"]} if "ssl_ca" in address.more else None,
-        )  # fmt: skip
+        return mysql.connect(self._address)
 
     def passes(self, fault: Exception) -> bool:
-        # PyMySQL's answer on a connection that is closed.
-        if isinstance(fault, pymysql.err.InterfaceError):
-            return True
-        return isinstance(fault, pymysql.err.OperationalError) and bool(fault.args) and fault.args[0] in _PASSING
+        return mysql.passes(fault)
 
     def quote(self, name: str) -> str:
         return doubled(name, "`")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from metaq.errors import ConfigError
 from metaq.option_table import option
-from metaq.pipelines.changes.dialect import address_of
 from metaq.pipelines.options import FolderOptions, StreamOptions, names
+from metaq.sql.address import address_of
 
 REPORT, STOP = "report", "stop"
 _WAYS = (STOP, REPORT)

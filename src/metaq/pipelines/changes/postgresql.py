@@ -8,16 +8,13 @@ from typing import Any
 import psycopg
 
 from metaq.pipelines.changes import kinds
-from metaq.pipelines.changes.dialect import Address, doubled
+from metaq.sql import postgresql
+from metaq.sql.address import Address, doubled
 
 _TYPES = {
     kinds.LONG: "BIGINT", kinds.DOUBLE: "DOUBLE PRECISION", kinds.BOOLEAN: "BOOLEAN", kinds.DATE: "DATE",
     kinds.DATETIME: "TIMESTAMP", kinds.TIMESTAMP: "TIMESTAMPTZ", kinds.BINARY: "BYTEA", kinds.STRING: "TEXT",
 }  # fmt: skip
-
-
-_PASSING = ("08", "57P", "53300", "40001", "40P01")
-"""Prefixes of SQLSTATEs that a retry may cure: connection, shutdown or start of the server, too many clients, locks."""
 
 
 class PostgreSql:
@@ -32,17 +29,10 @@ class PostgreSql:
         self._address = address
 
     def connect(self) -> Any:
-        address = self._address
-        return psycopg.connect(
-            host=address.host, port=address.port, user=address.user, password=address.password or None,
-            dbname=address.database, autocommit=False, **{"connect_timeout": "10", **address.more},
-        )  # fmt: skip
+        return postgresql.connect(self._address)
 
     def passes(self, fault: Exception) -> bool:
-        if not isinstance(fault, (psycopg.OperationalError, psycopg.InterfaceError)):
-            return False
-        state = fault.sqlstate  # None: a fault of the connection, not an answer of the server.
-        return state is None or state.startswith(_PASSING)
+        return postgresql.passes(fault)
 
     def quote(self, name: str) -> str:
         return doubled(name, '"')

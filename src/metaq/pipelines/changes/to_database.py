@@ -24,12 +24,13 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError
 from metaq.pipelines.changes import kinds
 from metaq.pipelines.changes.change import Problem, Sequence_
-from metaq.pipelines.changes.dialect import Address, DatabaseAway, Dialect, address_of, driver_text
+from metaq.pipelines.changes.dialect import Dialect
 from metaq.pipelines.changes.folding import KEY, Final, Folded, Put, fold
 from metaq.pipelines.changes.options import ChangesOptions
 from metaq.pipelines.changes.reading import CHANGE, ORDER, Notes, change_in
 from metaq.pipelines.changes.target import Applied, Judge, joined_columns
 from metaq.pipelines.checkpoints import query_id
+from metaq.sql.address import Address, DatabaseAway, address_of, driver_text
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import queue
-import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from metaq.errors import ConnectionFailed
 from metaq.log import when_dead
 from metaq.registry.zookeeper.session import Failures, Session, close_within
+from metaq.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +41,10 @@ class ZookeeperClient:
         self._listeners: list[Callable[[], None]] = []
         self._changed = asyncio.Event()
         self._connected = asyncio.Event()
-        self._worker = _Worker()
-        self._closed = False
+        self._worker = Worker("zookeeper")
+        self.closed = False
+        self.names: list[str] = []
+        """Names of consumers that have their nodes in this session."""
         self.session = self._open()
         """The present session. Its number is 0 before the first, and changes when one has expired."""
         self._task = asyncio.create_task(self._watch(), name="ZooKeeper client")
@@ -77,9 +78,9 @@ class ZookeeperClient:
 
     async def close(self) -> None:
         """End the session, and with it every ephemeral node of ours."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -129,47 +130,3 @@ class ZookeeperClient:
     def _away(self, what: str) -> str:
         why = self.session.why
         return f"ZooKeeper {self.connect} {what}{f' ({why})' if why else ''}"
-
-
-class _Worker:
-    """A thread that does one job after the other. A daemon, unlike those of an executor: it works on while the interpreter exits,
-    when offsets are still to be committed, and holds up no exit."""
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="zookeeper", daemon=True).start()
-
-    def end(self) -> None:
-        """End behind the jobs that are there."""
-        self._jobs.put(None)
-
-    async def run(self, work: Callable[[], Result]) -> Result:
-        """Return the outcome of `work`, or raise its error."""
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Result] = loop.create_future()
-
-        def give(result: Result) -> None:
-            if not outcome.done():  # cancelled
-                outcome.set_result(result)
-
-        def fail(error: Exception) -> None:
-            if not outcome.done():
-                outcome.set_exception(error)
-
-        def job() -> None:
-            try:
-                result = work()
-            except Exception as error:  # noqa: BLE001  whatever it is, it is the caller's
-                loop.call_soon_threadsafe(fail, error)
-            else:
-                loop.call_soon_threadsafe(give, result)
-
-        self._jobs.put(job)
-        return await outcome
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except RuntimeError as error:  # the loop is closed
-                log.debug("nobody waits for what ZooKeeper has answered: %s", error)

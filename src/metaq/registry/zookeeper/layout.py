@@ -1,6 +1,7 @@
 """Paths and texts of MetaQ 1.x's nodes in ZooKeeper.
 
-Under a root, `/meta` by default; B is a broker id, N the number of a slave, T a topic, G a group, P a partition `B-n`:
+Under a root, `/meta` by default; B is a broker id, N the number of a slave, T a topic, G a group, P a partition `B-n`, C a consumer
+`G_id`:
 
     /brokers/ids/B                          meta://host:port, for very old clients; parent of the next three
     /brokers/ids/B/master                   meta://host:port                         ephemeral
@@ -9,6 +10,8 @@ Under a root, `/meta` by default; B is a broker id, N the number of a slave, T a
     /brokers/topics/T/B-m or B-sN           number of partitions, before 1.4.3       ephemeral
     /brokers/topics-pub/T/B-m or B-sN       {"numParts":3,"broker":"B-m"}            ephemeral
     /brokers/topics-sub/T/B-m or B-sN       the same                                 ephemeral
+    /consumers/G/ids/C                      topics of the consumer, ","-separated    ephemeral
+    /consumers/G/owners/T/P                 name of the consumer that has it         ephemeral
     /consumers/G/offsets/T/P                message id, hyphen, position; or the position alone
 """
 
@@ -109,6 +112,20 @@ class Layout:
 
     def offset(self, group: str, topic: str, partition: str) -> str:
         return f"{self.offsets(group, topic)}/{partition}"
+
+    def members(self, group: str) -> str:
+        """Return the parent of a group's consumers."""
+        return f"{self.groups}/{group}/ids"
+
+    def member(self, group: str, name: str) -> str:
+        return f"{self.members(group)}/{name}"
+
+    def owners(self, group: str, topic: str) -> str:
+        """Return the parent of the nodes that say who has the topic's partitions."""
+        return f"{self.groups}/{group}/owners/{topic}"
+
+    def owner(self, group: str, topic: str, partition: str) -> str:
+        return f"{self.owners(group, topic)}/{partition}"
 
     def wanted(self, broker: Metaq1Broker, config: bytes, topics: Mapping[str, Published]) -> dict[str, str]:
         """Return path → text of the ephemeral nodes that a broker keeps beside `who`.

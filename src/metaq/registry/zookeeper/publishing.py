@@ -5,15 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from metaq.registry.zookeeper.layout import (
-    PUBLISH,
-    BrokerPlace,
-    Layout,
-    parents,
-    parse_role,
-    parse_topic_text,
-    parse_uri,
-)
+from metaq.registry.zookeeper.addresses import read_addresses
+from metaq.registry.zookeeper.layout import PUBLISH, Layout, parents, parse_role, parse_topic_text
 from metaq.registry.zookeeper.session import Session
 
 log = logging.getLogger(__name__)
@@ -25,8 +18,8 @@ def read_publishable(
     """Return topic → broker id → address of its master and number of partitions there, of those that may be published.
 
     Args:
-        watch: makes missing nodes of the topics, and has the session's `changed` called when one of them, or a missing master,
-            is another.
+        watch: makes missing nodes of the topics, and has the session's `changed` called when one of them, or of their
+            masters, is another.
 
     Raises one of `metaq.registry.zookeeper.session.Failures`.
     """
@@ -44,7 +37,7 @@ def read_publishable(
     texts = session.texts(
         [f"{node}/{place.broker_id}-m" for node, places in zip(nodes, masters, strict=True) for place in places]
     )
-    addresses = _addresses(session, layout, {place for places in masters for place in places}, watch=watch)
+    addresses = read_addresses(session, layout, {place for places in masters for place in places}, watch=watch)
     found: dict[str, dict[int, tuple[str, int]]] = {}
     for topic, node, places in zip(names, nodes, masters, strict=True):
         found[topic] = {}
@@ -58,23 +51,4 @@ def read_publishable(
                 log.warning(
                     "%s/%d-m in ZooKeeper says %.100r, which is no number of partitions", node, place.broker_id, text
                 )
-    return found
-
-
-def _addresses(
-    session: Session, layout: Layout, places: Iterable[BrokerPlace], *, watch: bool
-) -> dict[BrokerPlace, str]:
-    nodes = {layout.server(place): place for place in places}
-    texts = session.texts(nodes)
-    missing = [node for node in nodes if node not in texts]
-    if watch and missing:
-        for node in missing:
-            session.watch(node)
-        texts |= session.texts(missing)  # made between the two requests
-    found = {}
-    for node, text in texts.items():
-        try:
-            found[nodes[node]] = parse_uri(text)
-        except ValueError:
-            log.warning("%s in ZooKeeper says %.100r, which is no address", node, text)
     return found

@@ -80,7 +80,7 @@ class Session:
 
     @property
     def credentials(self) -> tuple[int, bytes]:
-        """Number and password of the session: another number after it has expired, 0 before the first."""
+        """Number and password of the session: another number after it has expired, 0 without connection."""
         number, password = self._client.client_id or (0, b"")
         return int(number), bytes(password)
 
@@ -107,10 +107,23 @@ class Session:
             return None
         return int(stat.ephemeralOwner), (data or b"").decode(errors="replace")
 
-    def children(self, paths: Iterable[str]) -> list[list[str]]:
-        """Return the names below each node, sorted; none below a missing one."""
+    def owners(self, paths: Iterable[str], *, watch: bool = False) -> dict[str, tuple[int, str]]:
+        """Return node → as of `owner`, of those that exist. `watch`: have `changed` called once when one of these is another."""
+        found = {}
+        for path, result in self._in_bulk(paths, lambda path: self._client.get_async(path, self._watcher(watch))):
+            with contextlib.suppress(NoNodeError):
+                data, stat = result.get(timeout=ANSWER_SECONDS)
+                found[path] = int(stat.ephemeralOwner), (data or b"").decode(errors="replace")
+        return found
+
+    def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str]]:
+        """Return the names below each node, sorted; none below a missing one.
+
+        Args: watch: have `changed` called once when the names below one of the nodes that exist are others.
+        """
         found = []
-        for _, result in self._in_bulk(paths, self._client.get_children_async):
+        ask = self._client.get_children_async
+        for _, result in self._in_bulk(paths, lambda path: ask(path, self._watcher(watch))):
             try:
                 found.append(sorted(result.get(timeout=ANSWER_SECONDS)))
             except NoNodeError:
@@ -119,11 +132,10 @@ class Session:
 
     def texts(self, paths: Iterable[str]) -> dict[str, str]:
         """Return node → text of those that exist."""
-        found = {}
-        for path, result in self._in_bulk(paths, self._client.get_async):
-            with contextlib.suppress(NoNodeError):
-                found[path] = (result.get(timeout=ANSWER_SECONDS)[0] or b"").decode(errors="replace")
-        return found
+        return {path: text for path, (_, text) in self.owners(paths).items()}
+
+    def _watcher(self, watch: bool) -> Callable[[WatchedEvent], None] | None:
+        return self._on_event if watch else None
 
     def watch(self, path: str) -> None:
         """Have `changed` called once when the node is made, deleted or written."""
@@ -192,6 +204,22 @@ class Session:
         """Set the text of a persistent node; make it if it is missing."""
         self.ensure([*parents(path), path])
         self._client.set_async(path, text.encode()).get(timeout=ANSWER_SECONDS)
+
+    def write_all(self, nodes: Mapping[str, str]) -> None:
+        """Set the texts of persistent nodes; make those that are missing."""
+        missing = self._write(nodes)
+        if missing:
+            self.ensure(dict.fromkeys(path for node in missing for path in (*parents(node), node)))
+            self._write({path: nodes[path] for path in missing})
+
+    def _write(self, nodes: Mapping[str, str]) -> list[str]:
+        missing = []
+        for path, result in self._in_bulk(nodes, lambda path: self._client.set_async(path, nodes[path].encode())):
+            try:
+                result.get(timeout=ANSWER_SECONDS)
+            except NoNodeError:
+                missing.append(path)
+        return missing
 
     def remove(self, path: str) -> None:
         """Delete a persistent node; one with children of others stays, without text."""

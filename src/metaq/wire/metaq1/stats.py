@@ -1,6 +1,7 @@
 """Body of the answer to `stats`: lines of words between STATS and END.
 
-Of `stats topics`, a line has the topic and pairs of name and value; `*Empty*` where nothing was put yet.
+Of `stats topics`, a line has the topic and pairs of name and value; `*Empty*` where nothing was put yet. So has one of `stats
+offsets`, for each partition that has a store.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from metaq.errors import RemoteProtocolError
 OWN_ITEMS: Final = frozenset({"topics", "offsets", "realtime", "help", "reset", "config"})
 """Words behind `stats` that name no topic."""
 PARTITIONS: Final = "partitions"
+BROKER_ID: Final = "broker_id"
+_PART: Final = "part"
 _EMPTY: Final = "*Empty*"
 _FIRST, _LAST = "STATS", ("END", "")
 
@@ -34,3 +37,14 @@ def topic_figures(lines: Iterable[Sequence[str]]) -> dict[str, dict[str, str]]:
         topic: {} if list(words) == [_EMPTY] else dict(zip(words[::2], words[1::2], strict=True))
         for topic, *words in lines
     }
+
+
+def topic_parts(lines: Iterable[Sequence[str]]) -> dict[str, list[int]]:
+    """Return topic → numbers of its partitions, of the lines of `stats offsets`, which are those that have a store.
+
+    Raises ValueError: a line is no such.
+    """
+    found: dict[str, list[int]] = {}
+    for topic, *words in lines:
+        found.setdefault(topic, []).append(int(dict(zip(words[::2], words[1::2], strict=True)).get(_PART, "")))
+    return found

@@ -1,4 +1,4 @@
-"""`metaq meta1`: what an operator of brokers for MetaQ 1.x does."""
+"""`metaq meta1`: its group of commands, and those that ask a running broker of ours."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Annotated, Final
 import typer
 
 from metaq.cli.groups import App
+from metaq.cli.meta1 import partitions, servers, tx
+from metaq.cli.meta1.monitor import monitor
+from metaq.cli.meta1.stats import show_stats
 from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, print_json
-from metaq.cli.transactions import meta1_tx
-from metaq.cli.transactions.meta1_stats import show_stats
 from metaq.errors import BrokerError
 
 REMOTING_DEFAULT: Final = "127.0.0.1:10911"
 
 app = App("Operate brokers that serve MetaQ 1.x.")
-app.add_typer(meta1_tx.app, name="tx")
+app.add_typer(tx.app, name="tx")
 app.command("stats")(show_stats)
+app.command("monitor")(monitor)
+servers.add_to(app)
+app.command("move-partitions")(partitions.move_partitions)
+app.command("delete-partitions")(partitions.delete_partitions)
 
 Address = Annotated[str, typer.Argument(metavar="[HOST:PORT]", help="of the broker's remoting server (listenPort)")]
 

@@ -1,0 +1,23 @@
+"""The part of `Admin` that watches servers of MetaQ 1.x."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metaq.admin.monitoring import judging, offsets, reading
+from metaq.admin.parts import AdminPart
+
+
+class MonitoringCalls(AdminPart):
+    """Methods of `Admin`, which raise what it says, too."""
+
+    def metaq1_seen(self, place: reading.WatchedServer) -> judging.Seen:
+        """Return what is to be seen of a server of MetaQ 1.x, ours or the original. Raises also ConfigError: no address."""
+        return self._run(reading.look(self._open, place))
+
+    def metaq1_gaps(self, zookeeper: str, root: str, addresses: Sequence[str]) -> dict[str, list[judging.Gap]]:
+        """Return address of a server → how far groups are from the ends of its partitions, by their offsets in ZooKeeper.
+
+        Raises also RemoteProtocolError.
+        """
+        return self._run(offsets.gaps(zookeeper, root, addresses))

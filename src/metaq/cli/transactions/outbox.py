@@ -1,0 +1,193 @@
+"""`metaq outbox`: messages that wait in a table of an application's database."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from metaq.cli.groups import App
+from metaq.cli.output import EXIT_NOT_FOUND, AsJson, Yes, count, iso_time, print_json, print_table
+from metaq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from metaq.outbox import Entry, Outbox
+
+app = App("Messages that wait in a database of an application (docs/outbox.md).")
+
+PASSWORD_VARIABLE: Final = "METAQ_DATABASE_PASSWORD"  # noqa: S105  the name of a variable
+_PASSWORD_BYTES_MAX: Final = 4096
+_BATCH: Final = 200
+"""Messages of one transaction."""
+
+Database = Annotated[
+    str,
+    typer.Option(
+        envvar="METAQ_DATABASE",
+        metavar="URL",
+        help=f"mysql://user@host:port/database, postgresql://..., or sqlite:///path; its password by {PASSWORD_VARIABLE} or --password-file",
+    ),
+]
+PasswordFile = Annotated[Path | None, typer.Option(metavar="FILE", help="file with the database's password")]
+Table = Annotated[str, typer.Option(metavar="NAME", help="the outbox's table")]
+State = Annotated[str | None, typer.Option(metavar="waiting|parked|sent", help="only messages of this state")]
+Topic = Annotated[str | None, typer.Option(metavar="NAME", help="only messages of this topic")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="ids of messages")]
+
+
+@app.command("list")
+def list_messages(
+    database: Database,
+    state: State = None,
+    topic: Topic = None,
+    number: Annotated[int, typer.Option("-c", "--count", min=1, max=10_000, help="at most so many")] = 100,
+    after: Annotated[int, typer.Option(min=0, help="only behind this position, the last one of the page before")] = 0,
+    table: Table = "metaq_outbox",
+    password_file: PasswordFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List messages in the order in which they were added, without their bodies."""
+    with _opened(database, password_file, table) as (outbox, connection):
+        found = outbox.listed(connection, state=state, topic=topic, after=after, count=number)
+    if as_json:
+        print_json({"messages": [_json(entry) for entry in found]})
+        return
+    print_table(
+        ("position", "id", "topic", "state", "tries", "added", "due", "error"),
+        (
+            (entry.position, entry.message_id, entry.topic, entry.state, entry.tries, iso_time(entry.added_ms), iso_time(entry.due_ms), entry.error[:80])
+            for entry in found
+        ),
+    )  # fmt: skip
+
+
+@app.command("resend")
+def resend_messages(
+    database: Database,
+    ids: Ids = None,
+    parked: Annotated[bool, typer.Option("--parked", help="all that are parked, instead of ids")] = False,
+    topic: Topic = None,
+    table: Table = "metaq_outbox",
+    password_file: PasswordFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have messages sent anew under their ids, with all their tries; the application's senders do it.
+
+    Exits with 3 if one of the ids is not there, or is being sent at this moment.
+    """
+    _change(
+        "resend",
+        lambda outbox: outbox.resend,
+        database,
+        password_file,
+        table,
+        ids,
+        topic,
+        parked=parked,
+        as_json=as_json,
+    )
+
+
+@app.command("drop")
+def drop_messages(
+    database: Database,
+    ids: Ids = None,
+    parked: Annotated[bool, typer.Option("--parked", help="all that are parked, instead of ids")] = False,
+    topic: Topic = None,
+    table: Table = "metaq_outbox",
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete messages for good, unsent ones too. Exits with 3 if one of the ids is not there, or is being sent at this moment."""
+    if not yes:
+        typer.confirm(
+            f"Drop {'all parked messages' if parked else count(len(ids or []), 'message')}, for good?", abort=True
+        )
+    _change(
+        "drop", lambda outbox: outbox.drop, database, password_file, table, ids, topic, parked=parked, as_json=as_json
+    )
+
+
+def _change(
+    verb: str,
+    act: Callable[[Outbox], Callable[[Any, list[str]], int]],
+    database: str,
+    password_file: Path | None,
+    table: str,
+    ids: list[str] | None,
+    topic: str | None,
+    *,
+    parked: bool,
+    as_json: bool,
+) -> None:
+    if bool(ids) == parked or (topic is not None and not parked):
+        raise ConfigError("which messages? Give their ids, or --parked, perhaps with --topic")
+    done = 0
+    with _opened(database, password_file, table) as (outbox, connection):
+        for some in _parked(outbox, connection, topic) if parked else _pieces(ids or []):
+            done += act(outbox)(connection, some)
+            connection.commit()
+            if sys.stderr.isatty():
+                print(f"\r{count(done, 'message')}", end="", file=sys.stderr, flush=True)
+    wanted = None if parked else len(set(ids or []))
+    if as_json:
+        print_json({"done": done, "asked": wanted})
+    else:
+        print(f"{count(done, 'message')} {'will be sent again' if verb == 'resend' else 'dropped'}")
+    if wanted is not None and done < wanted:
+        raise typer.Exit(EXIT_NOT_FOUND)
+
+
+def _parked(outbox: Outbox, connection: Any, topic: str | None) -> Iterator[list[str]]:
+    """Pages of parked messages; those that fail again meanwhile come no second time."""
+    after = 0
+    while found := outbox.listed(connection, state="parked", topic=topic, after=after, count=_BATCH):
+        after = found[-1].position
+        yield [entry.message_id for entry in found]
+
+
+def _pieces(ids: list[str]) -> Iterator[list[str]]:
+    wanted = list(dict.fromkeys(ids))
+    for start in range(0, len(wanted), _BATCH):
+        yield wanted[start : start + _BATCH]
+
+
+@contextlib.contextmanager
+def _opened(database: str, password_file: Path | None, table: str) -> Iterator[tuple[Outbox, Any]]:
+    from metaq.outbox import Outbox
+    from metaq.sql.opening import opened
+
+    outbox = Outbox(table=table)
+    with opened(database, password=_password(password_file), option="--database") as connection:
+        yield outbox, connection
+
+
+def _password(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(PASSWORD_VARIABLE)
+    from metaq.named_file import read_named
+
+    return read_named(file, _PASSWORD_BYTES_MAX, "--password-file").decode().rstrip("\r\n")
+
+
+def _json(entry: Entry) -> dict[str, Any]:
+    return {
+        "position": entry.position,
+        "message_id": entry.message_id,
+        "protocol": entry.protocol,
+        "topic": entry.topic,
+        "lane": entry.lane or None,
+        "state": entry.state,
+        "tries": entry.tries,
+        "added": iso_time(entry.added_ms),
+        "due": iso_time(entry.due_ms),
+        "ended": iso_time(entry.ended_ms),
+        "bytes": len(entry.content),
+        "error": entry.error or None,
+    }

@@ -1,0 +1,106 @@
+"""A message in the outbox, and its encoding there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from metaq.errors import InvalidMessage
+from metaq.idempotence.keys import OUTBOX_MARK
+from metaq.model import Message
+
+if TYPE_CHECKING:
+    from metaq.metaq1.model.message import Message as Metaq1Message
+
+WAITING: Final = "waiting"
+SENT: Final = "sent"
+PARKED: Final = "parked"
+ROCKETMQ: Final = "rocketmq"
+METAQ1: Final = "metaq1"
+
+
+class Entry(Struct, frozen=True):
+    """A row of the table."""
+
+    position: int
+    """Order of insertion."""
+    message_id: str
+    """The same in all tries: UNIQ_KEY of RocketMQ's messages, the attribute of those of 1.x that have none of their own."""
+    protocol: str
+    """ROCKETMQ or METAQ1."""
+    topic: str
+    lane: str
+    """Entries of one lane are sent in order; "": of no order."""
+    content: bytes
+    state: str
+    """WAITING, SENT or PARKED."""
+    tries: int
+    """Failed ones."""
+    due_ms: int
+    """Not sent before, ms since 1970."""
+    added_ms: int
+    ended_ms: int
+    """When it was sent or parked; 0: it waits."""
+    error: str
+    """Of the last try."""
+
+
+class _Content(Struct, omit_defaults=True):
+    """What the other columns have not."""
+
+    body: bytes
+    tag: str | None = None
+    """Of 1.x: the attribute."""
+    keys: tuple[str, ...] = ()
+    flag: int = 0
+    delay_level: int = 0
+    wait_store_ok: bool = True
+    properties: dict[str, str] = {}
+    ordering_key: str | None = None
+
+
+def packed(message: Any, ordering_key: str | None) -> tuple[str, str, bytes]:
+    """Return protocol, topic and content of a message. Raises TypeError, InvalidMessage: it can never be sent."""
+    if isinstance(message, Message):
+        message.check()
+        if not message.body:
+            raise InvalidMessage(f"the message for topic {message.topic} has an empty body, which no broker takes")
+        content = _Content(
+            message.body, message.tag, message.keys, message.flag, message.delay_level, message.wait_store_ok,
+            message.properties, ordering_key,
+        )  # fmt: skip
+        return ROCKETMQ, message.topic, msgspec.msgpack.encode(content)
+    from metaq.metaq1.model.message import Message as Metaq1Message
+
+    if isinstance(message, Metaq1Message):
+        content = _Content(message.data, message.attribute, ordering_key=ordering_key)
+        return METAQ1, message.topic, msgspec.msgpack.encode(content)
+    raise TypeError(f"message is {message!r:.100}: pass a metaq.Message or a metaq.metaq1.Message")
+
+
+def rocketmq_message(entry: Entry) -> tuple[Message, str | None]:
+    """Return the message of an entry and its ordering key."""
+    found = msgspec.msgpack.decode(entry.content, type=_Content)
+    message = Message(
+        entry.topic,
+        found.body,
+        found.tag,
+        found.keys,
+        found.flag,
+        found.delay_level,
+        found.wait_store_ok,
+        found.properties,
+    )
+    return message, found.ordering_key
+
+
+def metaq1_message(entry: Entry) -> Metaq1Message:
+    """Return the message of an entry; its attribute carries the id, unless it has one of its own."""
+    from metaq.metaq1.model.message import Message as Metaq1Message
+
+    found = msgspec.msgpack.decode(entry.content, type=_Content)
+    return Metaq1Message(
+        entry.topic, found.body, f"{OUTBOX_MARK}{entry.message_id}" if found.tag is None else found.tag
+    )

@@ -1,0 +1,169 @@
+"""Consumers of the Python client of MetaQ 1.x at the original server 1.4.6.2 and at ours, alone and in a group with Java's."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from metaq.metaq1 import (
+    ConsumerConfig,
+    Message,
+    MetaBroadcastMessageSessionFactory,
+    MetaClientConfig,
+    MetaMessageSessionFactory,
+    ReceivedMessage,
+    ZKConfig,
+    aio,
+)
+from metaq.metaq1.shared.links import Pace
+from metaq.registry.zookeeper.layout import parse_offset
+from tests.interop.metaq1 import OriginalServer, OurServer, TextServer, Zookeeper, bodies, metaq1_client
+from tests.support import PATIENCE, eventually
+
+pytestmark = pytest.mark.interop
+
+SERVERS = {"original": OriginalServer, "ours": OurServer}
+PARTITIONS = 4
+TOPICS = [f"t{number}" for number in range(10)]
+_names = itertools.cycle(TOPICS)
+PACE = Pace(reconnect_pause=0.2)
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(
+    request: pytest.FixtureRequest, zookeeper: Zookeeper, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TextServer]:
+    topics = {topic: {"numPartitions": PARTITIONS} for topic in TOPICS}
+    registry = {"zk.zkRoot": f"/consumers-{request.param}"}
+    made = SERVERS[request.param](
+        tmp_path_factory.mktemp(request.param), zookeeper, topics, {"unflushThreshold": 0}, registry=registry
+    )
+    with made as running:
+        yield running
+
+
+@pytest.fixture
+def root(server: TextServer) -> str:
+    return str(server.registry["zk.zkRoot"])
+
+
+@pytest.fixture
+def topic() -> str:
+    return next(_names)
+
+
+@pytest.fixture
+def config(zookeeper: Zookeeper, root: str, tmp_path: Path) -> MetaClientConfig:
+    return MetaClientConfig(
+        zk_config=ZKConfig(zk_connect=zookeeper.address, zk_root=root, zk_sync_time=0.2),
+        recover_path=str(tmp_path / "recover"),
+        offsets_path=str(tmp_path / "offsets"),
+    )
+
+
+def sent(config: MetaClientConfig, topic: str, texts: list[bytes]) -> None:
+    with MetaMessageSessionFactory(config, pace=PACE) as factory, factory.create_producer() as producer:
+        eventually(lambda: len(factory.get_partitions(topic)) == PARTITIONS, what="the server is registered")
+        producer.publish(topic)
+        for future in [producer.submit(Message(topic, text), timeout=PATIENCE) for text in texts]:
+            future.result(PATIENCE)
+
+
+def quick(group: str) -> ConsumerConfig:
+    return ConsumerConfig(group, max_delay_fetch_time=0.2, commit_offset_period=0.2)
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [b"%04d" % number for number in range(start, start + count)]
+
+
+def test_consume_stop_and_go_on(config: MetaClientConfig, topic: str, zookeeper: Zookeeper, root: str) -> None:
+    """Offsets are in ZooKeeper as Java writes them, with the id of the last message; its nodes go when it leaves."""
+    first, second = list[ReceivedMessage](), list[ReceivedMessage]()
+    sent(config, topic, numbered(40))
+    with MetaMessageSessionFactory(config, pace=PACE) as factory:
+        with factory.create_consumer(quick("g")).subscribe(topic, 1 << 20, first.append) as consumer:
+            consumer.complete_subscribe()
+            eventually(lambda: len(first) == 40)
+            assert len(consumer.partitions) == PARTITIONS
+        with zookeeper.nodes() as nodes:
+            for number in range(PARTITIONS):
+                last = [message for message in first if message.partition.partition == number][-1]
+                stored = parse_offset(nodes.text(f"{root}/consumers/g/offsets/{topic}/0-{number}") or "")
+                assert (stored.position, stored.message_id) == (last.offset + last.size, last.message_id)
+            assert not nodes.client.get_children(f"{root}/consumers/g/ids")
+            assert not nodes.client.get_children(f"{root}/consumers/g/owners/{topic}")
+    sent(config, topic, numbered(10, 40))
+    with MetaMessageSessionFactory(config, pace=PACE) as factory:
+        factory.create_consumer(quick("g")).subscribe(topic, 1 << 20, second.append).complete_subscribe()
+        eventually(lambda: len(second) == 10)
+    assert sorted(message.data for message in first + second) == numbered(50)
+
+
+def test_a_group_of_python_and_java(
+    config: MetaClientConfig, topic: str, zookeeper: Zookeeper, root: str, tmp_path: Path
+) -> None:
+    """Each gets its share; the Java member leaves, and nothing is lost."""
+    ours = list[ReceivedMessage]()
+    with metaq1_client(tmp_path) as java, MetaMessageSessionFactory(config, pace=PACE) as factory:
+        java.factory("f", zookeeper.address, root=root)
+        java.subscriber("j", "f", "mixed", {topic: 1 << 20}, max_delay_ms=200)
+        consumer = factory.create_consumer(quick("mixed")).subscribe(topic, 1 << 20, ours.append)
+        consumer.complete_subscribe()
+        eventually(lambda: len(consumer.partitions) == PARTITIONS // 2, what="each has its half")
+        sent(config, topic, numbered(200))
+
+        def theirs() -> list[bytes]:
+            return [text.encode() for text in bodies(java.received("j"))]
+
+        eventually(lambda: {message.data for message in ours} | set(theirs()) == set(numbered(200)))
+        assert ours
+        assert theirs()
+        java.shutdown("j")
+        eventually(lambda: len(consumer.partitions) == PARTITIONS, what="all are ours")
+        sent(config, topic, numbered(20, 200))
+        eventually(lambda: {message.data for message in ours} | set(theirs()) == set(numbered(220)))
+
+
+def test_a_server_that_is_killed_and_comes_back(zookeeper: Zookeeper, tmp_path: Path) -> None:
+    """Ours, alone: the original waits for the end of its ZooKeeper session."""
+    root = "/consumers-killed"
+    server = OurServer(tmp_path / "s", zookeeper, {"t": {"numPartitions": PARTITIONS}}, registry={"zk.zkRoot": root})
+    config = MetaClientConfig(
+        zk_config=ZKConfig(zk_connect=zookeeper.address, zk_root=root, zk_sync_time=0.2),
+        recover_path=str(tmp_path / "recover"),
+    )
+    got = list[ReceivedMessage]()
+    with server, MetaMessageSessionFactory(config, pace=PACE) as factory:
+        sent(config, "t", numbered(20))
+        factory.create_consumer(quick("g")).subscribe("t", 1 << 20, got.append).complete_subscribe()
+        eventually(lambda: len(got) == 20)
+        server.kill()
+        server.start()
+        sent(config, "t", numbered(20, 20))
+        eventually(lambda: {message.data for message in got} == set(numbered(40)))
+
+
+def test_asyncio_get_browse_and_broadcast(config: MetaClientConfig, topic: str) -> None:
+    sent(config, topic, numbered(12))
+
+    async def program() -> list[bytes]:
+        async with aio.MetaMessageSessionFactory(config, pace=PACE) as factory:
+            browsed = [message.data async for message in factory.create_topic_browser(topic)]
+            assert sorted(browsed) == numbered(12)
+            found = await factory.create_consumer(quick("get")).get(topic, "0-0", 0)
+            assert found is not None
+            return [message.data for message in found]
+
+    assert set(asyncio.run(program())) < set(numbered(12))
+    got = list[ReceivedMessage]()
+    with MetaBroadcastMessageSessionFactory(config, pace=PACE) as factory:
+        consumer = factory.create_broadcast_consumer(quick("everybody")).subscribe(topic, 1 << 20, got.append)
+        consumer.complete_subscribe()
+        assert consumer.group.startswith("everybody-")
+        eventually(lambda: len(got) == 12)
+    assert Path(config.offsets_path).exists()
