@@ -25,8 +25,6 @@ EXTRA_OF = {
     "pipelines/audit/plots.py": "plots",
     "pipelines/compact/tabling.py": "iceberg",
     "pipelines/changes/mariadb.py": "mysql",
-    "metaq1/storages/mysql.py": "mysql",
-    "metaq1/storages/postgresql.py": "postgres",
     "pipelines/changes/postgresql.py": "postgres",
     "pipelines/metrics/plots.py": "plots",
     "outbox/outbox.py": "sqlalchemy",
