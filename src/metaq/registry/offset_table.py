@@ -271,7 +271,7 @@ class OffsetTable:
                 raise
             # Without its cause, whose text may show the password.
             raise type(error)(
-                f"offsets in the table {self.name} cannot be read or written: {error}. See whether the database runs and has the table "
+                f"offsets in the table {self.name} cannot be read or written: {error}; see whether the database runs and has the table "
                 "(metaq meta1 offset-table --create)"
             ) from None
         return result
