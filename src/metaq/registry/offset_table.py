@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from metaq.errors import ConfigError, ConnectionFailed, MetaqError
-from metaq.sql.opening import Connecting
+from metaq.sql.address import address_of
+from metaq.sql.opening import Connecting, Database
 from metaq.sql.statements import MYSQL, POSTGRESQL, VALUES_MAX, Statements, checked_table, places, quoted, statements_of
 from metaq.sql.tables import IDENTITY, making, word
 
@@ -67,6 +68,11 @@ def statements_to_make(kind: str, name: str = TABLE) -> list[str]:
     return making(kind, checked_table(name), columns, {"group": index}, quote=True)
 
 
+def statements_for(url: str, name: str = TABLE) -> list[str]:
+    """Return `statements_to_make` for the database of a URL, without a look at it. Raises ConfigError: it is none."""
+    return statements_to_make(address_of(url, option="database").kind, name)
+
+
 class OffsetTable:
     """One table, by one connection, which is made when first needed and again after an error. For any number of threads.
 
@@ -82,6 +88,19 @@ class OffsetTable:
         self._connection: Any = None
         self._limits: dict[str, int] | None = None
         self._warned = False
+
+    @classmethod
+    def of_url(
+        cls,
+        url: str,
+        *,
+        password: str | None = None,
+        name: str = TABLE,
+        option: str = "database",
+        answer_seconds: float | None = None,
+    ) -> OffsetTable:
+        """Return a table of a database by its URL. Arguments, and ConfigError, as of `metaq.sql.opening.Database`."""
+        return cls(Database(url, password=password, option=option, answer_seconds=answer_seconds), name)
 
     def __repr__(self) -> str:
         return f"OffsetTable({self._database}, {self.name!r})"

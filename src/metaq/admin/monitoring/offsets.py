@@ -10,7 +10,7 @@ from metaq.admin.monitoring.judging import Gap
 from metaq.errors import RemoteProtocolError
 from metaq.registry.zookeeper.client import ZookeeperClient
 from metaq.registry.zookeeper.layout import BrokerPlace, Layout, parse_offset
-from metaq.registry.zookeeper.session import Session
+from metaq.registry.zookeeper.offsets import read_offsets
 
 SESSION_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 15.0
@@ -24,24 +24,10 @@ async def gaps(connect: str, root: str, addresses: Sequence[str]) -> dict[str, l
     figures = {address: await figures_of(address) for address in addresses}
     client = ZookeeperClient(connect, SESSION_SECONDS, CONNECT_SECONDS)
     try:
-        texts = await client.ask(lambda session: _offsets(session, Layout(root)))
+        texts = await client.ask(lambda session: read_offsets(session, Layout(root)))
     finally:
         await client.close()
     return {address: _gaps(address, told, texts) for address, told in figures.items() if told is not None}
-
-
-def _offsets(session: Session, layout: Layout) -> dict[tuple[str, str, str], str]:
-    """Return group, topic and partition (`B-n`) → text of the node."""
-    (groups,) = session.children([layout.groups])
-    topics = session.children([layout.offsets(group) for group in groups])
-    pairs = [(group, topic) for group, names in zip(groups, topics, strict=True) for topic in names]
-    parts = session.children([layout.offsets(group, topic) for group, topic in pairs])
-    paths = {
-        layout.offset(group, topic, part): (group, topic, part)
-        for (group, topic), names in zip(pairs, parts, strict=True)
-        for part in names
-    }
-    return {paths[path]: text for path, text in session.texts(paths).items()}
 
 
 def _gaps(address: str, told: Metaq1Figures, texts: dict[tuple[str, str, str], str]) -> list[Gap]:
