@@ -162,7 +162,9 @@ def test_show_offset(zookeeper: Zookeeper, root: str, url: str) -> None:
         {"group": "h", "topic": "orders", "partition": "0-0", "offset": 8, "message_id": 8}
     ]
     shown = run_metaq("meta1", "show-offset", "h", "--database", url)
-    assert shown.stdout.split() == [*["group", "topic", "partition", "offset", "message", "id", "h", "orders", "0-0", "8", "8"]]
+    assert shown.stdout.split() == [
+        *["group", "topic", "partition", "offset", "message", "id", "h", "orders", "0-0", "8", "8"]
+    ]
 
 
 def test_offset_table(url: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -71,6 +72,11 @@ def statements_to_make(kind: str, name: str = TABLE) -> list[str]:
 def statements_for(url: str, name: str = TABLE) -> list[str]:
     """Return `statements_to_make` for the database of a URL, without a look at it. Raises ConfigError: it is none."""
     return statements_to_make(address_of(url, option="database").kind, name)
+
+
+def password_in(url: str) -> bool:
+    """Return whether the URL of a database has a password in it."""
+    return urlsplit(url).password is not None
 
 
 class OffsetTable:
