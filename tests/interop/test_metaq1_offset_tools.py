@@ -190,7 +190,7 @@ def test_offset_table(url: str) -> None:
     wrong = run_metaq("meta1", "offset-table", "--database", url.replace("@", ":hidden@") + "_", "--create")
     assert wrong.returncode == 1
     assert "hidden" not in wrong.stderr
-    assert command._TABLE == TABLE
+    assert command.TABLE == TABLE
 
 
 def test_words_that_do_not_say_what_goes_where() -> None:

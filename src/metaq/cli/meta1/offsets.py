@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from metaq.admin.offsets.copying import CopiedOffset
     from metaq.admin.offsets.places import InDatabase, InZookeeper, Place
 
-_TABLE: Final = "meta_topic_partition_group_offset"
+TABLE: Final = "meta_topic_partition_group_offset"
 _URL: Final = (
     f"mysql://user@host:port/database or postgresql://...; its password by {PASSWORD_VARIABLE} or --password-file"
 )
@@ -34,7 +34,7 @@ def show_offset(
     zookeeper: Zookeeper = None,
     root: Root = "/meta",
     database: Database = None,
-    table: Table = _TABLE,
+    table: Table = TABLE,
     password_file: PasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -109,7 +109,7 @@ def copy_offsets(
     zookeeper: Zookeeper = None,
     root: Root = "/meta",
     database: Database = None,
-    table: Table = _TABLE,
+    table: Table = TABLE,
     password_file: PasswordFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="copy nothing, say what would be")] = False,
     as_json: AsJson = False,
@@ -162,7 +162,7 @@ def _json(one: CopiedOffset) -> dict[str, str | None]:
 
 def offset_table(
     database: Annotated[str, typer.Option(envvar=DATABASE_VARIABLE, metavar="URL", help=_URL)],
-    table: Table = _TABLE,
+    table: Table = TABLE,
     create: Annotated[bool, typer.Option("--create", help="make it, unless it is there")] = False,
     password_file: PasswordFile = None,
     as_json: AsJson = False,
