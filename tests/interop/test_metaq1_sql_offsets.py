@@ -22,8 +22,10 @@ from metaq.metaq1 import (
     PostgresqlOffsetStorage,
     StoredOffset,
 )
+from metaq.metaq1.storages import sql
 from metaq.metaq1.storages.sql import SqlOffsetStorage
 from metaq.metaq1.storages.storage import BulkLoading
+from metaq.registry.offset_table import TABLE
 from metaq.sql.opening import Database, opened
 from tests.interop.mariadb import MariaDbServer
 from tests.interop.metaq1 import OurServer
@@ -241,6 +243,26 @@ def test_a_server_killed_within_a_batch_has_none_of_it(database: Running) -> Non
     assert [storage.load("t", "g", one.partition) for one in before] == before
     storage.commit_offset("g", after)
     assert [storage.load("t", "g", one.partition) for one in after] == after
+    storage.close()
+
+
+def test_statements_that_take_too_long_end(database: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a server that stands still, or whose table is locked. Once it goes on, the next commit succeeds."""
+    monkeypatch.setattr(sql, "ANSWER_SECONDS", 1.0)
+    storage = database.storage()
+    storage.create_table()
+    saved = [StoredOffset("t", P0, 1, 1)]
+    storage.commit_offset("g", saved)
+    if isinstance(database.server, MariaDbServer):
+        with database.server.paused(), pytest.raises(ConnectionFailed, match="timed out"):
+            storage.commit_offset("g", saved)
+    else:
+        with opened(database.url) as connection:
+            connection.execute(f"LOCK TABLE {TABLE}")
+            with pytest.raises(MetaqError, match="statement timeout"):
+                storage.commit_offset("g", saved)
+    storage.commit_offset("g", [StoredOffset("t", P0, 2, 2)])
+    assert storage.load("t", "g", P0) == StoredOffset("t", P0, 2, 2)
     storage.close()
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Final
 import typer
 
 PASSWORD_VARIABLE: Final = "METAQ_DATABASE_PASSWORD"  # noqa: S105  the name of a variable
-DATABASE_VARIABLE: Final = "METAQ_DATABASE"
 _PASSWORD_BYTES_MAX: Final = 4096
 
 PasswordFile = Annotated[Path | None, typer.Option(metavar="FILE", help="file with the database's password")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from metaq.cli.databases import DATABASE_VARIABLE, PasswordFile, password_of
+from metaq.cli.databases import PasswordFile, password_of
 from metaq.cli.meta1.offsets import TABLE, Table
 from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, iso_time, print_json_line, print_table
 from metaq.clock import SYSTEM, Clock
@@ -41,9 +41,7 @@ def monitor(
     root: Annotated[str, typer.Option(metavar="PATH", help="of MetaQ in ZooKeeper (zk.zkRoot)")] = "/meta",
     database: Annotated[
         str | None,
-        typer.Option(
-            envvar=DATABASE_VARIABLE, metavar="URL", help="where groups have theirs that are not in ZooKeeper"
-        ),
+        typer.Option(metavar="URL", help="where groups have theirs that are not in ZooKeeper"),
     ] = None,
     table: Table = TABLE,
     password_file: PasswordFile = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from metaq.cli.databases import DATABASE_VARIABLE, PASSWORD_VARIABLE, PasswordFile, password_of
+from metaq.cli.databases import PASSWORD_VARIABLE, PasswordFile, password_of
 from metaq.cli.output import EXIT_NOT_FOUND, NAMESRV_DEFAULT, AsJson, print_json, print_table
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _URL: Final = (
 
 Zookeeper = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="ZooKeeper, several joined by ,")]
 Root = Annotated[str, typer.Option(metavar="PATH", help="of MetaQ in ZooKeeper (zk.zkRoot)")]
-Database = Annotated[str | None, typer.Option(envvar=DATABASE_VARIABLE, metavar="URL", help=_URL)]
+Database = Annotated[str | None, typer.Option(metavar="URL", help=_URL)]
 Table = Annotated[str, typer.Option(metavar="NAME", help="the table with offsets, perhaps with its schema")]
 Topic = Annotated[str | None, typer.Option(metavar="TOPIC", help="only of this topic")]
 
@@ -161,7 +161,7 @@ def _json(one: CopiedOffset) -> dict[str, str | None]:
 
 
 def offset_table(
-    database: Annotated[str, typer.Option(envvar=DATABASE_VARIABLE, metavar="URL", help=_URL)],
+    database: Annotated[str, typer.Option(metavar="URL", help=_URL)],
     table: Table = TABLE,
     create: Annotated[bool, typer.Option("--create", help="make it, unless it is there")] = False,
     password_file: PasswordFile = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from metaq.cli.databases import DATABASE_VARIABLE, PASSWORD_VARIABLE, PasswordFile, password_of
+from metaq.cli.databases import PASSWORD_VARIABLE, PasswordFile, password_of
 from metaq.cli.groups import App
 from metaq.cli.output import EXIT_NOT_FOUND, AsJson, Yes, count, iso_time, print_json, print_table
 from metaq.errors import ConfigError
@@ -26,7 +26,7 @@ _BATCH: Final = 200
 Database = Annotated[
     str,
     typer.Option(
-        envvar=DATABASE_VARIABLE,
+        envvar="METAQ_DATABASE",
         metavar="URL",
         help=f"mysql://user@host:port/database, postgresql://..., or sqlite:///path; its password by {PASSWORD_VARIABLE} or --password-file",
     ),
