@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from metaq.metaq1 import (
     Partition,
     PostgresqlOffsetStorage,
     StoredOffset,
+    ZKConfig,
 )
 from metaq.metaq1.storages import sql
 from metaq.metaq1.storages.sql import SqlOffsetStorage
@@ -28,9 +30,9 @@ from metaq.metaq1.storages.storage import BulkLoading
 from metaq.registry.offset_table import TABLE
 from metaq.sql.opening import Database, opened
 from tests.interop.mariadb import MariaDbServer
-from tests.interop.metaq1 import OurServer
+from tests.interop.metaq1 import OriginalServer, OurServer, Zookeeper
 from tests.interop.postgresql import PostgresqlServer
-from tests.support import eventually
+from tests.support import ROOT, eventually
 
 pytestmark = pytest.mark.interop
 P0, P1 = Partition(0, 0), Partition(0, 1)
@@ -368,3 +370,69 @@ def _consumed_over_an_outage(
     eventually(lambda: {key: one.offset for key, one in saved().items()} == ends)
     assert sorted(heard.bodies) == numbered(0, 20)
     return ends
+
+
+def test_a_group_at_the_original_server_shares_its_partitions_and_its_table(
+    database: Running, zookeeper: Zookeeper, tmp_path: Path
+) -> None:
+    """A second consumer goes on where the first one was, in the partitions that it gets; a third one behind both."""
+    root = f"/sql-{database.cls.kind}"
+    folder = tmp_path / "original"
+    folder.mkdir()
+    made = OriginalServer(
+        folder, zookeeper, {"t": {"numPartitions": 4}}, {"unflushThreshold": 0}, registry={"zk.zkRoot": root}
+    )
+    with made, contextlib.ExitStack() as stack:
+        zk = ZKConfig(zk_connect=zookeeper.address, zk_root=root, zk_sync_time=0.2)
+        config = MetaClientConfig(zk_config=zk, recover_path=str(tmp_path / "recover"))
+        factory = stack.enter_context(MetaMessageSessionFactory(config))
+        eventually(lambda: len(factory.get_partitions("t")) == 4, what="the server is registered")
+        producer = stack.enter_context(factory.create_producer())
+        producer.publish("t")
+
+        def sent(first: int, last: int) -> None:
+            for body in numbered(first, last):
+                producer.send_message(Message("t", body))
+
+        def begun(heard: Heard) -> Any:
+            other = stack.enter_context(MetaMessageSessionFactory(config))
+            settings = ConsumerConfig("g", commit_offset_period=0.1, max_delay_fetch_time=0.1, offset=0)
+            consumer = other.create_consumer(settings, database.storage(), message_ids=LruMessageIdCache())
+            consumer.subscribe("t", 1 << 20, heard)
+            consumer.complete_subscribe()
+            return consumer
+
+        database.storage().create_table()
+        with zookeeper.nodes() as nodes:
+
+            def owners() -> set[str]:
+                tree = nodes.tree(f"{root}/consumers/g/owners")
+                return {str(node.text) for node in tree.values() if node.text}
+
+            first, second, third = Heard(), Heard(), Heard()
+            one = begun(first)
+            sent(0, 20)
+            eventually(lambda: len(first.bodies) == 20)
+            two = begun(second)
+            eventually(lambda: len(owners()) == 2, what="both have partitions")
+            sent(20, 60)
+            eventually(lambda: {*first.bodies, *second.bodies} == set(numbered(0, 60)))
+            assert second.bodies
+            assert not set(second.bodies) & set(numbered(0, 20))
+            one.shutdown()
+            two.shutdown()
+            assert len(database.run("SELECT 1 FROM meta_topic_partition_group_offset WHERE group_id = 'g'")) == 4
+            assert not any("offsets" in path for path in nodes.tree(f"{root}/consumers/g"))
+        begun(third)
+        sent(60, 64)
+        eventually(lambda: len(third.bodies) == 4)
+        assert sorted(third.bodies) == numbered(60, 64)
+
+
+def test_the_program_of_the_page_runs(database: Running, broker: OurServer) -> None:
+    [block] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "metaq1-offsets.md").read_text(), re.DOTALL)
+    name = database.cls.__name__
+    block = block.replace("MysqlOffsetStorage", name).replace("mysql://shop@db.example/shop", database.url)
+    with MetaMessageSessionFactory(MetaClientConfig(server_url=f"meta://{broker.text}")) as factory:
+        exec(block, {"password": SECRET, "factory": factory})
+    assert database.run("SELECT 1 FROM meta_topic_partition_group_offset") == []
