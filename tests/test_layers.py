@@ -131,7 +131,8 @@ RULES: dict[str, Rule] = {
         "transaction managers over both clients and databases of applications, and a file of decisions",
     ),
     "logging_handler": Rule(
-        {"client", "model", "wire.codes"}, "a producer with a buffer in front: any application loads it"
+        {"client", "metaq1", "model", "wire.codes", "wire.metaq1"},
+        "a producer of either generation with a buffer in front: any application loads it",
     ),
     "sql": Rule(set(), "databases of users, for pipelines, applications and the command line alike"),
     "idempotence": Rule(

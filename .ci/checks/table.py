@@ -152,7 +152,7 @@ STEPS = (
         environment=(("METAQ_HOT", "0"),), strict=True,
     ),
     # Foreign clients, by what they speak: MetaQ 1.x is another server of ours than RocketMQ's.
-    _interop("interop metaq1", 120, "test_metaq1_*", uses=("metaq.metaq1",)),
+    _interop("interop metaq1", 130, "test_metaq1_*", uses=("metaq.logging_handler", "metaq.metaq1", "metaq.xa"), data=("docs/metaq1_from_java.md", "docs/which_generation.md", "examples/metaq1/*", "examples/README.md")),
     _interop("interop xa", 60, "test_xa_*", uses=("metaq.metaq1", "metaq.xa")),  # with databases
     _interop(
         "interop rocketmq", 130, "test_acl", "test_address_server", "test_admin_*", "test_cpp_*", "test_drain", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_ipv6", "test_java_*",

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from metaq import Reader
+from metaq.admin import Admin
+from metaq.admin.tracks import TrackState
+from metaq.clock import SYSTEM
 from metaq.metaq1 import (
     ConsumerConfig,
     Message,
@@ -19,12 +23,14 @@ from metaq.metaq1 import (
     StoredOffset,
 )
 from metaq.metaq1.storages.sql import SqlOffsetStorage
+from metaq.pipelines.metrics.sampling import Sampler
+from metaq.spark.cluster.client import ClusterClient
 from metaq.sql.opening import opened
 from metaq.testing import EmbeddedBroker
 from tests.interop.mariadb import MariaDbServer
 from tests.interop.metaq1 import Metaq1Client, OurServer, Zookeeper
 from tests.interop.postgresql import PostgresqlServer
-from tests.support import eventually, run_metaq
+from tests.support import PATIENCE, eventually, run_metaq
 
 pytestmark = pytest.mark.interop
 
@@ -59,6 +65,24 @@ def test_group_show_counts_the_messages_that_a_java_group_is_behind(
             listed = run_metaq("group", "list", "-n", names.namesrv, "--json")
             assert listed.returncode == 0, listed.stderr
             assert [(one["group"], one["lag"]) for one in json.loads(listed.stdout)] == [("readers", 7)]
+            assert sampled(names.namesrv) == {("test", "readers"): 7}
+            with Admin(names.namesrv) as admin:
+                with Reader(names.namesrv, "test", start="earliest", stop_at_end=True) as reader:
+                    read, unread = list(reader)[9:11]
+                for message, state in ((read, TrackState.CONSUMED), (unread, TrackState.NOT_CONSUME_YET)):
+                    (of_group,) = admin.track_message(message.message_id, "test").groups
+                    assert (of_group.group, of_group.state) == ("readers", state)
+            (broker,) = {queue.broker for queue in (read.queue, unread.queue)}
+            for change in (
+                ("reset", "readers", "test", "--to", "earliest"),
+                ("move", "readers", "others"),
+                ("delete", "readers", "--yes"),
+            ):
+                refused = run_metaq("group", *change, "-n", names.namesrv)
+                assert refused.returncode == 1 and "is of MetaQ 1.x" in refused.stderr, (change, refused)
+            # Whoever drains the broker waits for them.
+            drained = run_metaq("broker", "drain", broker, "--force", "--timeout", "0", "-n", names.namesrv)
+            assert "group readers has 7 messages to consume" in drained.stderr, drained.stderr
             unknown = run_metaq("group", "show", "nobody", "-n", names.namesrv)
             assert unknown.returncode == 3
 
@@ -126,9 +150,19 @@ def test_groups_with_offsets_in_a_database_are_counted_in_messages_too(kind: str
         assert shown.returncode == 0, shown.stderr
         assert sum(queue["lag"] for queue in json.loads(shown.stdout)["queues"]) == 3
         assert listed() == [("readers", 3)]
+        assert sampled(names.namesrv) == {("test", "readers"): 3}
         server.kill()
         eventually(lambda: listed() == [])
         server.start()
         eventually(lambda: listed() == [("readers", 3)])
         assert "h1dden" not in ours.log.read_text()
         assert "how far groups of MetaQ 1.x are is not known" in ours.log.read_text()
+
+
+def sampled(name_servers: str) -> dict[tuple[str, str], int]:
+    """Topic and group → lag in messages, as the pipeline `metrics` samples it."""
+    sampler = Sampler(ClusterClient(name_servers, PATIENCE), ["test"], "", [], SYSTEM)
+    try:
+        return {(one.topic, one.group): one.lag_messages for one in sampler.sample().groups}
+    finally:
+        sampler.close()

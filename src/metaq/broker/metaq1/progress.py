@@ -19,6 +19,8 @@ from metaq.store.queues.table import QueueKey
 _KEPT_SECONDS: Final = 2.0
 """Time for which a result is reused, s: one tool command asks several times."""
 _KEPT_MAX: Final = 100
+ASKED_MAX: Final = 64
+"""Groups that are asked about at once."""
 
 Answer = TypeVar("Answer")
 
@@ -108,6 +110,27 @@ class PartitionProgress:
             # ZooKeeper may have positions of partitions that are gone, or belong to other brokers.
             if config is not None and queue_id < config.read_queues and positions is not None:
                 found[name, queue_id] = positions.at(position).queue_offset
+        return found
+
+    def in_topic(self, topic: str) -> dict[str, Mapping[QueueKey, int]]:
+        """Return group → its progress in a topic, of all groups that have read some of it.
+
+        Raises Saving while that is read; Refused: BUSY, as `of`; UNAVAILABLE, ZooKeeper knows more than `ASKED_MAX` groups.
+        """
+        found, pending, groups = dict[str, Mapping[QueueKey, int]](), list[Pending](), self.groups()
+        if len(groups) > ASKED_MAX:
+            raise Refused(
+                Reason.UNAVAILABLE,
+                f"what {len(groups)} groups of MetaQ 1.x have read of topic {topic} is not asked for, {ASKED_MAX} are at most: look at them, and trim by force",
+            )
+        for group in groups:
+            try:
+                if progress := self.of(group, topic):
+                    found[group] = progress
+            except Saving as saving:
+                pending += saving.pending
+        if pending:  # of all groups at once: a request may not wait for one after the other
+            raise Saving(*pending)
         return found
 
     def _look(self, group: str, topic: str | None) -> _Look:
