@@ -98,7 +98,10 @@ RULES: dict[str, Rule] = {
     "client": Rule(
         {"archive", "client.conversation", "model", "net", "wire"}, "applications load it: no store, broker or server"
     ),
-    "registry": Rule({"client.conversation", "model"}, "a broker is a client of its name servers"),
+    "registry": Rule(
+        {"client.conversation", "model", "sql"},
+        "a broker is a client of its name servers, and of what clients of MetaQ 1.x keep elsewhere",
+    ),
     "servers": Rule(
         {"broker", "model", "namesrv", "net", "saved", "store", "wire"}, "a protocol, turned into service calls"
     ),
@@ -118,6 +121,7 @@ RULES: dict[str, Rule] = {
             "named_file",
             "net",
             "registry",
+            "sql.opening",
             "wire.metaq1",
         },
         "the client of MetaQ 1.x has a loop in common with that of RocketMQ's protocol, and nothing of its talk",

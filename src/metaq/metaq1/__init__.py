@@ -61,6 +61,7 @@ from metaq.metaq1.sessions.one_way import AsyncMetaMessageSessionFactory
 from metaq.metaq1.sessions.ordered import OrderedMetaMessageSessionFactory
 from metaq.metaq1.sessions.xa import XAMetaMessageSessionFactory
 from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
+from metaq.metaq1.storages.sql import MysqlOffsetStorage, PostgresqlOffsetStorage
 from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset
 from metaq.metaq1.xa.resource import XAMessageProducer, XAResource
 
@@ -87,11 +88,13 @@ __all__ = [
     "MetaBroadcastMessageSessionFactory",
     "MetaClientConfig",
     "MetaMessageSessionFactory",
+    "MysqlOffsetStorage",
     "OffsetStorage",
     "OrderedMessageProducer",
     "OrderedMetaMessageSessionFactory",
     "Partition",
     "PartitionSelector",
+    "PostgresqlOffsetStorage",
     "RandomPartitionSelector",
     "ReceivedMessage",
     "RoundRobinPartitionSelector",

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metaq.errors import ConfigError
+from metaq.sql.address import doubled
 
 SQLITE, MYSQL, POSTGRESQL = "sqlite", "mysql", "postgresql"
 _KINDS = {"sqlite": SQLITE, "mysql": MYSQL, "mariadb": MYSQL, "postgresql": POSTGRESQL}
@@ -30,6 +31,11 @@ def checked_table(name: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(f"table={name!r}: need letters, digits and underscores, and perhaps a schema before a dot")
     return name
+
+
+def quoted(kind: str, name: str) -> str:
+    """Return a name of `checked_table`, or of a column, in the quotes of a database: it may be a word of SQL's."""
+    return ".".join(doubled(part, "`" if kind == MYSQL else '"') for part in name.split("."))
 
 
 def places(count: int) -> str:

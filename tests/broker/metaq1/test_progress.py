@@ -133,13 +133,35 @@ def test_names_of_groups_are_read_and_kept_for_two_seconds(broker):
             broker.reports.metaq1_groups()
     [tell] = asked
     tell(["readers", "../x", "others", "a" * 10_000])
-    assert broker.reports.metaq1_groups() == ["readers", "others"]
+    assert broker.reports.metaq1_groups() == ["others", "readers"]
     broker.clock.advance(2)
     with pytest.raises(Saving):
         broker.reports.metaq1_groups()
     asked[1](None)
     assert broker.reports.metaq1_groups() == []
     assert len(asked) == 2
+
+
+def test_of_two_sources_the_furthest_position_counts(broker):
+    """Offsets in ZooKeeper and in a database: what a group has left behind in one of them is behind. Each may be away."""
+    first = Zookeeper(g={("test", 0): FRAME, ("test", 1): FRAME})
+    second = Zookeeper(g={("test", 0): 2 * FRAME}, only={("test", 0): 0})
+    names = []
+    broker.metaq1.progress.ask_by(first.ask, names.append)
+    broker.metaq1.progress.ask_by(second.ask, names.append)
+    for group, expected in (("g", {("test", 0): 1, ("test", 1): 0}), ("only", {("test", 0): 3})):
+        with pytest.raises(Saving):
+            lags(broker, group)
+        told(second)
+        with pytest.raises(Saving):  # One of the two has not told yet.
+            lags(broker, group)
+        told(first)
+        assert lags(broker, group) == expected
+    with pytest.raises(Saving):
+        broker.reports.metaq1_groups()
+    names[0](["b", "a"])
+    names[1](None)
+    assert broker.reports.metaq1_groups() == ["a", "b"]
 
 
 def test_a_trim_tells_the_groups_that_have_not_read_what_goes(broker):
