@@ -48,7 +48,7 @@ async def check_own(core: ClientCore, addresses: Collection[str], group: str, wh
     for address in addresses:
         if group in await core.ask(address, GetMetaq1Groups()):
             raise GroupOfMetaq1(
-                f"group {group} {what}: it is of MetaQ 1.x, and its clients keep its progress in ZooKeeper; stop them, and see "
+                f"group {group} {what}: it is of MetaQ 1.x, and its clients keep its progress in ZooKeeper or a database; stop them, and see "
                 "`metaq meta1 show-offset` and `metaq meta1 copy-offsets`"
             )
 
