@@ -3,74 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from metaq.metaq1 import (
     ConsumerConfig,
-    Message,
     MetaBroadcastMessageSessionFactory,
     MetaClientConfig,
     MetaMessageSessionFactory,
     ReceivedMessage,
-    ZKConfig,
     aio,
 )
-from metaq.metaq1.shared.links import Pace
 from metaq.registry.zookeeper.layout import parse_offset
-from tests.interop.metaq1 import OriginalServer, OurServer, TextServer, Zookeeper, bodies, metaq1_client
-from tests.support import PATIENCE, eventually
+from tests.interop import metaq1_python
+from tests.interop.metaq1 import OurServer, Zookeeper, bodies, metaq1_client
+from tests.interop.metaq1_python import (
+    PACE,
+    config_of,
+    server_fixture,
+    topic_fixture,
+)
+from tests.support import eventually
 
 pytestmark = pytest.mark.interop
 
-SERVERS = {"original": OriginalServer, "ours": OurServer}
 PARTITIONS = 4
 TOPICS = [f"t{number}" for number in range(10)]
-_names = itertools.cycle(TOPICS)
-PACE = Pace(reconnect_pause=0.2)
-
-
-@pytest.fixture(scope="module", params=SERVERS)
-def server(
-    request: pytest.FixtureRequest, zookeeper: Zookeeper, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TextServer]:
-    topics = {topic: {"numPartitions": PARTITIONS} for topic in TOPICS}
-    registry = {"zk.zkRoot": f"/consumers-{request.param}"}
-    made = SERVERS[request.param](
-        tmp_path_factory.mktemp(request.param), zookeeper, topics, {"unflushThreshold": 0}, registry=registry
-    )
-    with made as running:
-        yield running
-
-
-@pytest.fixture
-def root(server: TextServer) -> str:
-    return str(server.registry["zk.zkRoot"])
-
-
-@pytest.fixture
-def topic() -> str:
-    return next(_names)
-
-
-@pytest.fixture
-def config(zookeeper: Zookeeper, root: str, tmp_path: Path) -> MetaClientConfig:
-    return MetaClientConfig(
-        zk_config=ZKConfig(zk_connect=zookeeper.address, zk_root=root, zk_sync_time=0.2),
-        recover_path=str(tmp_path / "recover"),
-        offsets_path=str(tmp_path / "offsets"),
-    )
+server = server_fixture("consumers", TOPICS, PARTITIONS)
+topic = topic_fixture(TOPICS)
+root, config = metaq1_python.root, metaq1_python.config
 
 
 def sent(config: MetaClientConfig, topic: str, texts: list[bytes]) -> None:
-    with MetaMessageSessionFactory(config, pace=PACE) as factory, factory.create_producer() as producer:
-        eventually(lambda: len(factory.get_partitions(topic)) == PARTITIONS, what="the server is registered")
-        producer.publish(topic)
-        for future in [producer.submit(Message(topic, text), timeout=PATIENCE) for text in texts]:
-            future.result(PATIENCE)
+    metaq1_python.sent(config, topic, PARTITIONS, texts)
 
 
 def quick(group: str) -> ConsumerConfig:
@@ -133,10 +99,7 @@ def test_a_server_that_is_killed_and_comes_back(zookeeper: Zookeeper, tmp_path: 
     """Ours, alone: the original waits for the end of its ZooKeeper session."""
     root = "/consumers-killed"
     server = OurServer(tmp_path / "s", zookeeper, {"t": {"numPartitions": PARTITIONS}}, registry={"zk.zkRoot": root})
-    config = MetaClientConfig(
-        zk_config=ZKConfig(zk_connect=zookeeper.address, zk_root=root, zk_sync_time=0.2),
-        recover_path=str(tmp_path / "recover"),
-    )
+    config = config_of(zookeeper, root, tmp_path)
     got = list[ReceivedMessage]()
     with server, MetaMessageSessionFactory(config, pace=PACE) as factory:
         sent(config, "t", numbered(20))
