@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from metaq.errors import MetaqError
+from metaq.errors import BrokerError, MetaqError
 from metaq.metaq1.config import MAX_OFFSET, ConsumerConfig
 from metaq.metaq1.consuming.delivery import Batch, Delivery
 from metaq.metaq1.consuming.fetching import FetchRules, PartitionFetch
@@ -26,7 +26,7 @@ from metaq.metaq1.rebalance.fetching import Held
 from metaq.metaq1.shared.core import FactoryCore
 from metaq.metaq1.shared.links import Link
 from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset, load_all
-from metaq.wire.metaq1.commands import OffsetLine
+from metaq.wire.metaq1.commands import Code, OffsetLine
 from metaq.worker import Worker
 
 log = logging.getLogger("metaq.client")
@@ -243,10 +243,15 @@ class Fetches:
 
     async def _look_for_the_end(self, held: Held, fetch: PartitionFetch, link: Link) -> None:
         """Say it, once, if the group waits beyond the server's end. It would look like a topic to which nobody sends."""
+        try:
+            end = await self._offset(
+                held, link, MAX_OFFSET, f"find the end of topic {held.topic}, partition {held.partition}"
+            )
+        except BrokerError as error:
+            if error.code != Code.NOT_FOUND:
+                raise
+            end = 0  # the partition holds nothing
         fetch.unproved = False
-        end = await self._offset(
-            held, link, MAX_OFFSET, f"find the end of topic {held.topic}, partition {held.partition}"
-        )
         if end < fetch.position:
             log.warning(
                 "group %s waits at %d in topic %s, partition %s, which ends at %d at %s: what comes before it is as long as that is not "
