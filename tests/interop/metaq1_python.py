@@ -73,9 +73,9 @@ def until_registered(factory: MetaMessageSessionFactory, topic: str, partitions:
 
 
 def sent(config: MetaClientConfig, topic: str, partitions: int, texts: Sequence[bytes]) -> None:
-    """Send, one after the other into one partition after the other."""
+    """Send into one partition after the other, and wait for each: the original stores what is under way at once in any order."""
     with MetaMessageSessionFactory(config, pace=PACE) as factory, factory.create_producer() as producer:
         until_registered(factory, topic, partitions)
         producer.publish(topic)
-        for future in [producer.submit(Message(topic, text), timeout=PATIENCE) for text in texts]:
-            future.result(PATIENCE)
+        for text in texts:
+            producer.send_message(Message(topic, text), timeout=PATIENCE)
