@@ -212,6 +212,7 @@ RULES: dict[str, Rule] = {
             "store.offline",
             "store.upkeep",
             "wire.hot",
+            "xa",
         },
         "one command for everything that an operator does",
     ),

@@ -170,6 +170,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "meta1 tx commit": ("metaq meta1 tx commit XID:1:0a:0b:q",),
     "meta1 tx rollback": ("metaq meta1 tx rollback XID:1:0a:0b:q",),
     "meta1 tx forget": ("metaq meta1 tx forget XID:1:0a:0b:q",),
+    "xa": ("metaq xa list xa-log",),
+    "xa list": ("metaq xa list xa-log", "metaq xa list /var/lib/shop/xa-log --json"),
+    "xa retry": ("metaq xa retry xa-log mq5e0f4c2b9a7d1e38a1b2c3d4e5f607181 --resources shop.transactions:resources",),
+    "xa drop": ("metaq xa drop xa-log mq5e0f4c2b9a7d1e38a1b2c3d4e5f607181",),
     "outbox": ("metaq outbox list --database sqlite:///shop.db --state parked",),
     "outbox list": (
         "metaq outbox list --database postgresql://shop@db.example/shop --state parked",

@@ -51,15 +51,21 @@ def add(on: Statements, table: str, message_id: str, protocol: str, topic: str, 
 # ------------------------------------------------------------------ what senders do
 
 
-def lease(on: Statements, table: str, protocols: Sequence[str], owner: str, seconds: float, count: int) -> bool:
-    """Lease rows for a new `owner`, at most `count`. To be committed, and then read by `leased`. Returns False: none is due."""
+def lease(
+    on: Statements, table: str, protocols: Sequence[str], owner: str, seconds: float, count: int, *, skips_locked: bool
+) -> bool:
+    """Lease rows for a new `owner`, at most `count`. To be committed, and then read by `leased`. Returns False: none is due.
+
+    Args: skips_locked: the database can pass over rows that other senders are leasing. One that cannot lets senders choose the same
+        rows at the same moment, of whom one gets them.
+    """
     now = on.now_ms()
     heads = on.rows(
         f"SELECT position FROM {table} o WHERE state = ? AND due_ms <= ? AND lease_ms <= ? "  # noqa: S608
         f"AND protocol IN ({places(len(protocols))}) AND (lane = '' OR NOT EXISTS (SELECT 1 FROM {table} e WHERE e.lane = o.lane "
         f"AND e.state = ? AND (e.position < o.position OR e.lease_ms > ?))) ORDER BY position LIMIT {count}"
         # Other senders take other rows, instead of waiting for these.
-        + (" FOR UPDATE SKIP LOCKED" if on.kind == POSTGRESQL else ""),
+        + (" FOR UPDATE SKIP LOCKED" if skips_locked else ""),
         (WAITING, now, now, *protocols, WAITING, now),
     )
     until = now + round(seconds * 1000)
