@@ -4,9 +4,10 @@ import re
 import subprocess
 from pathlib import Path
 
-import processes
 from tests.interop import maven
 from tests.interop.metaq1 import CLIENT, java_command
+
+import processes
 
 
 def figure(name: str, command: list[str]) -> float:

@@ -18,7 +18,6 @@ import json
 import logging
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -29,15 +28,19 @@ import processes
 sys.path.insert(0, str(processes.ROOT))
 
 import pytest
-from metaq1_clients import figure, java_program
 from tests.interop.metaq1 import OriginalServer, OurServer, TextServer, Zookeeper
+
+from metaq1_clients import figure, java_program
 
 JAVA = "Metaq1SendRate"
 OURS = processes.ROOT / "bench" / "metaq1_sender.py"
 KINDS: dict[str, type[TextServer]] = {"original": OriginalServer, "ours": OurServer}
 PARTITIONS = 4
 TOPIC = "bench"
-WAYS = {"one": {"java": ("one",), "ours": ("one",)}, "64": {"java": ("threads", "callbacks"), "ours": ("threads", "futures", "tasks")}}
+WAYS = {
+    "one": {"java": ("one",), "ours": ("one",)},
+    "64": {"java": ("threads", "callbacks"), "ours": ("threads", "futures", "tasks")},
+}
 COUNTS = {"one-100": 30_000, "one-1000": 30_000, "64-100": 150_000, "64-1000": 100_000}
 """Parts, and how many messages each way of them sends."""
 
@@ -57,7 +60,13 @@ def serving(disk: Path, kind: type[TextServer], warm: int) -> Iterator[Zookeeper
             with server:
                 cache = processes.ROOT / ".cache" / "bench"
                 for conns in (4, 1):  # Java's compiler has seen both a batch and a single command
-                    load = {"partitions": PARTITIONS, "body": 100, "count": warm, "conns": conns, "outstanding": conns**3}
+                    load = {
+                        "partitions": PARTITIONS,
+                        "body": 100,
+                        "count": warm,
+                        "conns": conns,
+                        "outstanding": conns**3,
+                    }
                     processes.load(cache, "put", server.text, generator="textload", **load)
                 yield zookeeper
     finally:
@@ -95,7 +104,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as home:
             java = java_program(JAVA, Path(home))
             for run in range(arguments.runs):
-                with serving(arguments.disk, KINDS[arguments.server], max(2000, int(30_000 * arguments.scale))) as zookeeper:
+                with serving(
+                    arguments.disk, KINDS[arguments.server], max(2000, int(30_000 * arguments.scale))
+                ) as zookeeper:
                     for part in parts:
                         count = max(2000, int(COUNTS[part] * arguments.scale))
                         runs[part].append(measured(zookeeper, part, java, count, run))

@@ -11,7 +11,15 @@ import threading
 import time
 from collections import deque
 
-from metaq.metaq1 import MetaClientConfig, MetaMessageSessionFactory, Message, MessageProducer, SendFuture, ZKConfig, aio
+from metaq.metaq1 import (
+    Message,
+    MessageProducer,
+    MetaClientConfig,
+    MetaMessageSessionFactory,
+    SendFuture,
+    ZKConfig,
+    aio,
+)
 
 OUTSTANDING = 64
 

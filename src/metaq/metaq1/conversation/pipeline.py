@@ -10,7 +10,16 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from metaq.errors import RemoteProtocolError
-from metaq.wire.metaq1.commands import Answer, Command, Reader, ResultLine, TooLong, ValueLine, encode
+from metaq.wire.metaq1.commands import (
+    Answer,
+    Command,
+    Reader,
+    ResultLine,
+    TooLong,
+    ValueLine,
+    encode,
+    whole_result,
+)
 
 FIRST_OPAQUE: Final = -(2**31)
 _LAST_OPAQUE: Final = 2**31 - 1
@@ -18,8 +27,8 @@ ANSWER_BYTES_MAX: Final = 16 << 20
 """Longest body of an answer: several times what a consumer asks for at once."""
 
 Waiter = TypeVar("Waiter")
-Make = Callable[[int], Command]
-"""Makes a command with the opaque that it is given."""
+Make = Callable[[int], Command | bytes]
+"""Makes a command with the opaque that it is given, or its bytes."""
 
 
 class Pipeline(Generic[Waiter]):
@@ -51,7 +60,8 @@ class Pipeline(Generic[Waiter]):
         opaque = self._next
         while opaque in self._waiting:  # after 2**32 commands, beside one that still waits
             opaque = self._after(opaque)
-        data = encode(make(opaque))
+        made = make(opaque)
+        data = made if isinstance(made, bytes) else encode(made)
         self._next = self._after(opaque)
         self._waiting[opaque] = waiter
         return opaque, data
@@ -62,9 +72,17 @@ class Pipeline(Generic[Waiter]):
         Answers that nobody waits for are left out: those to commands whose time was up. Raises nothing: see `broken`.
         """
         found: list[tuple[Waiter, Answer | TooLong]] = []
+        reader, waiting = self._reader, self._waiting
         while start < len(data):
+            if not reader.passing and (whole := whole_result(data, start, reader.body_bytes_max)) is not None:
+                result, start = whole
+                reader.forget()
+                waiter = waiting.pop(result.opaque, None)
+                if waiter is not None:
+                    found.append((waiter, result))
+                continue
             try:
-                line, end = self._reader.next(data, start)
+                line, end = reader.next(data, start)
             except RemoteProtocolError as error:
                 self.broken = error
                 break
@@ -74,7 +92,7 @@ class Pipeline(Generic[Waiter]):
             answer = line.line if isinstance(line, TooLong) else line
             # A server sends nothing unasked: a command from there is passed over, as by the original's client.
             if isinstance(answer, ResultLine | ValueLine):
-                waiter = self._waiting.pop(answer.opaque, None)
+                waiter = waiting.pop(answer.opaque, None)
                 if waiter is not None:
                     found.append((waiter, line if isinstance(line, TooLong) else answer))
         return found, start

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from metaq.errors import ConnectionFailed, MetaqError
 from metaq.metaq1.conversation.pipeline import Make, Pipeline
 from metaq.net.peer import Peer, Session
-from metaq.wire.metaq1.commands import Answer, TooLong
+from metaq.wire.metaq1.commands import Answer, Command, TooLong
 
 FLUSH_BYTES: Final = 256 * 1024
 """Bytes of commands that are gathered in one turn of the loop, at most."""
@@ -17,37 +17,71 @@ Outcome: TypeAlias = Answer | TooLong | MetaqError
 
 
 class Request:
-    """One command, from before it is sent until its answer has come, or cannot come any more.
+    """One command, from before it is sent until its answer has come, or cannot come any more."""
 
-    Args:
-        make: makes the command.
-        settle: called once, in the loop, with the outcome. Raises nothing.
-        action: what the command is to do, for errors: "send to topic t".
-    """
+    __slots__ = ("bucket", "connection", "done", "opaque", "timeout")
 
-    __slots__ = ("_settle", "action", "connection", "done", "make", "opaque", "timer")
-
-    def __init__(self, make: Make, settle: Callable[[Outcome], object], action: str) -> None:
-        self.make, self._settle, self.action = make, settle, action
+    def __init__(self) -> None:
         self.done = False
-        self.timer: asyncio.TimerHandle | None = None
+        self.timeout = 0.0
+        self.bucket: set[Any] | None = None
+        """Of `Deadlines`, which sets both."""
         self.connection: Connection | None = None
         """Where it was sent; None: it was not, so far."""
         self.opaque = 0
+
+    @property
+    def action(self) -> str:
+        """What the command is to do, for errors: "send to topic t"."""
+        raise NotImplementedError
+
+    def make(self, opaque: int) -> Command | bytes:
+        """Return the command, or its bytes."""
+        raise NotImplementedError
+
+    def settle(self, outcome: Outcome) -> None:
+        """Called once, in the loop. Raises nothing."""
+        raise NotImplementedError
 
     def end(self, outcome: Outcome) -> None:
         """Settle it, unless it is."""
         if not self.done:
             self.abandon()
-            self._settle(outcome)
+            self.settle(outcome)
 
     def abandon(self) -> None:
         """Nobody waits for the outcome any more."""
         self.done = True
-        if self.timer is not None:
-            self.timer.cancel()
+        if self.bucket is not None:
+            self.bucket.discard(self)
         if self.connection is not None:
             self.connection.forget(self)
+
+
+class Call(Request):
+    """A command whose answer a function takes.
+
+    Args:
+        make: makes the command.
+        settle: called once, in the loop, with the outcome. Raises nothing.
+        action: what the command is to do, for errors.
+    """
+
+    __slots__ = ("_action", "_make", "_settle")
+
+    def __init__(self, make: Make, settle: Callable[[Outcome], object], action: str) -> None:
+        super().__init__()
+        self._make, self._settle, self._action = make, settle, action
+
+    @property
+    def action(self) -> str:
+        return self._action
+
+    def make(self, opaque: int) -> Command | bytes:
+        return self._make(opaque)
+
+    def settle(self, outcome: Outcome) -> None:
+        self._settle(outcome)
 
 
 class Connection(Session):

@@ -26,6 +26,7 @@ from metaq.metaq1.config import MetaClientConfig
 from metaq.metaq1.shared.fixed_routes import FixedRoutes
 from metaq.metaq1.shared.links import Links, Pace
 from metaq.metaq1.shared.routes import Routes
+from metaq.metaq1.shared.wakes import Wakes
 from metaq.net.address import local_address
 
 log = logging.getLogger("metaq.client")
@@ -52,6 +53,7 @@ class FactoryCore:
         self._thread = background()
         self.calls = PendingCalls(self)
         self.callbacks = CallbackThreads(config.callback_threads)
+        self.wakes = Wakes()
         self.closed = False
         self.pace = pace or Pace(reconnect_times=config.max_reconnect_times)
         self.links: Links = Links(self.pace, loopback=config.loopback_connection)
