@@ -6,6 +6,7 @@ number of 32 bits on, and so does this.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -22,7 +23,7 @@ from metaq.wire.metaq1.commands import (
 )
 
 FIRST_OPAQUE: Final = -(2**31)
-_LAST_OPAQUE: Final = 2**31 - 1
+_OPAQUES: Final = 2**32
 ANSWER_BYTES_MAX: Final = 16 << 20
 """Longest body of an answer: several times what a consumer asks for at once."""
 
@@ -39,7 +40,7 @@ class Pipeline(Generic[Waiter]):
 
     def __init__(self, answer_bytes_max: int = ANSWER_BYTES_MAX) -> None:
         self._reader = Reader(answer_bytes_max)
-        self._next = FIRST_OPAQUE
+        self._numbers = itertools.count()  # a thread may send beside the loop
         self._waiting: dict[int, Waiter] = {}
         self.broken: RemoteProtocolError | None = None
         """Why nothing more can be read: what came is no answer. The connection must end."""
@@ -53,16 +54,15 @@ class Pipeline(Generic[Waiter]):
         return self._reader.needed
 
     def send(self, make: Make, waiter: Waiter) -> tuple[int, bytes]:
-        """Return the opaque of a command and its bytes; its answer belongs to `waiter`.
+        """Any thread: return the opaque of a command and its bytes; its answer belongs to `waiter`.
 
         Raises LocalProtocolError: a word of it cannot be written; nobody waits then.
         """
-        opaque = self._next
+        opaque = self._opaque()
         while opaque in self._waiting:  # after 2**32 commands, beside one that still waits
-            opaque = self._after(opaque)
+            opaque = self._opaque()
         made = make(opaque)
         data = made if isinstance(made, bytes) else encode(made)
-        self._next = self._after(opaque)
         self._waiting[opaque] = waiter
         return opaque, data
 
@@ -98,7 +98,7 @@ class Pipeline(Generic[Waiter]):
         return found, start
 
     def forget(self, opaque: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Any thread: nobody waits for this answer any more."""
         self._waiting.pop(opaque, None)
 
     def end(self) -> list[Waiter]:
@@ -106,6 +106,5 @@ class Pipeline(Generic[Waiter]):
         waiting, self._waiting = self._waiting, {}
         return list(waiting.values())
 
-    @staticmethod
-    def _after(opaque: int) -> int:
-        return FIRST_OPAQUE if opaque == _LAST_OPAQUE else opaque + 1
+    def _opaque(self) -> int:
+        return FIRST_OPAQUE + next(self._numbers) % _OPAQUES

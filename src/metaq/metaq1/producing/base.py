@@ -150,9 +150,13 @@ class ProducerBase(FactoryChild):
 
     def _submit(self, message: Message, flag: int, body: bytes, timeout: float) -> SendFuture:
         """Any thread: hand a message in that belongs to no transaction."""
+        return self._put(message, flag, body, *self._place(message), timeout)
+
+    def _place(self, message: Message) -> tuple[Partition, str]:
+        """Return the partition of a message, and its server."""
         route = self._route(message.topic)
         partition = chosen(self._selector, message, route.partitions, tuple(route.addresses))
-        return self._put(message, flag, body, partition, route.addresses[partition.broker_id], timeout)
+        return partition, route.addresses[partition.broker_id]
 
     def _put(
         self, message: Message, flag: int, body: bytes, partition: Partition, address: str, timeout: float

@@ -59,8 +59,7 @@ class Put(Request):
         link.send(self, self._seconds)
 
     def make(self, opaque: int) -> bytes:
-        body = self._body
-        return checked_put(self._topic.encode(), self._partition.partition, self._flag, checksum(body), opaque, body)
+        return put_bytes(self._topic, self._partition, self._flag, self._body, opaque)
 
     def settle(self, outcome: Outcome) -> None:
         self._core.done(len(self._body))
@@ -69,6 +68,11 @@ class Put(Request):
             self.future.set_exception(result)
         else:
             self.future.set_result(result)
+
+
+def put_bytes(topic: str, partition: Partition, flag: int, body: bytes, opaque: int) -> bytes:
+    """Encode the command of a message that belongs to no transaction."""
+    return checked_put(topic.encode(), partition.partition, flag, checksum(body), opaque, body)
 
 
 def stored(outcome: Outcome, address: str, request: Request, broker_id: int) -> SendResult | MetaqError:
