@@ -3,93 +3,71 @@
     python bench/metaq1_send_bench.py                          # every part at the original server 1.4.6.2, three runs
     python bench/metaq1_send_bench.py --part 64-100 --runs 5 --scale 0.2
     python bench/metaq1_send_bench.py --server ours            # the same two clients at a broker of ours
+    python bench/metaq1_send_bench.py --server ours --alone    # without Java's client
 
 Parts: `one-100`, `one-1000`: one thread, each send waits for its answer, bodies of so many bytes; `64-100`, `64-1000`: 64 sends under
-way. Of these each client has several ways, and its fastest counts: Java 64 threads, and callbacks; ours 64 threads, futures, and tasks
-of asyncio (`metaq1_sender.py`). Each sender is a process of its own that first sends a fifth of its messages unmeasured. The server
-has files in the page cache (unflushThreshold=1000), 4 partitions, a heap of 1 GiB and a ZooKeeper; it has been warmed up. The
-cores are kept awake. Prints one line a part and run, and at the end one JSON object: part → medians in messages per second by way,
-`ours` and `java`, their fastest ones, and `ratio`, ours / Java's.
+way. Of these each client has several ways, and its fastest counts: Java's callbacks, and 64 threads; ours futures of one thread,
+64 tasks of asyncio, and 64 threads (`metaq1_sender.py`). `--brief` takes one way of each. Each sender is a process of its own that
+first sends a fifth of its messages unmeasured; who goes first alternates. The server has been warmed up (`metaq1_clients.serving`), and
+the cores are kept awake. Prints one line a part and run, and at the end one JSON object: part → medians in messages per second by
+way, `ours` and `java`, the fastest of each in a run, and `ratio`, the median of ours / Java's in a run.
 """
 
 import argparse
-import contextlib
 import json
 import logging
-import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+import metaq1_clients
 import processes
 
-sys.path.insert(0, str(processes.ROOT))
-
-import pytest
-from tests.interop.metaq1 import OriginalServer, OurServer, TextServer, Zookeeper
-
-from metaq1_clients import figure, java_program
-
-JAVA = "Metaq1SendRate"
 OURS = processes.ROOT / "bench" / "metaq1_sender.py"
-KINDS: dict[str, type[TextServer]] = {"original": OriginalServer, "ours": OurServer}
-PARTITIONS = 4
-TOPIC = "bench"
 WAYS = {
     "one": {"java": ("one",), "ours": ("one",)},
-    "64": {"java": ("threads", "callbacks"), "ours": ("threads", "futures", "tasks")},
+    "64": {"java": ("callbacks", "threads"), "ours": ("futures", "tasks", "threads")},
 }
 COUNTS = {"one-100": 30_000, "one-1000": 30_000, "64-100": 150_000, "64-1000": 100_000}
 """Parts, and how many messages each way of them sends."""
+Commands = dict[str, list[str]]
+Rates = dict[str, float]
 
 
-@contextlib.contextmanager
-def serving(disk: Path, kind: type[TextServer], warm: int) -> Iterator[Zookeeper]:
-    """A server that has taken `warm` messages; ZooKeeper is where clients find it."""
-    folder = Path(tempfile.mkdtemp(prefix="metaq1-", dir=disk))
-    system = {
-        "unflushThreshold": 1000, "unflushInterval": 1000, "maxSegmentSize": 1 << 30, "numPartitions": PARTITIONS, "stat": "false",
-    }  # fmt: skip
-    try:
-        with Zookeeper(folder) as zookeeper:
-            server = kind(folder / "server", zookeeper, {TOPIC: {}}, system)
-            if isinstance(server, OriginalServer):
-                server.jvm = ("-Xmx1g", "-Xms1g")
-            with server:
-                cache = processes.ROOT / ".cache" / "bench"
-                for conns in (4, 1):  # Java's compiler has seen both a batch and a single command
-                    load = {
-                        "partitions": PARTITIONS,
-                        "body": 100,
-                        "count": warm,
-                        "conns": conns,
-                        "outstanding": conns**3,
-                    }
-                    processes.load(cache, "put", server.text, generator="textload", **load)
-                yield zookeeper
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def measured(zookeeper: Zookeeper, part: str, java: list[str], count: int, run: int) -> dict[str, float]:
-    """Messages per second by way of each client; who goes first alternates."""
+def measured(zookeeper: str, part: str, clients: Commands, count: int, run: int, ways_max: int) -> Rates:
+    """Messages per second by way of each client."""
     kind, _, size = part.partition("-")
-    commands = {"ours": [sys.executable, str(OURS)], "java": java}
     found = {}
     with processes.cores_awake():
-        for client in sorted(commands, reverse=run % 2 == 0):
-            for way in WAYS[kind][client]:
-                words = [*commands[client], zookeeper.address, TOPIC, way, size, str(count // 5), str(count)]
-                found[f"{client} {way}"] = figure("rate", words)
+        for client in sorted(clients, reverse=run % 2 == 0):
+            for way in WAYS[kind][client][:ways_max]:
+                words = [zookeeper, metaq1_clients.TOPIC, way, size, str(count // 5), str(count)]
+                found[f"{client} {way}"] = metaq1_clients.rate([*clients[client], *words])
     return found
+
+
+def fastest(rates: Rates, client: str) -> float:
+    return max(rate for way, rate in rates.items() if way.startswith(client))
+
+
+def summary(runs: list[Rates], clients: Commands) -> Rates:
+    result = {way: statistics.median(run[way] for run in runs) for way in runs[0]}
+    for client in clients:
+        result[client] = statistics.median(fastest(run, client) for run in runs)
+    if "java" in clients:
+        result["ratio"] = statistics.median(fastest(run, "ours") / fastest(run, "java") for run in runs)
+    return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", help="comma-separated; default all")
-    parser.add_argument("--server", choices=sorted(KINDS), default="original")
+    parser.add_argument("--server", choices=sorted(metaq1_clients.KINDS), default="original")
+    parser.add_argument("--alone", action="store_true", help="without Java's client")
+    parser.add_argument("--brief", action="store_true", help="one way of each client")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full counts")
     parser.add_argument("--disk", type=Path, default=processes.ROOT / ".cache" / "bench" / "disk")
@@ -99,28 +77,26 @@ def main() -> None:
         parser.error(f"no such parts: {', '.join(sorted(unknown))}")
     arguments.disk.mkdir(parents=True, exist_ok=True)
     logging.getLogger("kazoo").setLevel(logging.ERROR)  # a ZooKeeper that is not up yet is tried again
-    runs: dict[str, list[dict[str, float]]] = {part: [] for part in parts}
+    runs: dict[str, list[Rates]] = {part: [] for part in parts}
+    clients = {"ours": [sys.executable, str(OURS)]}
+    warm = max(1000, int(30_000 * arguments.scale))
+    # Java's compiler is to have seen both a batch and a single command.
+    loads = [{"body": 100, "count": warm}, {"body": 100, "count": warm, "conns": 1, "outstanding": 1}]
     try:
         with tempfile.TemporaryDirectory() as home:
-            java = java_program(JAVA, Path(home))
+            if not arguments.alone:
+                clients["java"] = metaq1_clients.java_program("Metaq1SendRate", Path(home))
             for run in range(arguments.runs):
-                with serving(
-                    arguments.disk, KINDS[arguments.server], max(2000, int(30_000 * arguments.scale))
-                ) as zookeeper:
+                with metaq1_clients.serving(arguments.disk, arguments.server, *loads) as zookeeper:
                     for part in parts:
                         count = max(2000, int(COUNTS[part] * arguments.scale))
-                        runs[part].append(measured(zookeeper, part, java, count, run))
+                        ways_max = 1 if arguments.brief else len(WAYS["64"]["ours"])
+                        runs[part].append(measured(zookeeper.address, part, clients, count, run, ways_max))
                         told = ", ".join(f"{way} {rate:.0f}" for way, rate in runs[part][-1].items())
                         print(f"{part} run {run + 1}: {told}", flush=True)
     except pytest.skip.Exception as error:  # no Java, no jars
         raise SystemExit(f"no MetaQ 1.x to measure beside: {error}") from None
-    print(json.dumps({part: summary(found) for part, found in runs.items()}))
-
-
-def summary(runs: list[dict[str, float]]) -> dict[str, float]:
-    ways = {way: statistics.median(run[way] for run in runs) for way in runs[0]}
-    best = {client: max(rate for way, rate in ways.items() if way.startswith(client)) for client in ("ours", "java")}
-    return {**ways, **best, "ratio": best["ours"] / best["java"]}
+    print(json.dumps({part: summary(found, clients) for part, found in runs.items()}))
 
 
 if __name__ == "__main__":
