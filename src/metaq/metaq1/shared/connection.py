@@ -217,14 +217,15 @@ class Connection(Session):
                 whole = whole_result(data, 0, ANSWER_BYTES_MAX)
                 if whole is not None and whole[0].opaque == request.opaque and whole[1] == len(data):
                     lent.end()
-                    self._pipeline.forget(request.opaque)
+                    self.forget(request)
                     return whole[0]
             lent.end(data)
         except EOFError:
             lent.end(b"")
         except BaseException:  # an interrupt
             lent.abandon()
-            self._pipeline.forget(request.opaque)
+            if request.connection is not None:
+                self.forget(request)
             raise
         return None
 
