@@ -212,7 +212,7 @@ STEPS = (
     Step("locked", ("make", "verify-locked"), 120, only=("locks/*", "pyproject.toml"), rerun=False),
     # Every benchmark with small input. Two at a time: they have to run, and what they measure here nobody reads.
     Step(
-        "bench", BENCH, 80, ("tests/bench/test_rows.py",), uses=(*SERVERS, *COMMANDS), batch="bench",
+        "bench", BENCH, 80, ("tests/bench/test_rows.py",), uses=(*SERVERS, *COMMANDS, "metaq.metaq1"), batch="bench",
         data=("bench/[!ps]*", "bench/p[!i]*", "bench/s[!p]*"),  # all but Spark's: pipeline_*, spark_*
     ),
     Step(

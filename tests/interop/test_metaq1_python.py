@@ -71,6 +71,29 @@ def test_java_reads_what_python_sends(
     assert {message_id for message_id, _, _ in stored} == {one.message_id for one in sent}
 
 
+def test_one_by_one_by_the_thread_itself(factory: MetaMessageSessionFactory, topic: str, server: TextServer) -> None:
+    """The original answers in other pieces than ours may; sends that do not wait come in between, and one that is refused."""
+    producer = factory.create_producer(lambda topic, partitions, message: Partition(0, len(message.data) // 100))
+    producer.publish(topic)
+    link = factory._core.links.get(server.text)
+    assert link is not None
+    lent = 0
+    for number in range(200):
+        body = b"%d" % number
+        if number % 50 == 49:
+            producer.submit(Message(topic, body)).result(PATIENCE)
+        elif number % 50 == 25:
+            with pytest.raises(BrokerError, match="wrong partition"):
+                producer.send_message(Message(topic, bytes(500)))
+            producer.send_message(Message(topic, body))
+        else:
+            producer.send_message(Message(topic, body))
+        lent += link.up is not None and link.up.lent is not None
+    assert payloads(server.text, topic, PARTITIONS)[0] == [b"%d" % number for number in range(200)]
+    assert lent > 100
+    assert len(factory._core.links) == 1
+
+
 def test_many_are_under_way_at_once(factory: MetaMessageSessionFactory, topic: str, server: TextServer) -> None:
     """All are stored, each once. The original handles them in any order."""
     producer = factory.create_producer()
