@@ -1,12 +1,10 @@
 """The sender of asyncio in a process that dies by kill -9 at a step of the caller's choice: a statement, a commit or a send.
 
-python killed_async_child.py URL NAMESRV STEP ORDER: sends what is left of earlier orders; then takes an order and sends it, each
-statement, commit and send of which is a step: it dies at number STEP, and says where. It prints `ended` if it got through.
-URL is SQLAlchemy's, of an asynchronous driver.
+It sends what is left of earlier orders; then it takes an order and sends it, each statement, commit and send of which is a step.
+`deaths.py` runs it.
 """
 
 import asyncio
-import sys
 
 import sqlalchemy
 from sqlalchemy import event
@@ -50,8 +48,13 @@ def sessions_of(engine, steps):
     return async_sessionmaker(engine, sync_session_class=Stepping)
 
 
+def start(url, namesrv, step, order):
+    """Die at this step, and say where. `url`: SQLAlchemy's, of an asynchronous driver."""
+    asyncio.run(main(url, namesrv, step, order))
+
+
 async def main(url, namesrv, step, order):
-    steps, outbox = Steps(int(step)), Outbox()
+    steps, outbox = Steps(step), Outbox()
     engine = create_async_engine(url)
     session = sessions_of(engine, steps)
     async with aio.Producer(namesrv) as producer:
@@ -70,8 +73,3 @@ async def main(url, namesrv, step, order):
             while await sender.run_once():
                 pass
     await engine.dispose()
-    print("ended")
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

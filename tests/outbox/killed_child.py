@@ -1,11 +1,10 @@
 """A shop that dies by kill -9 at a step of the caller's choice: a statement, a commit or a send.
 
-python killed_child.py URL NAMESRV STEP ORDER: does what is left of earlier orders; then takes an order, sends it, and handles it, each
-statement, commit and send of which is a step: it dies at number STEP, and says where. It prints `ended` if it got through.
+It does what is left of earlier orders; then it takes an order, sends it, and handles it, each statement, commit and send of which is a
+step. `deaths.py` runs it.
 """
 
 import contextlib
-import sys
 
 import metaq
 from metaq.idempotence import Idempotence
@@ -30,8 +29,8 @@ class Outlet(RocketmqOutlet):
         return future
 
 
-def handled(opened, namesrv, order=None):
-    """Bill all that has ever come, each time: redeliveries of the worst kind. Of an order: only that."""
+def handled(opened, namesrv, orders=None):
+    """Bill all that has ever come, or these orders, whether or not they are: redeliveries of the worst kind."""
 
     @seen.handler(opened)
     def bill(message, connection):
@@ -40,8 +39,14 @@ def handled(opened, namesrv, order=None):
 
     with metaq.Reader(namesrv, TOPIC, start="earliest", stop_at_end=True) as reader:
         for message in reader:
-            if order in {None, message.body.decode()}:
+            if orders is None or message.body.decode() in orders:
                 bill(message)
+
+
+def before(order):
+    """The last orders before this one: a connection for each that there ever was would be most of what this does."""
+    name, number = order.split("-")
+    return {f"{name}-{int(number) - back:03}" for back in range(1, 6)}
 
 
 def connect_of(connection):
@@ -57,8 +62,9 @@ def sent(sender, url):
         pass
 
 
-def main(url, namesrv, step, order):
-    steps = Steps(int(step))
+def start(url, namesrv, step, order):
+    """Die at this step, and say where."""
+    steps = Steps(step)
 
     def opened():
         return Connection(url, steps)
@@ -66,7 +72,7 @@ def main(url, namesrv, step, order):
     with metaq.Producer(namesrv) as producer:
         sender = OutboxSender(outbox, opened, Outlet(producer, steps))
         sent(sender, url)
-        handled(opened, namesrv)
+        handled(opened, namesrv, before(order))
         with steps.counted():
             with contextlib.closing(opened()) as connection:
                 sql = f"INSERT INTO orders (name) VALUES ({place(connection.dbapi_connection)})"
@@ -75,9 +81,4 @@ def main(url, namesrv, step, order):
                 connection.commit()
             while sender.run_once():
                 pass
-            handled(opened, namesrv, order)
-    print("ended")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+            handled(opened, namesrv, {order})

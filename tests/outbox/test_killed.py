@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,19 +32,14 @@ def broker():
         yield running_broker
 
 
-def deaths(child, *arguments, order):
-    """Run a child that dies at its first step, another that dies at its second, until one ends. Returns their steps, in order."""
-    found = []
-    for number in itertools.count(1):
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name(child)), *arguments, str(number), f"{order}-{number:03}"],
-            capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment(PYTHONPATH=":".join(sys.path)),
-        )  # fmt: skip
-        if done.returncode == 0:
-            break
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        found.append(done.stdout.strip())
-    return found
+def deaths(module, *arguments, order):
+    """Run a program that dies at its first step, then at its second, until it gets through. Returns its steps, in order."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("deaths.py")), module, order, *arguments],
+        capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment(PYTHONPATH=":".join(sys.path)),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def both_sides(steps):
@@ -60,7 +53,7 @@ def test_killed_at_each_step(kind, broker, tmp_path):
     with running(kind, tmp_path / "database") as url:
         with contextlib.closing(connect(url)) as connection:
             tables_in(connection)
-        steps = deaths("killed_child.py", url, broker.namesrv, order="order")
+        steps = deaths("killed_child", url, broker.namesrv, order="order")
         assert set(steps) == both_sides(TAKEN | SENT | HANDLED)
         with contextlib.closing(connect(url)) as connection, metaq.Producer(broker.namesrv) as producer:
             sent_in_time(Outbox(), url, producer)
@@ -82,7 +75,7 @@ def test_a_sender_of_asyncio_that_is_killed_at_each_step(kind, broker, tmp_path)
         with contextlib.closing(connect(url)) as connection:
             tables_in(connection)
         asynchronous = url.replace("sqlite:", "sqlite+aiosqlite:").replace("postgresql:", "postgresql+psycopg:")
-        steps = deaths("killed_async_child.py", asynchronous, broker.namesrv, order="order")
+        steps = deaths("killed_async_child", asynchronous, broker.namesrv, order="order")
         assert set(steps) == both_sides(TAKEN | SENT)
         with contextlib.closing(connect(url)) as connection, metaq.Producer(broker.namesrv) as producer:
             sent_in_time(Outbox(), url, producer)
