@@ -122,13 +122,22 @@ class Lent:
             self._epoll.unregister(self._fd)
             request = make()
             try:
-                sent = self._socket.send(request)
-            except OSError:  # full, or broken, which the transport will meet
-                sent = 0
-            if sent < len(request):
+                self._write(request)
+            except BaseException:  # the handler of a signal has raised: nobody knows how much of the request went out
                 self._usable = False
-                self._take_rest(request[sent:])
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+                raise
         return True
+
+    def _write(self, request: bytes) -> None:
+        try:
+            sent = self._socket.send(request)
+        except OSError:  # full, or broken, which the transport will meet
+            sent = 0
+        if sent < len(request):
+            self._usable = False
+            self._take_rest(request[sent:])
 
     def receive(self, seconds: float) -> bytes:
         """Return the next bytes; none: nothing came within `seconds`, at most `LOOK_SECONDS`. Raises EOFError: nothing will."""

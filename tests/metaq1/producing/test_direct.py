@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import contextlib
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ from metaq.metaq1.producing import direct
 from metaq.metaq1.shared import core
 from metaq.metaq1.shared.connection import WISHES, Connection
 from metaq.metaq1.shared.links import Pace
-from metaq.net.lent import POSSIBLE
+from metaq.net.lent import POSSIBLE, Lent
 from metaq.testing import eventually
 from metaq.wire.metaq1.commands import Line, PutLine, ResultLine, VersionLine, encode
 from tests.metaq1.conftest import at
@@ -271,12 +273,38 @@ def test_an_interrupt(far: Server, client: Client) -> None:
     """Ctrl-C ends the wait; what was sent is nobody's any more, and the next send is a good one."""
     client.warm()
     far.stub.answering = lambda connection, line: _thread.interrupt_main()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupts(), pytest.raises(KeyboardInterrupt):
         client.producer.send_message(Message("t", b"x"))
     far.stub.answering = stores
     client.warm()
-    assert len(far.stub.connections) == 1
     assert client.factory._core.messages == 0
+
+
+def test_an_interrupt_while_it_writes(far: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows how much went out: what the next send writes must not be taken for the rest of it."""
+    client.warm()
+
+    def interrupted(self: Lent, request: bytes) -> None:
+        self._socket.send(request[:5])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lent, "_write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.producer.send_message(Message("t", b"x"))
+    client.warm()
+    assert len(far.stub.connections) == 2
+    assert client.factory._core.messages == 0
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[None]:
+    """Have SIGINT raise KeyboardInterrupt: commands that other tests have run in this process have a handler of their own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_shutdown_ends_a_send_that_has_no_answer(
