@@ -116,7 +116,7 @@ def _ready(process: subprocess.Popen[str], what: str) -> str:
     raise RuntimeError(f"{what} was not ready in {READY_SECONDS} s (exit {process.returncode})")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This process's, with our sources on PYTHONPATH."""
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -136,7 +136,7 @@ def metaq_up(
     which stays. `options`: more flags. `prefix`: a program that it runs under, and its flags.
     """
     folder = str(data) if data else tempfile.mkdtemp(prefix="metaq-", dir=disk)
-    env = {**_environment(), "METAQ_HOT": "1" if hot else "0"}
+    env = {**environment(), "METAQ_HOT": "1" if hot else "0"}
     command = [
         *prefix,
         sys.executable,
@@ -181,7 +181,7 @@ def metaq_slave(
     started_ns = time.monotonic_ns()
     with (disk / "metaq.log").open("a") as log:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=_environment(), cwd=folder
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(), cwd=folder
         )
     try:
         found = re.search(r"^ready broker \S+ (\S+)", _ready(process, "the slave"))
@@ -248,7 +248,7 @@ def output_of(name: str, *arguments: str) -> str:
         text=True,
         timeout=2 * PATIENCE,
         check=False,
-        env=_environment(),
+        env=environment(),
     )
     if done.returncode != 0:
         raise RuntimeError(f"{name}: {done.stderr.strip()[-1000:]}")

@@ -11,7 +11,7 @@ import rebalance_bench
 from acl_rows import ACL_ROWS
 from broker_rows import BROKER_ROWS
 from replica_rows import REPLICA_ROWS
-from row import Bench, Measured, Row, beside_rocketmq, in_turn, paired
+from row import Bench, Measured, Row, beside_rocketmq, in_turn, once, paired
 from tls_rows import TLS_ROWS
 
 
@@ -282,16 +282,50 @@ def _metaq1(part: str, *, alone: bool = False) -> Callable[[Bench], Measured]:
 def _metaq1_rebalance(step: str) -> Callable[[Bench], Measured]:
     """Partitions of a topic among consumers of MetaQ 1.x, and those of the Java client 1.4.6.2: `step` of `metaq1_rebalance_bench.py`."""
 
-    def measure(bench: Bench) -> Measured:
+    def measured(bench: Bench) -> dict[str, Measured]:
         partitions = str(bench.count(1000, 50))
         flags = ["--alone"] if bench.alone else []
         text = processes.output_of(
             "metaq1_rebalance_bench.py", "--runs", "1", "--partitions", partitions, "--disk", str(bench.disk), *flags
         )
-        found: dict[str, Measured] = json.loads(text.strip().splitlines()[-1])[step]
-        return {**found["ours"], **({"beside": found["original"]["value"]} if "original" in found else {})}
+        found: dict[str, dict[str, Measured]] = json.loads(text.strip().splitlines()[-1])
+        return {
+            name: {**one["ours"], **({"beside": one["original"]["value"]} if "original" in one else {})}
+            for name, one in found.items()
+        }
 
-    return measure
+    return lambda bench: once(bench, "metaq1-rebalance", lambda: measured(bench))[step]
+
+
+def _metaq1_send(part: str) -> Callable[[Bench], Measured]:
+    """A producer of MetaQ 1.x, and that of the Java client 1.4.6.2, at the original server: `part` of `metaq1_send_bench.py`."""
+
+    def measured(bench: Bench) -> dict[str, Measured]:
+        flags = ["--server", "ours", "--alone"] if bench.alone else []
+        if bench.scale < 0.1:  # every process starts a JVM
+            flags.append("--brief")
+        text = processes.output_of(
+            "metaq1_send_bench.py", "--runs", "1", "--scale", str(bench.scale), "--disk", str(bench.disk), *flags
+        )
+        found: dict[str, dict[str, float]] = json.loads(text.strip().splitlines()[-1])
+        return {name: _beside_java(one) for name, one in found.items()}
+
+    return lambda bench: once(bench, "metaq1-send", lambda: measured(bench))[part]
+
+
+def _metaq1_consume(bench: Bench) -> Measured:
+    """A listener of MetaQ 1.x, and one of the Java client, at the original server: `metaq1_consume_bench.py`."""
+    flags = ["--alone"] if bench.alone else []
+    count = str(bench.count(200_000, 5000))
+    text = processes.output_of(
+        "metaq1_consume_bench.py", "--runs", "1", "--count", count, "--disk", str(bench.disk), *flags
+    )
+    return _beside_java(json.loads(text.strip().splitlines()[-1]))
+
+
+def _beside_java(found: dict[str, float]) -> Measured:
+    beside = {"beside": found["java"] / 1000} if "java" in found else {}
+    return {"value": found["ours"] / 1000, **beside}
 
 
 def _positions(bench: Bench) -> Measured:
@@ -444,6 +478,26 @@ ROWS = (
     Row(
         "metaq1-second", "another joins: 500 of 1 000 partitions change hands", "s", 3.0, 1.0, _metaq1_rebalance("second"),
         runs=3, lower_is_better=True, beside="MetaQ 1.4.6.2",
+    ),
+    Row(
+        "metaq1-send-100", "MetaQ 1.x client: sends one by one, 100 B", "k/s", 0.7, 1.5, _metaq1_send("one-100"), runs=3, times_peer=True,
+        beside="Java's client 1.4.6.2",
+    ),
+    Row(
+        "metaq1-send-1000", "the same, 1 KB", "k/s", 0.7, 1.5, _metaq1_send("one-1000"), runs=3, times_peer=True,
+        beside="Java's client 1.4.6.2",
+    ),
+    Row(
+        "metaq1-send-64", "MetaQ 1.x client: 64 sends under way, 100 B", "k/s", 0.7, 1.5, _metaq1_send("64-100"), runs=3, times_peer=True,
+        beside="Java's client 1.4.6.2",
+    ),
+    Row(
+        "metaq1-send-64-1000", "the same, 1 KB", "k/s", 0.7, 1.5, _metaq1_send("64-1000"), runs=3, times_peer=True,
+        beside="Java's client 1.4.6.2",
+    ),
+    Row(
+        "metaq1-consume", "MetaQ 1.x client: a listener, 1 KB", "k/s", 0.5, 1.0, _metaq1_consume, runs=3, times_peer=True,
+        beside="Java's client 1.4.6.2",
     ),
     Row(
         "metaq1-positions", "byte positions of 10 million messages, computed anew from the log", "s", 10.0, 4.0, _positions,

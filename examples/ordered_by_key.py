@@ -18,11 +18,11 @@ def main() -> None:
     with metaq.Producer(NAMESRV) as producer:
         for step in STEPS:
             for customer in CUSTOMERS:
-                producer.submit("order-steps", step.encode(), keys=[customer], ordering_key=customer)
+                producer.submit("customer-steps", step.encode(), keys=[customer], ordering_key=customer)
     # Leaving the block has sent everything.
 
     steps: dict[str, list[str]] = defaultdict(list)
-    with metaq.Reader(NAMESRV, "order-steps", start="earliest", stop_at_end=True) as reader:
+    with metaq.Reader(NAMESRV, "customer-steps", start="earliest", stop_at_end=True) as reader:
         for message in reader:
             steps[message.keys[0]].append(message.body.decode())
     for customer in CUSTOMERS:

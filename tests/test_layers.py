@@ -98,7 +98,10 @@ RULES: dict[str, Rule] = {
     "client": Rule(
         {"archive", "client.conversation", "model", "net", "wire"}, "applications load it: no store, broker or server"
     ),
-    "registry": Rule({"client.conversation", "model"}, "a broker is a client of its name servers"),
+    "registry": Rule(
+        {"client.conversation", "model", "sql"},
+        "a broker is a client of its name servers, and of what clients of MetaQ 1.x keep elsewhere",
+    ),
     "servers": Rule(
         {"broker", "model", "namesrv", "net", "saved", "store", "wire"}, "a protocol, turned into service calls"
     ),
@@ -118,6 +121,7 @@ RULES: dict[str, Rule] = {
             "named_file",
             "net",
             "registry",
+            "sql.opening",
             "wire.metaq1",
         },
         "the client of MetaQ 1.x has a loop in common with that of RocketMQ's protocol, and nothing of its talk",
@@ -127,7 +131,8 @@ RULES: dict[str, Rule] = {
         "transaction managers over both clients and databases of applications, and a file of decisions",
     ),
     "logging_handler": Rule(
-        {"client", "model", "wire.codes"}, "a producer with a buffer in front: any application loads it"
+        {"client", "metaq1", "model", "wire.codes", "wire.metaq1"},
+        "a producer of either generation with a buffer in front: any application loads it",
     ),
     "sql": Rule(set(), "databases of users, for pipelines, applications and the command line alike"),
     "idempotence": Rule(
@@ -146,6 +151,7 @@ RULES: dict[str, Rule] = {
             "client.identity.ids",
             "model",
             "net",
+            "registry.zookeeper.blocking",
             "store.offline",
             "wire",
         },
@@ -206,6 +212,7 @@ RULES: dict[str, Rule] = {
             "store.offline",
             "store.upkeep",
             "wire.hot",
+            "xa",
         },
         "one command for everything that an operator does",
     ),

@@ -7,6 +7,7 @@ import dataclasses
 import pathlib
 import shutil
 import socket
+import sqlite3
 import threading
 from collections.abc import Callable
 
@@ -21,6 +22,8 @@ from metaq.clock import FakeClock
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.net.address import split_address
 from metaq.options import KIB, Metaq1Options, StoreOptions, camel
+from metaq.registry.offset_table import TABLE, OffsetTable, Row
+from metaq.saved import Saving
 from metaq.testing import FaultyDisk, free_port
 from tests.servers.metaq1.support import TextClient, open_metaq1_server
 from tests.servers.support import SlowDisk
@@ -364,6 +367,64 @@ def _(root):
     """What that does: tests/store/test_survey.py."""
     assert not configured(root).store.load_queues_in_parallel
     assert configured(root, "loadMessageStoresInParallel=true").store.load_queues_in_parallel
+
+
+# ---- offsets in a database ------------------------------------------------------------------------------------------
+
+
+def told_lag(root, *lines, table=TABLE, folder="store"):
+    """Messages that the group `g` is behind, by a table in which it has consumed the first of two."""
+    database = root / "offsets.db"
+    sqlite3.connect(database).close()
+    kept = OffsetTable.of_url(f"sqlite:///{database}", name=table)
+    kept.create()
+    kept.save([Row("g", "test", "7-0", 25), Row("g", "test", "8-0", 50)])
+    kept.close()
+
+    async def ask(running):
+        for end in (0, 25):
+            assert (await said(running, "put test 0 5 0 1\r\nhello")).endswith(f" 0 {end}")
+        reports = running._broker.reports
+        while True:
+            try:
+                found = dict(reports.consume_stats("g", None))
+                return [
+                    stats.broker_offset - stats.consumer_offset for stats in found.values()
+                ], reports.metaq1_groups()
+            except Saving as saving:
+                done = asyncio.Event()
+                for pending in saving.pending:
+                    pending.when_done(lambda _error, done=done: done.set())
+                await asyncio.wait_for(done.wait(), PATIENCE)
+
+    more = [line.replace("DATABASE", f"sqlite:///{database}") for line in lines]
+    return started(configured(root, f"dataPath={root}/{folder}", *more), ask)
+
+
+@effect_of("offset_database")
+def _(root):
+    """Without it nobody knows the group. The password of a database would be told to everybody by `stats config`."""
+    assert told_lag(root, folder="without") == ([], [])
+    assert told_lag(root, "offsetDatabase=DATABASE") == ([1], ["g"])
+    for line, words in (
+        ("offsetDatabase=mysql://a:secret@h/d", "offsetPasswordFile"),
+        ("offsetDatabase=oracle://a@h/d", "offsetDatabase begins with"),
+    ):
+        with pytest.raises(ConfigError, match=words) as failed:
+            started(configured(root, f"dataPath={root}/wrong", line))
+        assert "secret" not in str(failed.value)
+
+
+@effect_of("offset_table")
+def _(root):
+    assert told_lag(root, "offsetDatabase=DATABASE", "offsetTable=mine", table="mine") == ([1], ["g"])
+
+
+@effect_of("offset_password_file")
+def _(root):
+    """What a password is good for: tests/interop/test_metaq1_lag.py."""
+    with pytest.raises(ConfigError, match=r"offsetPasswordFile .*none cannot be read"):
+        told_lag(root, "offsetDatabase=DATABASE", f"offsetPasswordFile={root}/none")
 
 
 # ---- disk -----------------------------------------------------------------------------------------------------------

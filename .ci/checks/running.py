@@ -100,7 +100,7 @@ def last_failed(folder: pathlib.Path) -> list[str]:
         names = json.loads((folder / "v/cache/lastfailed").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    return [re.sub(r"@[\w-]+$", "", name) for name in names]
+    return [re.sub(r"@[\w.-]+$", "", name) for name in names]
 
 
 class Runner:

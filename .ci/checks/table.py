@@ -152,7 +152,7 @@ STEPS = (
         environment=(("METAQ_HOT", "0"),), strict=True,
     ),
     # Foreign clients, by what they speak: MetaQ 1.x is another server of ours than RocketMQ's.
-    _interop("interop metaq1", 120, "test_metaq1_*", uses=("metaq.metaq1",)),
+    _interop("interop metaq1", 130, "test_metaq1_*", uses=("metaq.logging_handler", "metaq.metaq1", "metaq.xa"), data=("docs/metaq1_from_java.md", "docs/which_generation.md", "examples/metaq1/*", "examples/README.md")),
     _interop("interop xa", 60, "test_xa_*", uses=("metaq.metaq1", "metaq.xa")),  # with databases
     _interop(
         "interop rocketmq", 130, "test_acl", "test_address_server", "test_admin_*", "test_cpp_*", "test_drain", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_ipv6", "test_java_*",
@@ -178,6 +178,8 @@ STEPS = (
     # The connector; its workers read with the client's conversation, from brokers that the tests start.
     _spark("spark", 110, "tests/spark/test_*", "tests/spark/source/*", "tests/spark/sink/*", "tests/spark/files/*",
            "tests/spark/engine/*", "tests/spark/decode/*", "tests/spark/cluster/*"),
+    # Queries on a cluster of MetaQ 1.x whose servers and drivers are killed.
+    _spark("spark metaq1", 20, "tests/spark/metaq1/*", night=SERVER_SOURCES),
     # Its programs archive, too.
     _spark("spark connect", 20, "tests/spark/connect/*", uses=("metaq.pipelines.archive",)),
     # Executors get the wheel; whether that is whole is for `long: whole` to say by day.
@@ -210,7 +212,7 @@ STEPS = (
     Step("locked", ("make", "verify-locked"), 120, only=("locks/*", "pyproject.toml"), rerun=False),
     # Every benchmark with small input. Two at a time: they have to run, and what they measure here nobody reads.
     Step(
-        "bench", BENCH, 80, ("tests/bench/test_rows.py",), uses=(*SERVERS, *COMMANDS), batch="bench",
+        "bench", BENCH, 80, ("tests/bench/test_rows.py",), uses=(*SERVERS, *COMMANDS, "metaq.metaq1"), batch="bench",
         data=("bench/[!ps]*", "bench/p[!i]*", "bench/s[!p]*"),  # all but Spark's: pipeline_*, spark_*
     ),
     Step(

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from metaq.errors import TransactionEnded as TransactionEnded
     from metaq.errors import TransactionFailed as TransactionFailed
     from metaq.logging_handler.handler import MetaQHandler as MetaQHandler
+    from metaq.logging_handler.metaq1 import MetaQ1Handler as MetaQ1Handler
     from metaq.model import Message as Message
     from metaq.model import MessageQueue as MessageQueue
     from metaq.model import SendReceipt as SendReceipt
@@ -91,6 +92,7 @@ _HOMES = {
         "MetaqError", "NoRoute", "NotSupported", "OffsetOutOfRange", "RequestTimeout", "RowsNotSent", "SendFailed", "TransactionEnded", "TransactionFailed",
     ),
     "metaq.logging_handler.handler": ("MetaQHandler",),
+    "metaq.logging_handler.metaq1": ("MetaQ1Handler",),
     "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage", "TransactionOutcome"),
     "metaq.model.filters.predicates": ("Predicate",),
     "metaq.model.filters.sql": ("Sql",),

@@ -510,6 +510,13 @@ class Metaq1Options(OptionTable):
         5000, "Milliseconds between leaving ZooKeeper and closing connections, at a stop.", low=0,
         aliases=("zk.zkSyncTimeMs",),
     )  # fmt: skip
+    offset_database: str | None = option(
+        None,
+        "Database in which groups of MetaQ 1.x keep offsets, `mysql://user@host:port/database` or `postgresql://...`, so that `metaq group "
+        "show` knows how far they are; beside those in ZooKeeper. Without a password.",
+    )
+    offset_password_file: str | None = option(None, "File with the password for offsetDatabase.")
+    offset_table: str = option("meta_topic_partition_group_offset", "Table with these offsets.")
 
 
 @dataclass(frozen=True, kw_only=True)

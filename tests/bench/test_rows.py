@@ -132,6 +132,34 @@ def test_rows_of_rebalance_of_metaq_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.interop
+def test_rows_of_clients_of_metaq_1(tmp_path: Path) -> None:
+    """Sends and a listener at the original server, beside the Java client; each way of ours at a broker of ours."""
+    maven.jars(*metaq1.CLIENT)  # or skip
+    keys = "metaq1-send-100,metaq1-send-1000,metaq1-send-64,metaq1-send-64-1000,metaq1-consume"
+    rows = run_rows(tmp_path, keys)
+    assert list(rows) == keys.split(",")
+    assert all(row["median"] > 0 and row["beside"] > 0 and row["verdict"] != "–" for row in rows.values())
+    command = [
+        sys.executable,
+        str(BENCH / "metaq1_send_bench.py"),
+        "--part",
+        "64-100",
+        "--runs",
+        "1",
+        "--scale",
+        "0.01",
+    ]
+    done = subprocess.run(
+        [*command, "--server", "ours", "--alone", "--disk", str(tmp_path / "disk")],
+        env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])["64-100"]
+    assert found["ours"] == max(found[f"ours {way}"] for way in ("futures", "tasks", "threads"))
+
+
+@pytest.mark.slow
 def test_row_of_positions(tmp_path: Path) -> None:
     """Byte positions are computed anew; the bench checks that all are there."""
     assert run_rows(tmp_path, "metaq1-positions")["metaq1-positions"]["median"] > 0

@@ -315,8 +315,8 @@ def test_names_of_tests_in_groups_are_theirs_alone(tmp_path):
     file = tmp_path / "v/cache/lastfailed"
     assert last_failed(tmp_path) == []
     file.parent.mkdir(parents=True)
-    file.write_text('{"tests/a.py::x[user@host]@spark-programs": true}')
-    assert last_failed(tmp_path) == ["tests/a.py::x[user@host]"]
+    file.write_text('{"tests/a.py::x[user@host]@spark-programs": true, "tests/s/b.py::y@s.b": true}')
+    assert last_failed(tmp_path) == ["tests/a.py::x[user@host]", "tests/s/b.py::y"]
     file.write_text("{")
     assert last_failed(tmp_path) == []
 

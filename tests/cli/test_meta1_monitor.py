@@ -11,8 +11,10 @@ from msgspec import structs
 
 from metaq.admin.monitoring.judging import Changes, CheckResult, Gap, Limits, Seen, State, Unknown, judge, judge_gaps
 from metaq.admin.monitoring.reading import WatchedServer
+from metaq.admin.offsets.places import InDatabase, InZookeeper, Place
 from metaq.cli.meta1 import machine, monitor
 from metaq.errors import ConnectionFailed
+from metaq.registry.offset_table import Row
 from tests.support import run_metaq
 
 FINE = Seen(
@@ -82,15 +84,21 @@ class Answers:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.away = False
+        self.away = self.silent = False
 
     def metaq1_seen(self, place: WatchedServer) -> Seen:
         return structs.replace(FINE, server=place.address)
 
-    def metaq1_gaps(self, zookeeper: str, root: str, addresses: list[str]) -> dict[str, list[Gap]]:
-        self.asked.append(zookeeper)
-        if self.away:
+    def metaq1_offsets(self, place: Place) -> tuple[list[Row], dict[Any, str]]:
+        self.asked.append(str(place))
+        if self.away and "database" not in str(place):
             raise ConnectionFailed("ZooKeeper cannot be reached")
+        return [Row("g", "t", "0-0", 5)], {}
+
+    def metaq1_gaps(self, rows: list[Row], addresses: list[str]) -> dict[str, list[Gap]]:
+        assert {row.group for row in rows} == {"g"}
+        if self.silent:
+            raise ConnectionFailed("no answer")
         return {addresses[0]: [Gap("g", "t", "0-0", 5)]}
 
 
@@ -98,7 +106,13 @@ def test_offsets_are_looked_at_each_six_hours_and_a_lost_zookeeper_at_once_again
     """The other checks at each look."""
     clock, answers = TestClock(), Answers()
     look = monitor.Look(
-        answers, [WatchedServer(address="10.9.9.9:8123")], Limits(), ("zk", "/meta"), None, 21_600, clock
+        answers,
+        [WatchedServer(address="10.9.9.9:8123")],
+        Limits(),
+        {"zookeeper": InZookeeper("zk")},
+        None,
+        21_600,
+        clock,
     )  # type: ignore[arg-type]
     counts = []
     for now, away in (
@@ -117,6 +131,26 @@ def test_offsets_are_looked_at_each_six_hours_and_a_lost_zookeeper_at_once_again
     assert counts == [
         (1, ok, alarm), (1, None, None), (1, None, None), (2, alarm, None), (3, alarm, None), (4, ok, alarm), (4, None, None),
     ]  # fmt: skip
+
+
+def test_offsets_in_zookeeper_and_a_database_are_judged_together_or_not_at_all() -> None:
+    """Without those of one of them, groups would look as if they were behind. A server that does not answer has no gaps."""
+    answers = Answers()
+    kept = {"zookeeper": InZookeeper("zk"), "database": InDatabase("mysql://a:secret@h/d", "database")}
+    address = "10.9.9.9:8123"
+    look = monitor.Look(answers, [WatchedServer(address=address)], Limits(), kept, None, 21_600, TestClock())  # type: ignore[arg-type]
+
+    def seen() -> dict[str, State | None]:
+        checks = {one.check: one.state for one in look()}
+        return {name: checks.get(name) for name in ("zookeeper", "database", "offset-gap")}
+
+    answers.away = True
+    assert seen() == {"zookeeper": State.ALARM, "database": State.OK, "offset-gap": None}
+    answers.away, answers.silent = False, True
+    assert seen() == {"zookeeper": State.OK, "database": State.OK, "offset-gap": State.UNKNOWN}
+    answers.silent = False
+    assert seen() == {"zookeeper": State.OK, "database": State.OK, "offset-gap": State.ALARM}
+    assert not any("secret" in one for one in answers.asked)
 
 
 def test_a_lasting_watch_tells_changes_until_it_is_interrupted() -> None:

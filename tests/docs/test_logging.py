@@ -11,8 +11,12 @@ import sys
 import pytest
 
 import metaq
-from metaq.logging_handler import buffer, handler, sender
+from metaq.logging_handler import buffer, handler, metaq1, sender
+from metaq.metaq1 import MetaClientConfig
 from metaq.testing import EmbeddedBroker
+from metaq.wire.metaq1.frame import HEAD_BYTES
+from tests.interop.metaq1 import OurServer
+from tests.metaq1.stored import read
 from tests.support import PATIENCE, ROOT, environment
 
 PAGE = (ROOT / "docs" / "logging.md").read_text()
@@ -55,6 +59,24 @@ def test_the_configuration_works(broker, tmp_path):
     [message] = run(BLOCKS[1], broker, tmp_path)
     found = json.loads(message.body)
     assert (found["message"], found["service"], found["logger"]) == ("configured", "checkout", "root")
+
+
+def test_the_handler_of_metaq1_sends_what_the_page_shows(tmp_path):
+    """To the server itself, as there is no ZooKeeper here."""
+    with OurServer(tmp_path / "server", None, {"business-logs": {}}) as server:
+        block = BLOCKS[2].replace('zk_connect="localhost:2181"', f'server_url="meta://{server.text}"')
+        assert server.text in block
+        program = tmp_path / "program.py"
+        program.write_text(block)
+        done = subprocess.run(
+            [sys.executable, str(program)], capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment()
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        [(_, attribute, body)] = read(server.text, "business-logs", 0)
+    assert attribute == b"WARNING"
+    assert json.loads(body)["service"] == "checkout"
+    room = MetaClientConfig(server_url="meta://localhost").max_message_bytes - HEAD_BYTES - metaq1.ATTRIBUTE_BYTES
+    assert f"1 MiB less {(1 << 20) - room} bytes" in PAGE
 
 
 def test_defaults_and_numbers_of_the_page_are_those_of_the_code():

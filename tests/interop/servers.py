@@ -71,6 +71,10 @@ class Process:
         self._child.kill()
         self._child.wait()
 
+    def wait(self) -> None:
+        """Until it has ended by itself."""
+        self._child.wait(PATIENCE)
+
 
 def launch(
     command: list[str], log: Path, pattern: str, env: dict[str, str] | None = None

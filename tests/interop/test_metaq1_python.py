@@ -10,53 +10,35 @@ from pathlib import Path
 import pytest
 
 from metaq.errors import BrokerError, ConnectionFailed, NoRoute, TransactionFailed
-from metaq.metaq1 import Message, MetaClientConfig, MetaMessageSessionFactory, Partition, ZKConfig, aio
-from metaq.metaq1.shared.links import Pace
+from metaq.metaq1 import Message, MetaClientConfig, MetaMessageSessionFactory, Partition, aio
 from metaq.testing import eventually
-from tests.interop.metaq1 import Metaq1Client, OriginalServer, OurServer, TextServer, Zookeeper, consumer
+from tests.interop import metaq1_python
+from tests.interop.metaq1 import Metaq1Client, TextServer, Zookeeper, consumer
+from tests.interop.metaq1_python import (
+    PACE,
+    SERVERS,
+    config_of,
+    server_fixture,
+    topic_fixture,
+    until_registered,
+)
 from tests.metaq1.conftest import patient_senders  # noqa: F401  a fixture
 from tests.metaq1.stored import payloads, read
 from tests.support import PATIENCE
 
 pytestmark = pytest.mark.interop
 
-SERVERS = {"original": OriginalServer, "ours": OurServer}
 PARTITIONS = 3
 TOPICS = [f"t{number}" for number in range(12)]
-_names = itertools.cycle(TOPICS)
-PACE = Pace(reconnect_pause=0.2)
-
-
-@pytest.fixture(scope="module", params=SERVERS)
-def server(
-    request: pytest.FixtureRequest, zookeeper: Zookeeper, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TextServer]:
-    topics = {topic: {"numPartitions": PARTITIONS} for topic in TOPICS}
-    registry = {"zk.zkRoot": f"/python-{request.param}"}
-    made = SERVERS[request.param](tmp_path_factory.mktemp(request.param), zookeeper, topics, registry=registry)
-    with made as running:
-        yield running
-
-
-@pytest.fixture
-def root(server: TextServer) -> str:
-    return str(server.registry["zk.zkRoot"])
-
-
-@pytest.fixture
-def topic() -> str:
-    return next(_names)
-
-
-@pytest.fixture
-def config(zookeeper: Zookeeper, root: str) -> MetaClientConfig:
-    return MetaClientConfig(zk_config=ZKConfig(zk_connect=zookeeper.address, zk_root=root))
+server = server_fixture("python", TOPICS, PARTITIONS)
+topic = topic_fixture(TOPICS)
+root, config = metaq1_python.root, metaq1_python.config
 
 
 @pytest.fixture
 def factory(config: MetaClientConfig, topic: str) -> Iterator[MetaMessageSessionFactory]:
     with MetaMessageSessionFactory(config, pace=PACE) as made:
-        eventually(lambda: len(made.get_partitions(topic)) == PARTITIONS, what="the server is registered")
+        until_registered(made, topic, PARTITIONS)
         yield made
 
 
@@ -87,6 +69,29 @@ def test_java_reads_what_python_sends(
     assert {one["attribute"] for one in found} == {"red", "", None}
     stored = [message for number in range(PARTITIONS) for message in read(server.text, topic, number)]
     assert {message_id for message_id, _, _ in stored} == {one.message_id for one in sent}
+
+
+def test_one_by_one_by_the_thread_itself(factory: MetaMessageSessionFactory, topic: str, server: TextServer) -> None:
+    """The original answers in other pieces than ours may; sends that do not wait come in between, and one that is refused."""
+    producer = factory.create_producer(lambda topic, partitions, message: Partition(0, len(message.data) // 100))
+    producer.publish(topic)
+    link = factory._core.links.get(server.text)
+    assert link is not None
+    lent = 0
+    for number in range(200):
+        body = b"%d" % number
+        if number % 50 == 49:
+            producer.submit(Message(topic, body)).result(PATIENCE)
+        elif number % 50 == 25:
+            with pytest.raises(BrokerError, match="wrong partition"):
+                producer.send_message(Message(topic, bytes(500)))
+            producer.send_message(Message(topic, body))
+        else:
+            producer.send_message(Message(topic, body))
+        lent += link.up is not None and link.up.lent is not None
+    assert payloads(server.text, topic, PARTITIONS)[0] == [b"%d" % number for number in range(200)]
+    assert lent > 100
+    assert len(factory._core.links) == 1
 
 
 def test_many_are_under_way_at_once(factory: MetaMessageSessionFactory, topic: str, server: TextServer) -> None:
@@ -187,9 +192,8 @@ def test_a_server_that_is_killed_and_comes_back(kind: str, zookeeper: Zookeeper,
     """What was acknowledged is there; an open transaction is not; the producer goes on by itself."""
     root = f"/python-killed-{kind}"
     server = SERVERS[kind](tmp_path, zookeeper, {"t": {"numPartitions": 1}}, registry={"zk.zkRoot": root})
-    config = MetaClientConfig(zk_config=ZKConfig(zk_connect=zookeeper.address, zk_root=root))
-    with server, MetaMessageSessionFactory(config, pace=PACE) as factory:
-        eventually(lambda: factory.get_partitions("t") != [], PATIENCE)
+    with server, MetaMessageSessionFactory(config_of(zookeeper, root, tmp_path), pace=PACE) as factory:
+        until_registered(factory, "t", 1)
         producer = factory.create_producer()
         producer.publish("t")
         producer.send_message(Message("t", b"before"))

@@ -3,74 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from metaq.metaq1 import (
     ConsumerConfig,
-    Message,
     MetaBroadcastMessageSessionFactory,
     MetaClientConfig,
     MetaMessageSessionFactory,
     ReceivedMessage,
-    ZKConfig,
     aio,
 )
-from metaq.metaq1.shared.links import Pace
 from metaq.registry.zookeeper.layout import parse_offset
-from tests.interop.metaq1 import OriginalServer, OurServer, TextServer, Zookeeper, bodies, metaq1_client
-from tests.support import PATIENCE, eventually
+from tests.interop import metaq1_python
+from tests.interop.metaq1 import OurServer, Zookeeper, bodies, metaq1_client
+from tests.interop.metaq1_python import (
+    PACE,
+    config_of,
+    server_fixture,
+    topic_fixture,
+    until_registered,
+)
+from tests.support import eventually
 
 pytestmark = pytest.mark.interop
 
-SERVERS = {"original": OriginalServer, "ours": OurServer}
 PARTITIONS = 4
 TOPICS = [f"t{number}" for number in range(10)]
-_names = itertools.cycle(TOPICS)
-PACE = Pace(reconnect_pause=0.2)
-
-
-@pytest.fixture(scope="module", params=SERVERS)
-def server(
-    request: pytest.FixtureRequest, zookeeper: Zookeeper, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TextServer]:
-    topics = {topic: {"numPartitions": PARTITIONS} for topic in TOPICS}
-    registry = {"zk.zkRoot": f"/consumers-{request.param}"}
-    made = SERVERS[request.param](
-        tmp_path_factory.mktemp(request.param), zookeeper, topics, {"unflushThreshold": 0}, registry=registry
-    )
-    with made as running:
-        yield running
-
-
-@pytest.fixture
-def root(server: TextServer) -> str:
-    return str(server.registry["zk.zkRoot"])
-
-
-@pytest.fixture
-def topic() -> str:
-    return next(_names)
-
-
-@pytest.fixture
-def config(zookeeper: Zookeeper, root: str, tmp_path: Path) -> MetaClientConfig:
-    return MetaClientConfig(
-        zk_config=ZKConfig(zk_connect=zookeeper.address, zk_root=root, zk_sync_time=0.2),
-        recover_path=str(tmp_path / "recover"),
-        offsets_path=str(tmp_path / "offsets"),
-    )
+server = server_fixture("consumers", TOPICS, PARTITIONS)
+topic = topic_fixture(TOPICS)
+root, config = metaq1_python.root, metaq1_python.config
 
 
 def sent(config: MetaClientConfig, topic: str, texts: list[bytes]) -> None:
-    with MetaMessageSessionFactory(config, pace=PACE) as factory, factory.create_producer() as producer:
-        eventually(lambda: len(factory.get_partitions(topic)) == PARTITIONS, what="the server is registered")
-        producer.publish(topic)
-        for future in [producer.submit(Message(topic, text), timeout=PATIENCE) for text in texts]:
-            future.result(PATIENCE)
+    metaq1_python.sent(config, topic, PARTITIONS, texts)
 
 
 def quick(group: str) -> ConsumerConfig:
@@ -133,10 +100,7 @@ def test_a_server_that_is_killed_and_comes_back(zookeeper: Zookeeper, tmp_path: 
     """Ours, alone: the original waits for the end of its ZooKeeper session."""
     root = "/consumers-killed"
     server = OurServer(tmp_path / "s", zookeeper, {"t": {"numPartitions": PARTITIONS}}, registry={"zk.zkRoot": root})
-    config = MetaClientConfig(
-        zk_config=ZKConfig(zk_connect=zookeeper.address, zk_root=root, zk_sync_time=0.2),
-        recover_path=str(tmp_path / "recover"),
-    )
+    config = config_of(zookeeper, root, tmp_path)
     got = list[ReceivedMessage]()
     with server, MetaMessageSessionFactory(config, pace=PACE) as factory:
         sent(config, "t", numbered(20))
@@ -167,3 +131,73 @@ def test_asyncio_get_browse_and_broadcast(config: MetaClientConfig, topic: str) 
         assert consumer.group.startswith("everybody-")
         eventually(lambda: len(got) == 12)
     assert Path(config.offsets_path).exists()
+
+
+def put_offsets(zookeeper: Zookeeper, path: str, partitions: int, offset: int) -> None:
+    with zookeeper.nodes() as nodes:
+        for number in range(partitions):
+            nodes.client.create(f"{path}/0-{number}", f"-1-{offset}".encode(), makepath=True)
+
+
+def test_an_offset_beyond_the_end(
+    config: MetaClientConfig, topic: str, zookeeper: Zookeeper, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that tells consumers where its end is (updateConsumerOffsets) answers 301: they go on there, and say so; what is there
+    already is not delivered, and what comes is."""
+    sent(config, topic, numbered(12))
+    path = f"{root}/consumers/beyond/offsets/{topic}"
+    put_offsets(zookeeper, path, PARTITIONS, 1_000_000)
+    got = list[ReceivedMessage]()
+    with MetaMessageSessionFactory(config, pace=PACE) as factory:
+        consumer = factory.create_consumer(quick("beyond")).subscribe(topic, 1 << 20, got.append)
+        consumer.complete_subscribe()
+        with zookeeper.nodes() as nodes:
+            ends = [f"-1-{3 * 24}"] * PARTITIONS
+            eventually(
+                lambda: [nodes.text(f"{path}/0-{number}") for number in range(PARTITIONS)] == ends,
+                what="the ends are saved, with the ids as they were",
+            )
+        sent(config, topic, numbered(12, 12))
+        eventually(lambda: len(got) == 12)
+    assert sorted(message.data for message in got) == numbered(12, 12)
+    for number in range(PARTITIONS):
+        text = f"goes on at 72 in topic {topic}, partition 0-{number}: its server has nothing at 1000000 any more"
+        assert caplog.text.count(text) == 1
+
+
+@pytest.mark.parametrize("kind", metaq1_python.SERVERS)
+def test_an_offset_beyond_the_end_of_a_server_that_does_not_tell(
+    kind: str, zookeeper: Zookeeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It answers 404, as if nothing had come: a consumer waits there, says once that it does, and goes on when the partition is as long as
+    that. At a place within a message it asks where one begins: the original names the beginning of the file, ours that message."""
+    root = f"/consumers-beyond-{kind}"
+    topics = {name: {"numPartitions": 1} for name in ("whole", "within")}
+    server = metaq1_python.SERVERS[kind](
+        tmp_path, zookeeper, topics, {"updateConsumerOffsets": "false"}, registry={"zk.zkRoot": root}
+    )
+    config = config_of(zookeeper, root, tmp_path)
+    got = list[ReceivedMessage]()
+    with server, MetaMessageSessionFactory(config, pace=PACE) as factory:
+        until_registered(factory, "within", 1)
+        consumer = factory.create_consumer(quick("beyond"))
+        for topic, offset in {"whole": 4 * 24, "within": 4 * 24 + 5}.items():
+            metaq1_python.sent(config, topic, 1, numbered(3))
+            put_offsets(zookeeper, f"{root}/consumers/beyond/offsets/{topic}", 1, offset)
+            consumer.subscribe(topic, 1 << 20, got.append)
+        consumer.complete_subscribe()
+        for topic, offset in {"whole": 96, "within": 101}.items():
+            text = f"group beyond waits at {offset} in topic {topic}, partition 0-0, which ends at 72 at {server.text}"
+            eventually(lambda text=text: text in caplog.text, what="it is said")
+        assert got == []
+        for topic in topics:
+            metaq1_python.sent(config, topic, 1, numbered(5, 3))
+
+        def bodies_of(topic: str) -> list[bytes]:
+            return [message.data for message in got if message.topic == topic]
+
+        eventually(lambda: bodies_of("whole") == numbered(4, 4), what="all but the one before the offset")
+        again = numbered(8) if kind == "original" else numbered(4, 4)
+        eventually(lambda: bodies_of("within") == again, what="from where the server says")
+    assert caplog.text.count("group beyond waits at") == 2
+    assert "the frame at 101" in caplog.text

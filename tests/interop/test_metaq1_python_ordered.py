@@ -9,14 +9,12 @@ import pytest
 
 from metaq.metaq1 import (
     Message,
-    MetaClientConfig,
     MetaMessageSessionFactory,
     OrderedMetaMessageSessionFactory,
-    ZKConfig,
 )
-from metaq.metaq1.shared.links import Pace
 from metaq.testing import eventually
 from tests.interop.metaq1 import OriginalServer, OurServer, TextServer, Zookeeper
+from tests.interop.metaq1_python import PACE, config_of, until_registered
 from tests.metaq1.stored import read
 from tests.support import PATIENCE
 
@@ -28,20 +26,16 @@ def test_order_over_a_kill_of_the_server(kind: type[TextServer], zookeeper: Zook
     """Three keys, each with a partition and a thread: every message is there, each key's in order. One may stand there twice, whose
     answer the kill took away."""
     root = f"/ordered-{kind.__name__}"
-    config = MetaClientConfig(
-        zk_config=ZKConfig(zk_connect=zookeeper.address, zk_root=root),
-        partitions_info={"topic.num.t": "0:3"},
-        local_message_path=str(tmp_path / "local"),
-        recover_message_interval=0.2,
-        save_to_local_when_failed=True,
-    )
+    config = config_of(
+        zookeeper, root, tmp_path, partitions_info={"topic.num.t": "0:3"}, local_message_path=str(tmp_path / "local"),
+        recover_message_interval=0.2, save_to_local_when_failed=True,
+    )  # fmt: skip
     local, go_on = threading.Event(), threading.Event()
-    pace = Pace(reconnect_pause=0.2)
     ends: dict[int, int] = {}
     with kind(tmp_path / "store", zookeeper, {"t": {"numPartitions": 3}}, registry={"zk.zkRoot": root}) as server:
-        with MetaMessageSessionFactory(config, pace=pace) as looking:
-            eventually(lambda: len(looking.get_partitions("t")) == 3, what="the server is registered")
-        with OrderedMetaMessageSessionFactory(config, pace=pace) as factory:
+        with MetaMessageSessionFactory(config, pace=PACE) as looking:
+            until_registered(looking, "t", 3)
+        with OrderedMetaMessageSessionFactory(config, pace=PACE) as factory:
             producer = factory.create_producer(lambda _topic, partitions, message: partitions[int(message.data[:1])])
             producer.publish("t")
 
@@ -60,7 +54,7 @@ def test_order_over_a_kill_of_the_server(kind: type[TextServer], zookeeper: Zook
             eventually(lambda: len(read(server.text, "t", 2)) > 100)
             server.kill()
             assert local.wait(PATIENCE)
-            with MetaMessageSessionFactory(config, pace=pace) as looking:
+            with MetaMessageSessionFactory(config, pace=PACE) as looking:
                 # The original does not register while ZooKeeper still has the nodes of the server that was killed.
                 eventually(lambda: not looking.get_partitions("t"), what="the server is gone from ZooKeeper")
             server.start()

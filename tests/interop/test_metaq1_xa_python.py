@@ -17,47 +17,33 @@ from metaq.metaq1 import (
     XAMessageProducer,
     XAMetaMessageSessionFactory,
     Xid,
-    ZKConfig,
 )
 from metaq.testing import eventually
-from tests.interop.metaq1 import Metaq1Client, OriginalServer, OurServer, TextServer, Zookeeper
+from tests.interop import metaq1_python
+from tests.interop.metaq1 import Metaq1Client, OurServer, TextServer, Zookeeper
+from tests.interop.metaq1_python import (
+    config_of,
+    server_fixture,
+    topic_fixture,
+    until_registered,
+)
 from tests.metaq1.conftest import patient_senders  # noqa: F401  a fixture
 from tests.metaq1.stored import payloads
 from tests.support import PATIENCE
 
 pytestmark = pytest.mark.interop
 
-SERVERS = {"original": OriginalServer, "ours": OurServer}
 TOPICS = [f"x{number}" for number in range(8)]
-_names = itertools.cycle(TOPICS)
+server = server_fixture("xa", TOPICS, 3)
+topic = topic_fixture(TOPICS)
+root, config = metaq1_python.root, metaq1_python.config
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server(
-    request: pytest.FixtureRequest, zookeeper: Zookeeper, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TextServer]:
-    topics = {topic: {"numPartitions": 3} for topic in TOPICS}
-    registry = {"zk.zkRoot": f"/xa-{request.param}"}
-    with SERVERS[request.param](tmp_path_factory.mktemp(request.param), zookeeper, topics, registry=registry) as made:
-        yield made
-
-
 @pytest.fixture
-def root(server: TextServer) -> str:
-    return str(server.registry["zk.zkRoot"])
-
-
-@pytest.fixture
-def topic() -> str:
-    return next(_names)
-
-
-@pytest.fixture
-def producer(zookeeper: Zookeeper, root: str, topic: str) -> Iterator[XAMessageProducer]:
-    config = MetaClientConfig(zk_config=ZKConfig(zk_connect=zookeeper.address, zk_root=root))
+def producer(config: MetaClientConfig, topic: str) -> Iterator[XAMessageProducer]:
     with XAMetaMessageSessionFactory(config) as factory:
-        eventually(lambda: len(factory.get_partitions(topic)) == 3, what="the server is registered")
+        until_registered(factory, topic, 3)
         made = factory.create_xa_producer(unique_qualifier=f"q{next(_numbers)}-{os.getpid()}")
         made.publish(topic)
         yield made
@@ -148,9 +134,9 @@ def test_a_server_that_has_all_topics_is_chosen(zookeeper: Zookeeper, tmp_path: 
         OurServer(tmp_path / str(number), zookeeper, topics, {"brokerId": number}, registry=registry)
         for number, topics in enumerate(sections)
     )
-    config = MetaClientConfig(zk_config=ZKConfig(zk_connect=zookeeper.address, zk_root="/xa-two"))
+    config = config_of(zookeeper, "/xa-two", tmp_path)
     with first, second, XAMetaMessageSessionFactory(config) as factory:
-        eventually(lambda: len(factory.get_partitions("both")) == 2, what="both are registered")
+        until_registered(factory, "both", 2)
         producer = factory.create_xa_producer(unique_qualifier="two")
         producer.publish("both")
         assert {producer.get_xa_resource().address for _ in range(40)} == {first.text, second.text}

@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 
 import metaq
+from metaq import xa
+from metaq.errors import TransactionFailed
 from metaq.testing import EmbeddedBroker
 from tests.effort import repeats
 from tests.interop import mariadb, postgresql
 from tests.interop.metaq1 import OriginalServer, OurServer, Zookeeper
 from tests.metaq1.stored import payloads
 from tests.support import ROOT, WHOLE_PATIENCE, environment, eventually
-from tests.xa.program import TOPICS, connector, coordinated
+from tests.xa.program import TOPICS, connector, coordinated, coordinator_of
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("xa-kills")]
 
@@ -197,6 +199,82 @@ def test_killed_at_any_moment(
             certain |= {int(line) for line in [first, *program.stdout] if line.endswith("\n")}
         eventually(agree_again, what=f"database and topics agree in round {number}")
         assert certain <= rows(job)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("database", ["mariadb", "postgresql"])
+def test_the_server_is_killed_in_a_commit(database: str, databases: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    """At any moment of it, while the process lives: once the server is back, the process brings database and topics into agreement."""
+    chance, fates = random.Random(database), Counter[bool]()
+    topics = {topic: {"numPartitions": PARTITIONS} for topic in TOPICS}
+    with OurServer(tmp_path / "server", None, topics) as server:
+        job = {
+            "database": databases[database], "table": table_of(databases[database], f"server_{database}"), "folder": str(tmp_path / "log"),
+            "messages": {"kind": "metaq1", "server": f"meta://{server.text}"},
+        }  # fmt: skip
+        with coordinator_of(job) as (coordinator, order):
+            coordinator.recover()
+            for number in range(repeats(20)):
+                tx = order(number)
+                killer = threading.Timer(chance.uniform(0, 0.04), server.kill)
+                killer.start()
+                committed = ended(tx)
+                killer.join()
+                server.start()
+                eventually(lambda: not coordinator.recover().pending, what="the server is back, and told")
+                agree(job, server.text, f"database and topics agree in round {number}")
+                assert (number in rows(job)) == committed
+                fates[committed] += 1
+            assert coordinator.open == ()
+    assert fates[True] > 0, "no death behind the decision"
+
+
+def ended(tx: xa.GlobalTransaction) -> bool:
+    """Return whether it is committed, everywhere or with something pending."""
+    try:
+        tx.commit()
+    except TransactionFailed as error:
+        assert error.state == "rolled back"
+        return False
+    return True
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.long
+@pytest.mark.all
+def test_the_original_server_is_killed_behind_the_decision(
+    databases: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    """It has prepared, and is told to commit after its restart. Its defect (section 13 of the reference): the messages are there only after
+    one restart more."""
+    topics = {topic: {"numPartitions": PARTITIONS} for topic in TOPICS}
+    with Zookeeper(tmp_path) as zookeeper, OriginalServer(tmp_path / "original", zookeeper, topics) as server:
+
+        def start() -> None:
+            # It cannot register while ZooKeeper has the nodes of the dead.
+            with zookeeper.nodes() as nodes:
+                eventually(lambda: nodes.text("/meta/brokers/ids/0/master") is None)
+            server.start()
+
+        job = {
+            "database": databases["postgresql"], "table": table_of(databases["postgresql"], "original_killed"), "folder": str(tmp_path / "log"),
+            "messages": {"kind": "metaq1", "zookeeper": zookeeper.address},
+        }  # fmt: skip
+        with coordinator_of(job) as (coordinator, order):
+            coordinator.recover()
+            tx = order(1)
+            tx.prepare()
+            server.kill()
+            assert tx.commit().pending
+            assert coordinator.open == (tx.id,)
+            assert rows(job) == {1}
+            start()
+            eventually(lambda: not coordinator.recover().pending, what="the server is back, and told")
+            assert coordinator.open == ()
+        server.kill()
+        start()
+        agree(job, server.text, "database and topics agree")
+        assert rows(job) == {1}
 
 
 @pytest.mark.timeout(1800)

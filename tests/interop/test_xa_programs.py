@@ -137,12 +137,3 @@ def test_example_with_sqlalchemy(postgres: str, metaq_broker: EmbeddedBroker, tm
         ROOT / "examples" / "xa_sqlalchemy.py", tmp_path, POSTGRESQL=postgres, NAMESRV_ADDR=metaq_broker.namesrv
     )
     assert lines == ["anna is here already: IntegrityError", "guests: anna bela", "greeted: anna bela"]
-
-
-def test_example_with_mariadb(maria: str, tmp_path: Path) -> None:
-    with OurServer(tmp_path / "server", None, {"payments": {"numPartitions": 2}}) as server:
-        lines = run(ROOT / "examples" / "xa_metaq1_mariadb.py", tmp_path, MARIADB=maria, METAQ1=f"meta://{server.text}")
-        assert lines[0].startswith("recovered: Recovered(")
-        assert lines[1].startswith("paid 30: anna has 70, the message is in partition ")
-        assert lines[2:] == ["rolled back: anna has no 3000"]
-        assert sorted(payloads(server.text, "payments", 2)) == [[], [b"anna pays 30"]]

@@ -23,13 +23,13 @@ KINDS = [
 
 @contextlib.contextmanager
 def running(kind, folder):
-    """URL of an empty database."""
+    """URL of an empty database. Of kind `mysql` it is an old MariaDB, of kind `mariadb` one of today."""
     folder.mkdir(exist_ok=True)
     if kind == "sqlite":
         sqlite3.connect(folder / "shop.db").close()
         yield f"sqlite:///{folder / 'shop.db'}"
-    elif kind == "mysql":
-        with mariadb.running(folder) as address:
+    elif kind in {"mysql", "mariadb"}:
+        with mariadb.running(folder, mariadb.SERVER if kind == "mysql" else mariadb.WITH_XA) as address:
             server = mysql.connect(address_of(f"mysql://{address}/information_schema"))
             with contextlib.closing(server), server.cursor() as cursor:
                 cursor.execute("CREATE DATABASE shop")

@@ -103,12 +103,19 @@ def messages_of(job: dict[str, Any]) -> Iterator[tuple[Any, Callable[[Any, int],
 @contextlib.contextmanager
 def coordinated(job: dict[str, Any]) -> Iterator[Callable[[int], xa.GlobalTransaction]]:
     """After recovery: what makes a transaction with an order in it."""
+    with coordinator_of(job) as (coordinator, order):
+        recovered = coordinator.recover()
+        assert not recovered.pending, recovered
+        assert not recovered.otherwise, recovered
+        yield order
+
+
+@contextlib.contextmanager
+def coordinator_of(job: dict[str, Any]) -> Iterator[tuple[xa.Coordinator, Callable[[int], xa.GlobalTransaction]]]:
+    """A coordinator that has recovered nothing yet, and what makes a transaction with an order in it."""
     with messages_of(job) as (messages, send), contextlib.ExitStack() as stack:
         database, insert = database_of(job, stack)
         with xa.Coordinator(job["folder"], [messages, database]) as coordinator:
-            recovered = coordinator.recover()
-            assert not recovered.pending, recovered
-            assert not recovered.otherwise, recovered
 
             def order(number: int) -> xa.GlobalTransaction:
                 tx = xa.join(coordinator) if job.get("manager") == "transaction" else coordinator.transaction()
@@ -116,7 +123,7 @@ def coordinated(job: dict[str, Any]) -> Iterator[Callable[[int], xa.GlobalTransa
                 send(tx.enlist(messages), number)
                 return tx
 
-            yield order
+            yield coordinator, order
 
 
 class Lines:

@@ -28,6 +28,7 @@ from metaq.admin.configuring.calls import OptionCalls
 from metaq.admin.figures.calls import FigureCalls
 from metaq.admin.growth.calls import GrowthCalls
 from metaq.admin.monitoring.calls import MonitoringCalls
+from metaq.admin.offsets.calls import OffsetCalls
 from metaq.admin.upkeep import scrubbing
 from metaq.admin.upkeep.cleaning import CleaningCalls
 from metaq.client.conversation.accounts import SetAccount
@@ -51,7 +52,7 @@ from metaq.model.transactions.staging import Outcome, RowState
 Result = TypeVar("Result")
 
 
-class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OptionCalls):
+class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCalls, OptionCalls):
     """Administration of one cluster.
 
     Args:

@@ -11,11 +11,12 @@ from msgspec import Struct
 
 from metaq.admin import topics
 from metaq.admin.brokers import masters
-from metaq.admin.groups import GroupNotFound, MovedProgress
+from metaq.admin.groups import GroupNotFound, MovedProgress, check_own
 from metaq.admin.several import at_each, at_several, check_brokers
 from metaq.client.conversation.following import GROUPS, GetTable
 from metaq.client.conversation.group_settings import CloneProgress, DeleteGroup, PutGroup
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats
+from metaq.client.conversation.reading.offsets import SetPosition
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
 from metaq.errors import MetaqError
@@ -77,6 +78,7 @@ async def delete(core: ClientCore, name: str, *, keep_progress: bool, dead_lette
     """
     targets = await masters(core)
     await check_brokers(core, targets, f"group {name} is not deleted")
+    await check_own(core, targets.values(), name, "is not deleted")
     if not await _settings(core, targets, name) and not await _progress(core, targets, name):
         raise GroupNotFound(f"no broker at name servers {core.name_servers} knows consumer group {name}")
     if not force:
@@ -93,6 +95,9 @@ async def delete(core: ClientCore, name: str, *, keep_progress: bool, dead_lette
 
 async def clone(core: ClientCore, source: str, target: str, topic: str | None, *, dry_run: bool) -> list[MovedProgress]:
     """Give group `target` the progress that `source` has in a topic, or in all. Returns where it was and is.
+
+    A group of MetaQ 1.x has its progress in ZooKeeper, where the broker looks it up: what that does not copy is written from here. A
+    group with members has none there; what it does not subscribe to any more is left out on purpose.
 
     Raises GroupNotFound: the source has none; GroupOnline: the target has members, which would overwrite it; NothingDone, HalfDone.
     """
@@ -111,7 +116,16 @@ async def clone(core: ClientCore, source: str, target: str, topic: str | None, *
     before = await _progress(core, targets, target)
     if not dry_run:
         await at_each(core, f"group {target} has the progress", targets, CloneProgress(source, target, topic))
-        given = {queue: stats for queue, stats in (await _progress(core, targets, target)).items() if queue in given}
+        copied = await _progress(core, targets, target)
+        left = {
+            queue: stats.consumer_offset
+            for queue, stats in given.items()
+            if queue not in copied or stats.consumer_offset != _at(copied, queue) == _at(before, queue)
+        }
+        if left and not await _members(core, targets, source):
+            await _set_progress(core, targets, target, left)
+            copied = await _progress(core, targets, target)
+        given = {queue: stats for queue, stats in copied.items() if queue in given}
     return [
         MovedProgress(queue, before[queue].consumer_offset if queue in before else 0, stats.consumer_offset, False)
         for queue, stats in sorted(given.items())
@@ -129,6 +143,7 @@ async def move(core: ClientCore, source: str, target: str, *, leave_retries: boo
     checked(check_group, target)
     targets = await masters(core)
     await check_brokers(core, targets, f"group {source} is not moved")
+    await check_own(core, targets.values(), source, f"is not moved to {target}: a copy of its progress can be made")
     for name in (source, target):
         await _check_offline(core, targets, name, f"so that group {source} is not moved to {target}")
     had, has = await _progress(core, targets, source), await _progress(core, targets, target)
@@ -165,11 +180,25 @@ def _at(progress: Mapping[MessageQueue, ConsumeStats], queue: MessageQueue) -> i
     return progress[queue].consumer_offset if queue in progress else 0
 
 
-async def _check_offline(core: ClientCore, targets: Mapping[str, str], name: str, what: str) -> None:
+async def _members(core: ClientCore, targets: Mapping[str, str], name: str) -> list[str]:
+    """Return the ids of a group's members. Those of a 1.x group are known to its ZooKeeper alone."""
     found = await asyncio.gather(*(core.ask(address, GetConnections(name)) for address in targets.values()))
-    members = sorted({member.client_id for one in found if one is not None for member in one[0]})
-    if members:
+    return sorted({member.client_id for one in found if one is not None for member in one[0]})
+
+
+async def _check_offline(core: ClientCore, targets: Mapping[str, str], name: str, what: str) -> None:
+    if members := await _members(core, targets, name):
         raise GroupOnline(f"group {name} has members, {what}; stop them first: {', '.join(members)}")
+
+
+async def _set_progress(
+    core: ClientCore, targets: Mapping[str, str], name: str, places: Mapping[MessageQueue, int]
+) -> None:
+    """Write where a group without members goes on. Raises the first error if all brokers fail; HalfDone if some do."""
+    for queue, offset in sorted(places.items()):
+        address = targets[queue.broker]
+        what = f"group {name} has the progress in queue {queue.queue_id} of topic {queue.topic}"
+        await at_several(core, what, {(queue.broker, address): SetPosition(name, queue, offset)})
 
 
 async def _settings(core: ClientCore, targets: Mapping[str, str], name: str) -> dict[str, GroupConfig]:

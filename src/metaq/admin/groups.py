@@ -12,8 +12,8 @@ from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.admin.figures.sizes import Size, size_of, total
 from metaq.client.conversation.administration import ResetOffsets
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.following import GROUPS, GetTable
-from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetProducers
+from metaq.client.conversation.following import GROUP_OFFSETS, GROUPS, GetTable
+from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetMetaq1Groups, GetProducers
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, SetPosition
 from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
 from metaq.client.identity.names import EARLIEST, LATEST
@@ -29,6 +29,28 @@ _PULL_SECONDS = 5.0
 
 class GroupNotFound(MetaqError):
     """No broker has an offset of the group, and it has no members."""
+
+
+class GroupOfMetaq1(MetaqError):
+    """A group of MetaQ 1.x: its clients keep their progress, in ZooKeeper or a table, and no broker can change it."""
+
+
+async def check_own(core: ClientCore, addresses: Collection[str], group: str, what: str) -> None:
+    """Raise GroupOfMetaq1 if only ZooKeeper knows the group: whatever is written of it at these brokers, its clients would not see.
+
+    Args: what: is not done.
+    """
+    for address in addresses:
+        if group in bodies.group_table_of(await core.ask(address, GetTable(GROUPS)))[1]:
+            return
+        if any(group == one for _, one in bodies.group_offsets_of(await core.ask(address, GetTable(GROUP_OFFSETS)))):
+            return
+    for address in addresses:
+        if group in await core.ask(address, GetMetaq1Groups()):
+            raise GroupOfMetaq1(
+                f"group {group} {what}: it is of MetaQ 1.x, and its clients keep its progress in ZooKeeper or a database; stop them, and see "
+                "`metaq meta1 show-offset` and `metaq meta1 copy-offsets`"
+            )
 
 
 class ProducerInstance(Struct, frozen=True):
@@ -220,9 +242,10 @@ async def move(
 
     With `dry_run` nothing is moved: the outcome is what would be.
 
-    Raises: GroupNotFound. BrokerError: no broker moves it. PartlyMoved: some do.
+    Raises: GroupNotFound. GroupOfMetaq1. BrokerError: no broker moves it. PartlyMoved: some do.
     """
     addresses = await masters(core)
+    await check_own(core, addresses.values(), group, "is not moved")
     queues = await core.routes.subscribe_queues(topic, fresh=True)
     brokers = {queue.broker for queue in queues}
     # All are asked before anything is moved: if one cannot be reached, nothing changes.

@@ -10,7 +10,7 @@ from msgspec import Struct
 from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.admin.several import at_each, at_several, check_brokers, check_name_servers
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetTopicStats
-from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetGroups
+from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetGroups, GetMetaq1Groups
 from metaq.client.conversation.routes import DeleteTopicRoute, ListTopics
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
@@ -107,7 +107,8 @@ async def update(
 
 async def _check_consumed(core: ClientCore, name: str, address: str, data: QueueData) -> None:
     """Raise ConfigError if messages wait for a group in queues that will not be read."""
-    for group in await core.ask(address, GetGroups(name)):
+    # Groups of MetaQ 1.x are not asked for by topic: the table of each says what it has read here.
+    for group in (*await core.ask(address, GetGroups(name)), *await core.ask(address, GetMetaq1Groups())):
         table, _ = await core.ask(address, GetConsumeStats(group))
         for queue, stats in table.items():
             if (

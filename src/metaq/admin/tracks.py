@@ -13,7 +13,7 @@ from metaq.admin import traces
 from metaq.admin.messages import answered, get
 from metaq.admin.traces import TraceEvent, TraceNotFound
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetGroups
+from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetGroups, GetMetaq1Groups
 from metaq.client.shared.core import ClientCore
 from metaq.errors import ConfigError
 from metaq.model import ConsumerView, ConsumeStats, MessageModel, MessageQueue, StoredMessage
@@ -55,7 +55,7 @@ class GroupTrack(Struct, frozen=True, kw_only=True):
 
 
 class MessageTrack(Struct, frozen=True):
-    """A message, and every group that subscribes to its topic or has an offset in it, by name. `silent`: brokers that could not be
+    """A message, and every group that subscribes to its topic or has an offset in it, by name; also of MetaQ 1.x. `silent`: brokers that could not be
     asked for groups, so that some may be missing."""
 
     message: StoredMessage
@@ -76,16 +76,26 @@ async def track(
         if data.any_address is not None
     }
     asked = [(broker, core.ask(address, GetGroups(message.topic))) for broker, address in addresses.items()]
-    (found, silent), deliveries = await asyncio.gather(answered(asked), _deliveries(core, message, trace_topic))
+    first = [(broker, core.ask(address, GetMetaq1Groups())) for broker, address in addresses.items()]
+    (found, silent), (of_metaq1, _), deliveries = await asyncio.gather(
+        answered(asked), answered(first), _deliveries(core, message, trace_topic)
+    )
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def one(group: str) -> GroupTrack:
         async with turns:
             return await _of_group(core, group, message, addresses, deliveries.get(group, ()))
 
-    groups = sorted({group for some in found for group in some})
+    async def other(group: str) -> GroupTrack | None:
+        async with turns:
+            return await _of_metaq1(core, group, message, addresses)
+
+    groups = {group for some in found for group in some}
+    others = {group for some in of_metaq1 for group in some} - groups
+    tracks = await asyncio.gather(*map(one, groups), *map(other, others))
+    shown = sorted((track for track in tracks if track is not None), key=lambda track: track.group)
     silent += [data.broker for data in route.brokers if data.any_address is None]
-    return MessageTrack(message, tuple(await asyncio.gather(*map(one, groups))), tuple(sorted(silent)))
+    return MessageTrack(message, tuple(shown), tuple(sorted(silent)))
 
 
 async def _of_group(
@@ -105,6 +115,19 @@ async def _of_group(
         state, detail = judge(message, view, offset, has_offsets=None if stats is None else bool(stats))
         detail = detail or (no_stats if state is TrackState.UNKNOWN else "")
     return GroupTrack(group=group, state=state, offset=offset, detail=detail, deliveries=deliveries)
+
+
+async def _of_metaq1(
+    core: ClientCore, group: str, message: StoredMessage, addresses: Mapping[str, str]
+) -> GroupTrack | None:
+    """Return where a group of MetaQ 1.x stands: brokers know its offsets, and not its members. None: it does not read the queue."""
+    stats, _ = await _stats(core, group, addresses.values())
+    place = stats.get(message.queue) if stats is not None else None
+    if place is None:
+        return None
+    past = place.consumer_offset > message.queue_offset
+    state = TrackState.CONSUMED if past else TrackState.NOT_CONSUME_YET
+    return GroupTrack(group=group, state=state, offset=place.consumer_offset, detail="of MetaQ 1.x")
 
 
 def judge(

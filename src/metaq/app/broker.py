@@ -20,6 +20,7 @@ from metaq.app.configuration import METAQ1, TLS, listen_limits
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
+from metaq.app.progress.offset_table import OffsetTableProgress
 from metaq.app.registration import NameServerRegistration, Registration, ZookeeperRegistration
 from metaq.app.role.configured import check_role
 from metaq.app.role.running import RunningRole
@@ -402,7 +403,7 @@ def _front(
             ports if tls is not None and tls.for_metaq1 else None, accounts_of(options.acl_metaq1_accounts),
         )  # fmt: skip
         servers.append(server)
-        registrations.append(ZookeeperRegistration(metaq1, server))
+        registrations += [ZookeeperRegistration(metaq1, server), OffsetTableProgress(metaq1)]
     if options.http_port is not None:
         servers.append(_http_server(options, limits, budget, ports, servers))
     return Front(Serving([*servers, *more]), remoting, announced, registrations)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from metaq.app.addressing.told import advertised_to_clients, advertised_to_slaves
+from metaq.app.progress.asking import Asking
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
@@ -23,8 +24,6 @@ from metaq.registry.namesrv import Registrar
 from metaq.servers.server import BrokerServices, PeerServer
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 if TYPE_CHECKING:
     from metaq.broker.metaq1.progress import OnGroups, OnPositions
@@ -239,7 +238,7 @@ class ZookeeperRegistration:
         if self._wanted and importlib.util.find_spec("kazoo") is None:
             raise _no_kazoo(settings.options, "there is no module kazoo")
         self._registrar: ZookeeperRegistrar | None = None
-        self._asking: set[asyncio.Task[Any]] = set()
+        self._asking = Asking()
 
     @property
     def _wanted(self) -> bool:
@@ -274,22 +273,12 @@ class ZookeeperRegistration:
     def _ask(self, group: str, topic: str | None, tell: OnPositions) -> None:
         """Read a group's positions from ZooKeeper."""
         assert self._registrar is not None, "asked when it is there"
-        self._tell(self._registrar.positions(group, topic), tell)
+        self._asking.tell(self._registrar.positions(group, topic), tell)
 
     def _ask_groups(self, tell: OnGroups) -> None:
         """Read the groups' names from ZooKeeper."""
         assert self._registrar is not None, "asked when it is there"
-        self._tell(self._registrar.groups(), tell)
-
-    def _tell(self, work: Coroutine[Any, Any, T | None], tell: Callable[[T | None], None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._asking.add(task)  # the loop holds tasks weakly: without this one may be collected while it runs
-
-        def told(task: asyncio.Task[T | None]) -> None:
-            self._asking.discard(task)
-            tell(None if task.cancelled() or task.exception() is not None else task.result())
-
-        task.add_done_callback(told)
+        self._asking.tell(self._registrar.groups(), tell)
 
     async def stop(self) -> None:
         """Unregister, and wait as long as clients may take to notice."""

@@ -225,6 +225,7 @@ class Broker:
             clock, self.stats, self.topics, self.groups, options.broker_cluster_name,
             queues=lambda: store.reader.listed_queues()[0], follows=lambda: store.state.follows is not None,
         )  # fmt: skip
+        progress = self.metaq1.progress if self.metaq1 is not None else None
         self.reports = Reports(
             environment,
             tables,
@@ -235,7 +236,7 @@ class Broker:
             self.statistics,
             self.roles,
             self.scrub,
-            metaq1=self.metaq1.progress if self.metaq1 is not None else None,
+            metaq1=progress,
             unsaved=self._unsaved,
             held=lambda: self.staging.held,
             open_halves=lambda: self.transactions.progress.open_halves if self.leads else 0,
@@ -243,7 +244,7 @@ class Broker:
         self.consumer_questions = ConsumerQuestions(tables)
         self.cleaning = Cleaning(environment, tables, self.deletions, call_soon)
         archives = self.metaq1.archives if self.metaq1 is not None else None
-        self.trimming = Trimming(environment, tables, self.lookup, call_soon, archives)
+        self.trimming = Trimming(environment, tables, self.lookup, call_soon, archives, progress)
         self.inspection = Inspection(environment, tables, self.lookup, self.reports, self.filters)
         self._call_soon, self._files = call_soon, files
         self.settings.watch(self.gates.options_changed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from metaq.broker.cleaning import ASKED_MAX
 from metaq.broker.environment import Environment, Tables
@@ -21,6 +21,10 @@ from metaq.model.upkeep.cleaning import QueueTrim, TopicTrim, Unread
 from metaq.model.upkeep.floors import queue_key
 from metaq.saved import PendingOutcome
 from metaq.store.queues.consume_queue import ConsumeQueue
+from metaq.store.queues.table import QueueKey
+
+if TYPE_CHECKING:  # brokers without clients of MetaQ 1.x load none of its code
+    from metaq.broker.metaq1.progress import PartitionProgress
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +35,9 @@ _OF_A_PIECE: Final = 16
 """Queues, or groups, that are looked at in one go: some 0.3 ms."""
 
 CallSoon = Callable[[Callable[[], None]], None]
+ReadByMetaq1: TypeAlias = Mapping[str, Mapping[QueueKey, int]]
+"""Group of MetaQ 1.x → (topic, queue id) → first offset that it has not read."""
+NOTHING_READ: Final[ReadByMetaq1] = {}
 
 
 class Trimming:
@@ -43,14 +50,25 @@ class Trimming:
         lookup: Lookup,
         call_soon: CallSoon,
         archives: Callable[[str], bool] | None = None,
+        metaq1: PartitionProgress | None = None,
     ) -> None:
-        """`archives`: whether a topic's messages are archived before they go, whole log files of them; None: none are."""
-        self._archives = archives
+        """
+        Args:
+            archives: whether a topic's messages are archived before they go, whole log files of them; None: none are.
+            metaq1: progress of groups of MetaQ 1.x; None: there are none.
+        """
+        self._archives, self._metaq1 = archives, metaq1
         self._clock, self._store = environment.clock, environment.store
         self._tables, self._lookup, self._call_soon = tables, lookup, call_soon
         self._running = 0
 
-    def plan_before(self, topic: str, time_ms: int) -> InPieces[tuple[TopicTrim, Mapping[str, int]]]:
+    def read_by_metaq1(self, topic: str) -> ReadByMetaq1:
+        """Return what groups of MetaQ 1.x have read of a topic. Raises Saving while that is asked for; Refused BUSY: too much is."""
+        return self._metaq1.in_topic(topic) if self._metaq1 is not None else {}
+
+    def plan_before(
+        self, topic: str, time_ms: int, read: ReadByMetaq1 = NOTHING_READ
+    ) -> InPieces[tuple[TopicTrim, Mapping[str, int]]]:
         """Return what would go if messages stored before a time went, and the floors that do it.
 
         Raises Refused: INVALID: a topic of the broker's own, or no time since 1970 and up to now; NO_TOPIC.
@@ -69,10 +87,10 @@ class Trimming:
             floor = min(floor, self._place_of(queue, first, floor))
             if not number % _OF_A_PIECE:
                 yield
-        return (yield from self._plan(topic, queues, {topic: floor}))
+        return (yield from self._plan(topic, queues, {topic: floor}, read))
 
     def plan_offsets(
-        self, topic: str, offset: int, queue_id: int | None
+        self, topic: str, offset: int, queue_id: int | None, read: ReadByMetaq1 = NOTHING_READ
     ) -> InPieces[tuple[TopicTrim, Mapping[str, int]]]:
         """Return what would go if messages before an offset went, in one queue or in each, and the floors that do it.
 
@@ -95,7 +113,7 @@ class Trimming:
             floors[queue_key(topic, queue.queue_id)] = self._place_of(queue, offset, end)
             if not number % _OF_A_PIECE:
                 yield
-        return (yield from self._plan(topic, queues, floors))
+        return (yield from self._plan(topic, queues, floors, read))
 
     def _queues(self, topic: str) -> list[ConsumeQueue]:
         if self._tables.topics.is_system(topic):
@@ -122,7 +140,7 @@ class Trimming:
         return self._store.log.min
 
     def _plan(
-        self, topic: str, queues: list[ConsumeQueue], floors: Mapping[str, int]
+        self, topic: str, queues: list[ConsumeQueue], floors: Mapping[str, int], read: ReadByMetaq1
     ) -> InPieces[tuple[TopicTrim, Mapping[str, int]]]:
         if self._archives is not None and self._archives(topic):
             floors = {key: self._border_below(floor) for key, floor in floors.items()}
@@ -137,15 +155,15 @@ class Trimming:
             found.append(QueueTrim(queue.queue_id, low, high, new, max(0, oldest), max(0, newest)))
             if not number % _OF_A_PIECE:
                 yield
-        unread = yield from self._unread(topic, [one for one in found if one.messages])
+        unread = yield from self._unread(topic, [one for one in found if one.messages], read)
         return TopicTrim(topic, tuple(found), unread), floors
 
     def _border_below(self, floor: int) -> int:
         """Return where the log file begins that holds `floor`: what is archived is whole files that take no more messages."""
         return max((file.start for file in self._store.log.run.files if file.start <= floor), default=0)
 
-    def _unread(self, topic: str, going: list[QueueTrim]) -> InPieces[tuple[Unread, ...]]:
-        """Return what groups have not read of it: those with progress in the topic, and those that consume it now."""
+    def _unread(self, topic: str, going: list[QueueTrim], read: ReadByMetaq1) -> InPieces[tuple[Unread, ...]]:
+        """Return what groups have not read of it: those with progress in the topic, also of MetaQ 1.x, and those that consume it now."""
         offsets, consumers = self._tables.offsets, self._tables.members.consumers
         online = {
             name
@@ -163,7 +181,13 @@ class Trimming:
                 if len(found) == UNREAD_MAX:
                     return tuple(found)
             yield
-        return tuple(found)
+        for group, partitions in sorted(read.items()):
+            for queue in going:
+                at = partitions.get((topic, queue.queue_id), queue.new_min)
+                if at < queue.new_min:
+                    found.append(Unread(group, queue.queue_id, queue.new_min - max(at, queue.min_offset)))
+            yield
+        return tuple(found[:UNREAD_MAX])
 
     def carry_out(self, topic: str, floors: Mapping[str, int]) -> PendingOutcome[None]:
         """Have messages below floors go, durably.

@@ -67,6 +67,11 @@ class _Commands(LazyGroup):
             "app",
             "Messages that wait in a database of an application (docs/outbox.md).",
         ),
+        "xa": Lazy(
+            "metaq.cli.transactions.xa",
+            "app",
+            "Transactions over databases and brokers that wait for their end, in a coordinator's folder (docs/xa.md).",
+        ),
         "store": Lazy(
             "metaq.cli.store.folders",
             "app",

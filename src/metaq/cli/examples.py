@@ -152,11 +152,28 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq meta1 move-partitions --data-dir /var/meta --topic orders --start 0 --end 3 --offset 4",
     ),
     "meta1 delete-partitions": ("metaq meta1 delete-partitions --data-dir /var/meta --topic orders --start 2 --end 3",),
+    "meta1 show-offset": (
+        "metaq meta1 show-offset readers --zookeeper 127.0.0.1:2181",
+        "metaq meta1 show-offset readers --topic orders --database mysql://shop@db.example/shop --json",
+    ),
+    "meta1 copy-offsets": (
+        "metaq meta1 copy-offsets --topic orders --source 0 --target 1 --start 0 --end 3 --target-start 4 --zookeeper 127.0.0.1:2181",
+        "metaq meta1 copy-offsets --to database --zookeeper 127.0.0.1:2181 --database mysql://shop@db.example/shop --dry-run",
+        "metaq meta1 copy-offsets --to zookeeper --zookeeper 127.0.0.1:2181 --database postgresql://shop@db.example/shop",
+    ),
+    "meta1 offset-table": (
+        "metaq meta1 offset-table --database mysql://shop@db.example/shop",
+        "metaq meta1 offset-table --database postgresql://shop@db.example/shop --password-file secret --create",
+    ),
     "meta1 tx": ("metaq meta1 tx list",),
     "meta1 tx list": ("metaq meta1 tx list",),
     "meta1 tx commit": ("metaq meta1 tx commit XID:1:0a:0b:q",),
     "meta1 tx rollback": ("metaq meta1 tx rollback XID:1:0a:0b:q",),
     "meta1 tx forget": ("metaq meta1 tx forget XID:1:0a:0b:q",),
+    "xa": ("metaq xa list xa-log",),
+    "xa list": ("metaq xa list xa-log", "metaq xa list /var/lib/shop/xa-log --json"),
+    "xa retry": ("metaq xa retry xa-log mq5e0f4c2b9a7d1e38a1b2c3d4e5f607181 --resources shop.transactions:resources",),
+    "xa drop": ("metaq xa drop xa-log mq5e0f4c2b9a7d1e38a1b2c3d4e5f607181",),
     "outbox": ("metaq outbox list --database sqlite:///shop.db --state parked",),
     "outbox list": (
         "metaq outbox list --database postgresql://shop@db.example/shop --state parked",

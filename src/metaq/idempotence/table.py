@@ -7,14 +7,8 @@ if that one was committed, and has it for itself if not. SQLite lets one writer 
 from __future__ import annotations
 
 from metaq.sql.statements import MYSQL, POSTGRESQL, SQLITE, Statements
+from metaq.sql.tables import making, word
 
-_COLUMNS = "consumer_group {text} NOT NULL, message_key {text} NOT NULL, seen_ms BIGINT NOT NULL"
-_TEXT = {
-    SQLITE: "VARCHAR(255)",
-    # One byte a character, compared byte by byte: both fit an index, and keys that differ in case stay two.
-    MYSQL: "VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin",
-    POSTGRESQL: 'VARCHAR(255) COLLATE "C"',
-}
 _INSERT = {
     SQLITE: "INSERT INTO {table} (consumer_group, message_key, seen_ms) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
     # With a clause for duplicates, rows would be counted by whether the driver counts those that are found.
@@ -33,15 +27,13 @@ _DELETE = {
 
 def create(on: Statements, table: str) -> None:
     """Create the table with its index, unless it is there."""
-    columns = _COLUMNS.format(text=_TEXT[on.kind]) + ", PRIMARY KEY (consumer_group, message_key)"
-    index = f"{table.replace('.', '_')}_age"
-    if on.kind == MYSQL:
-        on.run(f"CREATE TABLE IF NOT EXISTS {table} ({columns}, INDEX {index} (consumer_group, seen_ms)) ENGINE=InnoDB")
-        return
-    on.run(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
-    on.run(
-        f"CREATE INDEX IF NOT EXISTS {index} ON {table.rsplit('.', maxsplit=1)[-1] if on.kind == SQLITE else table} (consumer_group, seen_ms)"
-    )
+    text = word(on.kind, 255)
+    columns = [
+        f"consumer_group {text} NOT NULL", f"message_key {text} NOT NULL", "seen_ms BIGINT NOT NULL",
+        "PRIMARY KEY (consumer_group, message_key)",
+    ]  # fmt: skip
+    for statement in making(on.kind, table, columns, {"age": ("consumer_group", "seen_ms")}):
+        on.run(statement)
 
 
 def record(on: Statements, table: str, group: str, key: str) -> bool:

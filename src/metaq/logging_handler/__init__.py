@@ -2,8 +2,9 @@
 
     logging.getLogger().addHandler(metaq.MetaQHandler("localhost:9876", service="checkout"))
 
-`formats` encodes records, `buffer` is a bounded buffer of them, `sender` is the thread that sends them, `handler` is the handler
-for `logging`.
+`formats` encodes records, `buffer` is a bounded buffer of them, `sender` is the thread that sends them, `base` is what handlers for
+`logging` share; `handler` has that for brokers of RocketMQ's protocol, `metaq1` that for servers of MetaQ 1.x, which loads the
+client of MetaQ 1.x and is therefore not imported here.
 """
 
 from metaq.logging_handler.formats import JsonFormatter

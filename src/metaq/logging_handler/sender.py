@@ -14,19 +14,15 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from metaq.client.producing.producer import Producer
-from metaq.client.shared.futures import SendFuture
 from metaq.clock import Clock
-from metaq.errors import AccessDenied, BrokerError, InvalidMessage, MetaqError, RequestTimeout
+from metaq.errors import MetaqError
 from metaq.log import RateLimitedLog
 from metaq.logging_handler.buffer import Buffer, Entry
 from metaq.logging_handler.formats import cut
-from metaq.model import Message
-from metaq.wire.codes import ResponseCode
 
 LOG = logging.getLogger("metaq.logging_handler")
 
@@ -52,11 +48,38 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Settings of sending. Sizes in bytes, durations in seconds."""
 
     topic: str
-    service: str
     buffer_records_max: int
     buffer_bytes_max: int
     record_bytes_max: int
     linger: float
+
+
+class Way(Protocol):
+    """How records get to a server: a producer of one generation or the other."""
+
+    def prepare(self) -> None:
+        """Called before each batch. Raises MetaqError: nothing can be sent now."""
+        ...
+
+    def submit(self, entry: Entry) -> Any:
+        """Start a send. Returns what `error` takes. Raises MetaqError."""
+        ...
+
+    def error(self, entry: Entry, send: Any, seconds: float) -> Exception | None:
+        """Wait for the outcome of a send: its error, and after so many seconds RequestTimeout; None: it is stored."""
+        ...
+
+    def is_too_long(self, error: Exception) -> bool:
+        """Return whether a shorter record may be accepted."""
+        ...
+
+    def may_pass(self, error: Exception) -> bool:
+        """Return whether the same record may be accepted later."""
+        ...
+
+    def close(self, seconds: float) -> None:
+        """Raises MetaqError."""
+        ...
 
 
 class Sender:
@@ -65,27 +88,22 @@ class Sender:
     def __init__(
         self,
         settings: Settings,
-        connect: Callable[[], Producer],
+        connect: Callable[[], Way],
         summary: Callable[[Counter[str]], Entry],
         clock: Clock,
-        *,
-        shared: bool,
     ) -> None:
         """
 
         Args:
-            connect: makes the producer, or returns the application's own, which is then `shared` and not closed here.
+            connect: makes the way to the server.
             summary: makes a record that says how many were dropped, by reason.
         """
         self.buffer = Buffer(settings.buffer_records_max, settings.buffer_bytes_max)
         self.sent = self.shortened = self.restarts = 0
-        self._settings, self._connect, self._summary, self._clock, self._shared = (
-            settings, connect, summary, clock, shared
-        )  # fmt: skip
-        self._properties = {"service": settings.service} if settings.service else {}
+        self._settings, self._connect, self._summary, self._clock = settings, connect, summary, clock
         self.record_bytes_max = settings.record_bytes_max
         """The longest body that the broker is known to accept."""
-        self._producer: Producer | None = None
+        self._way: Way | None = None
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -142,10 +160,9 @@ class Sender:
                 "left", "%d log records for topic %s are lost: they could not be sent within the %.1f s for closing",
                 left, self._settings.topic, timeout,
             )  # fmt: skip
-        producer = self._producer
-        if producer is not None and not self._shared:
+        if self._way is not None:
             with contextlib.suppress(MetaqError):
-                producer.close(max(LEAVE_SECONDS, deadline - self._clock.monotonic()))
+                self._way.close(max(LEAVE_SECONDS, deadline - self._clock.monotonic()))
         self._limited_log.tick()
 
     def late(self, name: str) -> None:
@@ -248,10 +265,17 @@ class Sender:
 
     def _send(self, entries: list[Entry]) -> None:
         """Send a batch and wait for the acknowledgements. Raises as making a producer does."""
-        if self._producer is None:
-            self._producer = self._connect()
-        sends = [self._submit(self._producer, entry) for entry in entries]
-        outcomes = [self._outcome(entry, send) for entry, send in zip(entries, sends, strict=True)]
+        if self._way is None:
+            self._way = self._connect()
+        way = self._way
+        outcomes: list[_Again | _Refused | None]
+        try:
+            way.prepare()
+        except MetaqError as error:
+            outcomes = [_Again(entry, error) for entry in entries]
+        else:
+            sends = [self._submit(way, entry) for entry in entries]
+            outcomes = [self._outcome(way, entry, send) for entry, send in zip(entries, sends, strict=True)]
         again = [one.entry for one in outcomes if isinstance(one, _Again)]
         refusals = [one.error for one in outcomes if isinstance(one, _Refused)]
         delays = [one.error for one in outcomes if isinstance(one, _Again) and one.error is not None]
@@ -273,39 +297,27 @@ class Sender:
             self._pause = PAUSE_SECONDS
             self._sum_up()
 
-    def _submit(self, producer: Producer, entry: Entry) -> SendFuture | Exception:
-        """Start a send. Returns its future, or the exception that it failed with."""
-        message = Message(self._settings.topic, entry.body, entry.tag, entry.keys, properties=self._properties)
+    @staticmethod
+    def _submit(way: Way, entry: Entry) -> Any:
+        """Start a send. Returns it, or the error that it failed with."""
         try:
-            return producer.submit(message, message_id=entry.message_id)
+            return way.submit(entry)
         except MetaqError as error:
             return error
 
-    def _outcome(self, entry: Entry, send: SendFuture | Exception) -> _Again | _Refused | None:
+    def _outcome(self, way: Way, entry: Entry, send: Any) -> _Again | _Refused | None:
         """Return the outcome of a send; None: it is stored."""
-        if isinstance(send, SendFuture):
-            entry.message_id = send.message_id  # A retry has the same id: it may be stored already.
-            try:
-                error = send.exception(RESULT_SECONDS)
-            except RequestTimeout as late:
-                error = late
-            if error is None:
-                return None
-        else:
-            error = send
-        too_long = isinstance(error, InvalidMessage) or (
-            isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL
-        )
-        # The broker's maxMessageSize is not known before: halve until it accepts, and remember the size.
-        if too_long and len(entry.body) > CUT_BYTES_MIN:
+        error = send if isinstance(send, MetaqError) else way.error(entry, send, RESULT_SECONDS)
+        if error is None:
+            return None
+        # How long a record may be is not known before: halve until it is accepted, and remember the size.
+        if way.is_too_long(error) and len(entry.body) > CUT_BYTES_MIN:
             self.record_bytes_max = max(CUT_BYTES_MIN, len(entry.body) // 2)
             shorter = cut(entry.body, self.record_bytes_max, is_json=entry.is_json)
             self.shortened += 1
             # Without the old message id: nothing was stored under it.
             return _Again(Entry(shorter, entry.tag, entry.keys, entry.is_json))
-        # An account or a right can be mended while records wait for it.
-        waits = getattr(error, "retriable", False) or isinstance(error, AccessDenied)
-        return _Again(entry, error) if waits else _Refused(error)
+        return _Again(entry, error) if way.may_pass(error) else _Refused(error)
 
     def _sum_up(self, *, at_once: bool = False) -> None:
         """Send a summary of records dropped since the last one, if there are any and SUMMARY_SECONDS have passed."""

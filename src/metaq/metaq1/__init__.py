@@ -19,7 +19,9 @@ How it is built. Bytes, decisions and I/O lie apart, and each stands once for th
   reconnects; `Routes` says where a topic's partitions are: `FixedRoutes` by one server, `ZookeeperRoutes` by ZooKeeper. All of it
   lives in the background loop of `metaq.client.shared.loop`, which all clients of a process share; coroutines there are the one
   implementation, which facades run (`FactoryCore.run`) or await (`FactoryCore.awaited`).
-- `producing`: producers. `base.py` has what both facades share, `producer.py` waits, `producer_async.py` awaits.
+- `producing`: producers. `base.py` has what both facades share, `producer.py` waits, `producer_async.py` awaits. A message is a
+  `put.Put` on its way through the loop; a thread that waits and is alone writes and reads by itself (`direct`), on the connection that
+  the loop lends it (`Connection.lent`, `metaq.net.lent`).
 - `consuming`: consumers; `rebalance`: which partitions they have; `storages`: where offsets are kept, and messages that wait.
 - `xa`: XA producers, on `producing`: branches, and the steps of a transaction manager. `metaq.xa` has such managers.
 - Rooms use `shared` and not each other; but `consuming` uses `rebalance` and `storages`, and `producing` `storages`.
@@ -61,6 +63,7 @@ from metaq.metaq1.sessions.one_way import AsyncMetaMessageSessionFactory
 from metaq.metaq1.sessions.ordered import OrderedMetaMessageSessionFactory
 from metaq.metaq1.sessions.xa import XAMetaMessageSessionFactory
 from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
+from metaq.metaq1.storages.sql import MysqlOffsetStorage, PostgresqlOffsetStorage
 from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset
 from metaq.metaq1.xa.resource import XAMessageProducer, XAResource
 
@@ -87,11 +90,13 @@ __all__ = [
     "MetaBroadcastMessageSessionFactory",
     "MetaClientConfig",
     "MetaMessageSessionFactory",
+    "MysqlOffsetStorage",
     "OffsetStorage",
     "OrderedMessageProducer",
     "OrderedMetaMessageSessionFactory",
     "Partition",
     "PartitionSelector",
+    "PostgresqlOffsetStorage",
     "RandomPartitionSelector",
     "ReceivedMessage",
     "RoundRobinPartitionSelector",

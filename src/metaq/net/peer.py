@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from metaq.net.sweep import Sweep
+from metaq.net.sweep import Watch
 from metaq.net.turns import JOB_COST, Source
 
 Layer: TypeAlias = Callable[[asyncio.BufferedProtocol], asyncio.BaseProtocol]
@@ -154,8 +154,8 @@ class Peer(Protocol):
         """A sweep reads this connection; the session gets what the sweep's handler leaves."""
         ...
 
-    def join(self, sweep: Sweep, sender: object) -> bool:
-        """Let `sweep` read this connection; its handler gets `sender` with the bytes. Returns False if it cannot."""
+    def join(self, sweep: Watch, sender: object) -> bool:
+        """Let a sweep, or threads (`Lent`), read this connection; its handler gets `sender` with the bytes. Returns False if it cannot."""
         ...
 
     def leave(self) -> None:

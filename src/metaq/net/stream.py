@@ -36,7 +36,7 @@ from metaq.net.address import address_of, join_address
 from metaq.net.budget import CONGESTED_BYTES
 from metaq.net.group import Group
 from metaq.net.peer import Peer, Session, is_plain
-from metaq.net.sweep import Sweep, receive_buffer, send_now
+from metaq.net.sweep import Watch, receive_buffer, send_now
 from metaq.net.turns import JOB_COST, Source
 
 log = logging.getLogger("metaq.net")
@@ -99,7 +99,7 @@ class Stream(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._wants_turn = False
         self._close_when_done, self._unsent, self._why = False, b"", ""
-        self._sweep: Sweep | None = None  # what reads this connection in the loop's place, in slot `_slot`
+        self._sweep: Watch | None = None  # what reads this connection in the loop's place, in slot `_slot`
         self._slot = self._leftovers = 0
         self._fd = -1
         """Descriptor of the socket, if it may be written to past the loop while the transport has nothing queued; else -1."""
@@ -314,7 +314,7 @@ class Stream(asyncio.BufferedProtocol):
     def swept(self) -> bool:
         return self._sweep is not None
 
-    def join(self, sweep: Sweep, sender: object) -> bool:
+    def join(self, sweep: Watch, sender: object) -> bool:
         transport = self._transport
         stays = (
             self._congested or self._paused or self._resuming or self._behind or self.held or self._sweep is not None

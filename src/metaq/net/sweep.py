@@ -68,6 +68,34 @@ class SweptStream(Protocol):
         """Close at once."""
         ...
 
+    def leave(self) -> None:
+        """Read by itself again."""
+        ...
+
+
+class Watch(Protocol):
+    """What reads a connection in the place of its transport, once `Peer.join` has given it the connection: a `Sweep`, or threads."""
+
+    def add(self, fd: int, member: SweptStream, sender: object) -> int:
+        """Begin. Returns the connection's slot. Raises OSError."""
+        ...
+
+    def remove(self, slot: int) -> None:
+        """End."""
+        ...
+
+    def was_read(self, slot: int) -> bool:
+        """Return whether something came since this was asked last."""
+        ...
+
+    def set_behind(self, slot: int, behind: bool) -> None:
+        """Say whether earlier bytes may wait to be written: then nothing is written past them."""
+        ...
+
+    def send(self, slot: int, data: bytes) -> int:
+        """Write past the transport. Returns how many bytes went out."""
+        ...
+
 
 _compiled, _ = compiled("metaq.net._sweep")
 _NATIVE: type[_sweep.Sweep] | None = _compiled.Sweep if _compiled else None

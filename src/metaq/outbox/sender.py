@@ -13,7 +13,7 @@ from metaq.log import RateLimitedLog
 from metaq.outbox.entry import Entry
 from metaq.outbox.outbox import Outbox, Waker
 from metaq.outbox.outlets import outlets_of
-from metaq.outbox.work import Rules, Work
+from metaq.outbox.work import Database, Rules, Work
 
 LOG = logging.getLogger("metaq.outbox")
 CLOSE_SECONDS = 30.0
@@ -35,7 +35,7 @@ class OutboxSender:
 
     def __init__(self, outbox: Outbox, connect: Callable[[], Any], producers: Any, rules: Rules | None = None) -> None:
         self._outbox, self._connect, self._rules = outbox, connect, rules or Rules()
-        self._outlets = outlets_of(producers)
+        self._outlets, self._database = outlets_of(producers), Database()
         self._log = RateLimitedLog(LOG)
         self._waker = Waker(self._wake)
         self._awake = threading.Event()
@@ -65,7 +65,7 @@ class OutboxSender:
 
     def run_once(self) -> bool:
         """Lease messages and send them, in this thread. Returns False: there were none. Raises what the driver raises."""
-        work = Work(self._outbox.table, self._rules, list(self._outlets))
+        work = Work(self._outbox.table, self._rules, list(self._outlets), self._database)
         target = self._connect()
         try:
             found = work.begin(target)

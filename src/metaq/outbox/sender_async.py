@@ -14,7 +14,7 @@ from metaq.outbox.entry import Entry
 from metaq.outbox.outbox import Outbox, Waker
 from metaq.outbox.outlets import outlets_of
 from metaq.outbox.sender import LOG, SETTLE_TRIES
-from metaq.outbox.work import Rules, Work
+from metaq.outbox.work import Database, Rules, Work
 
 
 class AsyncOutboxSender:
@@ -23,7 +23,7 @@ class AsyncOutboxSender:
 
     def __init__(self, outbox: Outbox, connect: Callable[[], Any], producers: Any, rules: Rules | None = None) -> None:
         self._outbox, self._connect, self._rules = outbox, connect, rules or Rules()
-        self._outlets = outlets_of(producers)
+        self._outlets, self._database = outlets_of(producers), Database()
         self._log = RateLimitedLog(LOG)
         self._awake = asyncio.Event()
         self._closing = False
@@ -43,7 +43,7 @@ class AsyncOutboxSender:
 
     async def run_once(self) -> bool:
         """Lease messages and send them. Returns False: there were none. Raises what the driver raises."""
-        work = Work(self._outbox.table, self._rules, list(self._outlets))
+        work = Work(self._outbox.table, self._rules, list(self._outlets), self._database)
         opened = self._connect()
         target = await opened if inspect.isawaitable(opened) else opened
         try:

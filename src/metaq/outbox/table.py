@@ -13,18 +13,9 @@ from typing import TypeVar
 
 from metaq.outbox.entry import PARKED, SENT, WAITING, Entry
 from metaq.sql.statements import MYSQL, POSTGRESQL, SQLITE, VALUES_MAX, Statements, places
+from metaq.sql.tables import IDENTITY, making, word
 
 _T = TypeVar("_T")
-_ID = {
-    SQLITE: "INTEGER PRIMARY KEY AUTOINCREMENT",
-    MYSQL: "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",
-    POSTGRESQL: "BIGSERIAL PRIMARY KEY",
-}
-_WORD = {
-    SQLITE: "VARCHAR({size})",
-    MYSQL: "VARCHAR({size}) CHARACTER SET ascii COLLATE ascii_bin",
-    POSTGRESQL: 'VARCHAR({size}) COLLATE "C"',
-}
 _BYTES = {SQLITE: "BLOB", MYSQL: "LONGBLOB", POSTGRESQL: "BYTEA"}
 _LONG_TEXT = {SQLITE: "TEXT", MYSQL: "TEXT CHARACTER SET utf8mb4", POSTGRESQL: "TEXT"}
 _SHOWN = "position, message_id, protocol, topic, lane, content, state, tries, due_ms, added_ms, ended_ms, error"
@@ -33,25 +24,20 @@ ERROR_CHARS_MAX = 1000
 
 def create(on: Statements, table: str) -> None:
     """Create the table with its indexes, unless it is there."""
-    word = _WORD[on.kind]
-    columns = (
-        f"position {_ID[on.kind]}, message_id {word.format(size=64)} NOT NULL, protocol {word.format(size=16)} NOT NULL, "
-        f"topic {word.format(size=255)} NOT NULL, lane {word.format(size=255)} NOT NULL, content {_BYTES[on.kind]} NOT NULL, "
-        f"state {word.format(size=16)} NOT NULL, tries INTEGER NOT NULL, due_ms BIGINT NOT NULL, added_ms BIGINT NOT NULL, "
-        f"ended_ms BIGINT NOT NULL, error {_LONG_TEXT[on.kind]} NOT NULL, "
-        f"owner {word.format(size=32)} NOT NULL, lease_ms BIGINT NOT NULL, UNIQUE (message_id)"
-    )
-    name = table.replace(".", "_")
-    indexes = {f"{name}_state": "state, position", f"{name}_lane": "lane, state, position", f"{name}_owner": "owner"}
-    if on.kind == MYSQL:
-        more = "".join(f", INDEX {index} ({names})" for index, names in indexes.items())
-        on.run(f"CREATE TABLE IF NOT EXISTS {table} ({columns}{more}) ENGINE=InnoDB")
-        return
-    on.run(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
-    for index, names in indexes.items():
-        on.run(
-            f"CREATE INDEX IF NOT EXISTS {index} ON {table.rsplit('.', maxsplit=1)[-1] if on.kind == SQLITE else table} ({names})"
-        )
+
+    def text(size: int) -> str:
+        return word(on.kind, size)
+
+    columns = [
+        f"position {IDENTITY[on.kind]}", f"message_id {text(64)} NOT NULL", f"protocol {text(16)} NOT NULL",
+        f"topic {text(255)} NOT NULL", f"lane {text(255)} NOT NULL", f"content {_BYTES[on.kind]} NOT NULL",
+        f"state {text(16)} NOT NULL", "tries INTEGER NOT NULL", "due_ms BIGINT NOT NULL", "added_ms BIGINT NOT NULL",
+        "ended_ms BIGINT NOT NULL", f"error {_LONG_TEXT[on.kind]} NOT NULL", f"owner {text(32)} NOT NULL",
+        "lease_ms BIGINT NOT NULL", "UNIQUE (message_id)",
+    ]  # fmt: skip
+    indexes = {"state": ("state", "position"), "lane": ("lane", "state", "position"), "owner": ("owner",)}
+    for statement in making(on.kind, table, columns, indexes):
+        on.run(statement)
 
 
 def add(on: Statements, table: str, message_id: str, protocol: str, topic: str, lane: str, content: bytes) -> None:
@@ -65,15 +51,21 @@ def add(on: Statements, table: str, message_id: str, protocol: str, topic: str, 
 # ------------------------------------------------------------------ what senders do
 
 
-def lease(on: Statements, table: str, protocols: Sequence[str], owner: str, seconds: float, count: int) -> bool:
-    """Lease rows for a new `owner`, at most `count`. To be committed, and then read by `leased`. Returns False: none is due."""
+def lease(
+    on: Statements, table: str, protocols: Sequence[str], owner: str, seconds: float, count: int, *, skips_locked: bool
+) -> bool:
+    """Lease rows for a new `owner`, at most `count`. To be committed, and then read by `leased`. Returns False: none is due.
+
+    Args: skips_locked: the database can pass over rows that other senders are leasing. One that cannot lets senders choose the same
+        rows at the same moment, of whom one gets them.
+    """
     now = on.now_ms()
     heads = on.rows(
         f"SELECT position FROM {table} o WHERE state = ? AND due_ms <= ? AND lease_ms <= ? "  # noqa: S608
         f"AND protocol IN ({places(len(protocols))}) AND (lane = '' OR NOT EXISTS (SELECT 1 FROM {table} e WHERE e.lane = o.lane "
         f"AND e.state = ? AND (e.position < o.position OR e.lease_ms > ?))) ORDER BY position LIMIT {count}"
         # Other senders take other rows, instead of waiting for these.
-        + (" FOR UPDATE SKIP LOCKED" if on.kind == POSTGRESQL else ""),
+        + (" FOR UPDATE SKIP LOCKED" if skips_locked else ""),
         (WAITING, now, now, *protocols, WAITING, now),
     )
     until = now + round(seconds * 1000)

@@ -12,7 +12,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, InvalidMessage
 from metaq.outbox import table as tables
 from metaq.outbox.entry import Entry
-from metaq.sql.statements import statements_of
+from metaq.sql.statements import Statements, statements_of
 
 _EXPIRE_ROWS = 1000
 
@@ -59,14 +59,29 @@ class Rules(Struct, frozen=True, kw_only=True):
         return min(self.pause * 2.0 ** min(tries - 1, 60), self.pause_max)
 
 
+class Database:
+    """What a sender has asked its database, once."""
+
+    def __init__(self) -> None:
+        self._skips_locked: bool | None = None
+
+    def skips_locked(self, on: Statements) -> bool:
+        if self._skips_locked is None:
+            self._skips_locked = on.skips_locked()
+        return self._skips_locked
+
+
 class Work:
     """What one lease holds, and how far it has come. Its calls with a connection commit.
 
-    Args: protocols: of the messages that the sender can send.
+    Args: protocols: of the messages that the sender can send. database: of the sender, for all of its rounds.
     """
 
-    def __init__(self, table: str, rules: Rules, protocols: Sequence[str], clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, table: str, rules: Rules, protocols: Sequence[str], database: Database, clock: Clock = SYSTEM
+    ) -> None:
         self._table, self._rules, self._protocols, self._clock = table, rules, list(protocols), clock
+        self._database = database
         self._owner = clock.token()
         self._ends = 0.0
         self._left: list[Entry] = []
@@ -75,9 +90,11 @@ class Work:
     def begin(self, target: Any) -> bool:
         """Lease messages. Returns False: there are none to be sent now."""
         self._ends = self._clock.monotonic() + self._rules.lease
+        on, rules = statements_of(target), self._rules
         found = tables.lease(
-            statements_of(target), self._table, self._protocols, self._owner, self._rules.lease, self._rules.batch
-        )
+            on, self._table, self._protocols, self._owner, rules.lease, rules.batch,
+            skips_locked=self._database.skips_locked(on),
+        )  # fmt: skip
         target.commit()
         if found:
             # In a transaction of its own: it must see what other senders have committed meanwhile.

@@ -80,6 +80,10 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
             from metaq.spark.files.settings import FilesOptions
 
             return files.files_ddl(FilesOptions.of(dict(self.options)))
+        if self._metaq1():
+            from metaq.spark.metaq1 import source
+
+            return source.ddl()
         options = self._options()
         if options.rows == "slices":
             return schema.ddl(schema.SLICE_SCHEMA)
@@ -91,6 +95,10 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
             from metaq.spark.files.settings import FilesOptions
 
             return files.FilesReader(FilesOptions.of(dict(self.options)), schema)
+        if self._metaq1():
+            from metaq.spark.metaq1 import settings, source
+
+            return source.Metaq1Reader(settings.Metaq1Options.of(dict(self.options)), schema)
         options = self._options()
         return (MetaqReaderWithPushFilters if options.push_filters else MetaqReader)(options, schema)
 
@@ -114,6 +122,12 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
             from metaq.spark.files import files  # Lazily: see _files.
 
             files.refuse_stream()
+        if self._metaq1():
+            from metaq.spark.metaq1 import settings, source
+
+            metaq1 = settings.Metaq1Options.of(dict(self.options))
+            metaq1.check_stream()
+            return source.Metaq1StreamReader(metaq1, schema)
         options = self._options()
         # Checked only here: `load` does not tell Spark's source what it is for.
         options.check_stream()
@@ -122,6 +136,10 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
     def _files(self) -> bool:
         """Return whether files are read, not topics. Their modules are imported on demand: they take longer than all others."""
         return any(name.lower() in {"path", "paths"} for name in self.options)
+
+    def _metaq1(self) -> bool:
+        """Return whether a cluster of MetaQ 1.x is read. Its modules are imported on demand."""
+        return any(name.lower() in {"zkconnect", "metaq1server"} for name in self.options)
 
     def _options(self) -> SourceOptions:
         return SourceOptions.of(dict(self.options))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from metaq.errors import ConfigError, MetaqError
+from metaq.errors import ConfigError, ConnectionFailed
 
 _KINDS = {"mysql": "mysql", "mariadb": "mysql", "postgresql": "postgresql", "postgres": "postgresql"}
 _PORTS = {"mysql": 3306, "postgresql": 5432}
@@ -66,7 +66,7 @@ def address_of(
     return Address(kind, parts.hostname, port, unquote(parts.username), password, database, more)
 
 
-class DatabaseAway(MetaqError):
+class DatabaseAway(ConnectionFailed):
     """The database could not be reached, or closed the connection."""
 
 

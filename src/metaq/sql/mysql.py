@@ -18,11 +18,15 @@ _PASSING = frozenset({
 })  # fmt: skip
 
 
-def connect(address: Address) -> Any:
-    """Return a new connection, without autocommit, in UTC and strict."""
+def connect(address: Address, *, answer_seconds: float | None = None) -> Any:
+    """Return a new connection, without autocommit, in UTC and strict.
+
+    Args: answer_seconds: longest wait for an answer, then the connection counts as lost; None: as long as it takes.
+    """
     return pymysql.connect(
         host=address.host, port=address.port, user=address.user, password=address.password, database=address.database,
         charset="utf8mb4", autocommit=False, connect_timeout=int(address.more.get("connect_timeout", 10)),
+        read_timeout=answer_seconds, write_timeout=answer_seconds,
         # rowcount of an UPDATE counts matched rows; without it a row that has the values already looks missing.
         client_flag=CLIENT.FOUND_ROWS,
         # Without strict mode MySQL stores another value where one does not fit, instead of raising an error.

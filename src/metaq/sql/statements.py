@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metaq.errors import ConfigError
+from metaq.sql.address import doubled
 
 SQLITE, MYSQL, POSTGRESQL = "sqlite", "mysql", "postgresql"
 _KINDS = {"sqlite": SQLITE, "mysql": MYSQL, "mariadb": MYSQL, "postgresql": POSTGRESQL}
@@ -21,6 +22,7 @@ _DRIVERS = {
 }  # fmt: skip
 """Package of a driver → the database, and how it spells the place of a value."""
 _NAME = re.compile(r"[A-Za-z_]\w{0,62}(\.[A-Za-z_]\w{0,62})?", re.ASCII)
+_VERSION = re.compile(r"\d+", re.ASCII)
 VALUES_MAX = 200
 """Most values in one `IN (...)`."""
 
@@ -30,6 +32,11 @@ def checked_table(name: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(f"table={name!r}: need letters, digits and underscores, and perhaps a schema before a dot")
     return name
+
+
+def quoted(kind: str, name: str) -> str:
+    """Return a name of `checked_table`, or of a column, in the quotes of a database: it may be a word of SQL's."""
+    return ".".join(doubled(part, "`" if kind == MYSQL else '"') for part in name.split("."))
 
 
 def places(count: int) -> str:
@@ -77,6 +84,19 @@ class Statements:
         """Milliseconds since 1970 by the database's clock, which all its clients share."""
         [(now,)] = self.rows(_NOW[self.kind])
         return int(now)
+
+    def skips_locked(self) -> bool:
+        """Ask whether the database knows `FOR UPDATE SKIP LOCKED`: PostgreSQL, MariaDB since 10.6 and MySQL since 8.0.1 do."""
+        if self.kind != MYSQL:
+            return self.kind == POSTGRESQL
+        [(version,)] = self.rows("SELECT VERSION()")
+        return version_skips_locked(str(version))
+
+
+def version_skips_locked(version: str) -> bool:
+    """Return whether a MariaDB or MySQL of this `VERSION()` knows `FOR UPDATE SKIP LOCKED`."""
+    found = tuple(map(int, _VERSION.findall(version)[:3]))
+    return found >= ((10, 6) if "mariadb" in version.lower() else (8, 0, 1))
 
 
 _NOW = {

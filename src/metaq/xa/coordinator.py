@@ -6,7 +6,8 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -109,17 +110,19 @@ class Coordinator:
             self._live.add(name)
         return GlobalTransaction(self, name)
 
-    def recover(self) -> Recovered:
+    def recover(self, *, only: str | None = None) -> Recovered:
         """Finish what an earlier run, or this one, could not: commit what was decided, roll back all else. Call it at the start,
         and again while something is pending.
+
+        Args: only: this transaction; new ones can be begun only when all have been looked at.
 
         Transactions that are under way are left alone. Raises nothing for a system that is away: see `Recovered.pending`.
         ClientClosed, ClientForked, StoreError.
         """
         self._check_open()
         with self._recovering:
-            found = _Recovery(self._resources, self._decisions, self._snapshot, self._is_live).run()
-            self._recovered = True
+            found = _Recovery(self._resources, self._decisions, self._snapshot, self._is_live, only).run()
+            self._recovered = self._recovered or only is None
         return found
 
     def close(self) -> None:
@@ -150,13 +153,15 @@ class Coordinator:
                 f"{resource.name} is no resource of this coordinator: name it when the coordinator is made, so that recovery knows it"
             )
 
-    def _over(self, transaction: str, *, settled: bool) -> None:
+    def _over(self, transaction: str, pending: Sequence[str]) -> None:
         with self._lock:
             try:
-                if settled:
+                if pending:
+                    self._decisions.wait(transaction, pending)
+                else:
                     self._decisions.over(transaction)
             except (StoreError, ClientClosed) as error:  # it is settled once more at the next start
-                log.warning("transaction %s is over, which could not be written down: %s", transaction, error)
+                log.warning("what has become of transaction %s could not be written down: %s", transaction, error)
             self._live.discard(transaction)
 
     # what a recovery asks
@@ -255,7 +260,7 @@ class GlobalTransaction:
             except Exception as error:  # noqa: BLE001  drivers raise what they like
                 log.warning("transaction %s is committed, and %s could not be told: %s", self.id, name, error)
                 pending.append(f"{name}: {error}")
-        self._coordinator._over(self.id, settled=not pending)  # noqa: SLF001
+        self._coordinator._over(self.id, pending)  # noqa: SLF001
         if otherwise:
             raise OtherwiseEnded(f"transaction {self.id} is committed, but not everywhere: {'; '.join(otherwise)}")
         return Committed(self.id, tuple(pending))
@@ -270,14 +275,14 @@ class GlobalTransaction:
 
     def _undo(self) -> None:
         self.state = ROLLED_BACK
-        settled = True
+        pending = []
         for name, branch in self._branches.items():
             try:
                 branch.rollback()
             except Exception as error:  # noqa: BLE001  drivers raise what they like
                 log.warning("transaction %s is rolled back, and %s could not be told: %s", self.id, name, error)
-                settled = False
-        self._coordinator._over(self.id, settled=settled)  # noqa: SLF001
+                pending.append(f"{name}: {error}")
+        self._coordinator._over(self.id, pending)  # noqa: SLF001
 
     def _check(self, state: str) -> None:
         if self.state != state:
@@ -310,14 +315,18 @@ class _Recovery:
         decisions: Decisions,
         snapshot: Callable[[], dict[str, Open]],
         is_live: Callable[[str], bool],
+        only: str | None,
     ) -> None:
         self._resources, self._decisions, self._snapshot, self._is_live = resources, decisions, snapshot, is_live
+        self._only = only
         self._pending: list[str] = []
+        self._reasons: defaultdict[str, list[str]] = defaultdict(list)
+        """Transaction → what stands in the way of its end."""
         self._otherwise: list[str] = []
         self._rolled_back: dict[str, None] = {}
 
     def run(self) -> Recovered:
-        known = self._snapshot()
+        known = {name: state for name, state in self._snapshot().items() if self._only in {None, name}}
         over = {
             (one.transaction, resource.name, one.text): self._settle(
                 resource.name, one.transaction, one.text, commit=self._is_decided(one.transaction)
@@ -335,6 +344,8 @@ class _Recovery:
                 self._decisions.over(name)
                 if decided:
                     committed.append(name)
+            else:
+                self._decisions.wait(name, self._reasons[name])
         return Recovered(tuple(committed), tuple(self._rolled_back), tuple(self._pending), tuple(self._otherwise))
 
     def _listed(self, resource: Resource[Any]) -> list[Any]:
@@ -346,7 +357,7 @@ class _Recovery:
         if lacks:
             self._wait(f"{resource.name}: {lacks}")
         # Asked now, behind the listing: one that has ended meanwhile is over, or its decision is found.
-        return [one for one in found if not self._is_live(one.transaction)]
+        return [one for one in found if self._only in {None, one.transaction} and not self._is_live(one.transaction)]
 
     def _is_decided(self, transaction: str) -> bool:
         state = self._decisions.open.get(transaction)
@@ -356,7 +367,9 @@ class _Recovery:
         """Return whether a branch is over."""
         resource = self._resources.get(name)
         if resource is None:
-            self._wait(f"{name}: branch {text} is there, and the coordinator was made without this resource")
+            self._wait(
+                f"{name}: branch {text} is there, and the coordinator was made without this resource", transaction
+            )
             return False
         try:
             resource.settle(text, commit=commit)
@@ -364,14 +377,17 @@ class _Recovery:
             outcome = COMMITTED if commit else ROLLED_BACK
             log.error("transaction %s is %s, but not at %s: %s", transaction, outcome, name, error)  # noqa: TRY400
             self._otherwise.append(f"{name}: {error}")
+            self._reasons[transaction].append(f"{name}: {error}")
             return False
         except Exception as error:  # noqa: BLE001  drivers raise what they like
-            self._wait(f"{name}: branch {text}: {error}")
+            self._wait(f"{name}: branch {text}: {error}", transaction)
             return False
         if not commit:
             self._rolled_back[transaction] = None
         return True
 
-    def _wait(self, text: str) -> None:
+    def _wait(self, text: str, transaction: str | None = None) -> None:
         log.warning("a transaction may be in doubt until the next recovery: %s", text)
         self._pending.append(text)
+        if transaction is not None:
+            self._reasons[transaction].append(text)

@@ -6,6 +6,8 @@
     commit   the decision, with all prepared branches; none is committed before this is durable
     over     all branches are settled; it is not synced, since to settle them once more does no harm
 
+A transaction that has to wait has a second record of its kind, with what stands in the way. It is for operators, and not synced either.
+
 What is not decided is rolled back. A line that a crash has cut off is the last one and counts as not written; any other that cannot be
 read stops the start. The file is written anew at each start, so that what is read is durable before it is acted upon, and when it
 has grown.
@@ -19,7 +21,7 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +33,7 @@ from metaq.errors import ClientClosed, ConfigError, StoreCorrupt, StoreError, St
 
 GROWN_BYTES: Final = 1 << 20
 """Size above which the file is written anew, without what is over."""
+REASON_CHARS_MAX: Final = 500
 _ID: Final = re.compile(r"mq[0-9a-f]{16}")
 
 
@@ -45,6 +48,9 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     transaction: str
     kind: str
     branches: tuple[BranchAt, ...] = ()
+    at_ms: int = 0
+    """When it was noted or decided; 0: a release before has written it."""
+    reasons: tuple[str, ...] = ()
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -57,10 +63,27 @@ class Open(msgspec.Struct):
     noted: tuple[BranchAt, ...] = ()
     committed: tuple[BranchAt, ...] | None = None
     """Its prepared branches; None: it is not decided."""
+    since_ms: int = 0
+    """When it was decided, else noted; 0: unknown."""
+    reasons: tuple[str, ...] = ()
+    """What stands in the way of its end."""
 
     @property
     def branches(self) -> tuple[BranchAt, ...]:
         return self.committed if self.committed is not None else self.noted
+
+
+def look(folder: Path) -> tuple[str, dict[str, Open]]:
+    """Return the id of a coordinator, and transaction → what is not over of it. Changes nothing; its process may be running.
+
+    Raises ConfigError: it is no folder of a coordinator; StoreCorrupt; StoreError.
+    """
+    try:
+        return _identity_in(folder), _read(folder / "decisions")
+    except FileNotFoundError:
+        raise ConfigError(f"{folder} is no folder of a coordinator: it has no identity.json") from None
+    except OSError as fault:
+        raise disk_fault(fault, f"the coordinator's folder {folder} cannot be read") from fault
 
 
 class Decisions:
@@ -71,7 +94,7 @@ class Decisions:
     """
 
     def __init__(self, folder: Path, clock: Clock = SYSTEM) -> None:
-        self.folder = folder
+        self.folder, self._clock = folder, clock
         make_or_refuse("folder of a coordinator", folder)
         self._lock = threading.Lock()
         self._fault: StoreError | None = None
@@ -88,7 +111,7 @@ class Decisions:
             self._path = folder / "decisions"
             try:
                 self.id = self._identity(clock)
-                self._open: dict[str, Open] = self._read()
+                self._open: dict[str, Open] = _read(self._path)
                 self._rewrite()
             except OSError as fault:
                 raise disk_fault(fault, f"the coordinator's folder {folder} cannot be used") from fault
@@ -101,20 +124,41 @@ class Decisions:
     def note(self, transaction: str, branch: BranchAt) -> None:
         """Make durable that a branch is about to be prepared. Raises StoreError."""
         with self._lock:
-            self._append(_Record(transaction, "noted", (branch,)), sync=True)
+            self._append(_Record(transaction, "noted", (branch,), self._clock.now_ms()), sync=True)
 
     def commit(self, transaction: str, branches: tuple[BranchAt, ...]) -> None:
         """Make the decision durable. Raises StoreError: it may be, or not, which the next start finds out."""
         with self._lock:
-            self._append(_Record(transaction, "commit", branches), sync=True)
+            self._append(_Record(transaction, "commit", branches, self._clock.now_ms()), sync=True)
 
     def over(self, transaction: str) -> None:
         """All branches are settled. Raises StoreError."""
         with self._lock:
             if transaction in self._open:
                 self._append(_Record(transaction, "over"), sync=False)
-                if self._size > GROWN_BYTES:
-                    self._guarded(self._rewrite)
+                self._shrink()
+
+    def wait(self, transaction: str, reasons: Iterable[str]) -> None:
+        """Write what stands in the way of a transaction's end, for operators. Raises StoreError."""
+        texts = tuple(text[:REASON_CHARS_MAX] for text in reasons)
+        with self._lock:
+            state = self._open.get(transaction)
+            if state is None or state.reasons == texts:
+                return
+            kind, branches = ("noted", ()) if state.committed is None else ("commit", state.committed)
+            self._append(_Record(transaction, kind, branches, state.since_ms, texts), sync=False)
+            self._shrink()
+
+    def drop(self, transaction: str) -> bool:
+        """Forget a transaction, durably. A branch of it that is still prepared will be rolled back. Returns False: it is not there.
+
+        Raises StoreError.
+        """
+        with self._lock:
+            if transaction not in self._open:
+                return False
+            self._append(_Record(transaction, "over"), sync=True)
+            return True
 
     @property
     def open(self) -> dict[str, Open]:
@@ -151,6 +195,10 @@ class Decisions:
         self._size += len(line)
         _apply(self._open, record)
 
+    def _shrink(self) -> None:
+        if self._size > GROWN_BYTES:
+            self._guarded(self._rewrite)
+
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
@@ -162,7 +210,7 @@ class Decisions:
     def _identity(self, clock: Clock) -> str:
         path = self.folder / "identity.json"
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=_Identity)
+            return _identity_in(self.folder)
         except FileNotFoundError:
             if self._path.exists():
                 raise StoreCorrupt(
@@ -171,40 +219,15 @@ class Decisions:
             fresh = f"mq{clock.token()[:16]:0>16}"
             write_whole(path, msgspec.json.encode(_Identity(fresh)))
             return fresh
-        except msgspec.MsgspecError as error:
-            raise StoreCorrupt(f"{path} is no identity of a coordinator: {error}") from None
-        if _ID.fullmatch(found.id) is None:
-            raise StoreCorrupt(f"{path} has {found.id!r:.60}, which is no id of a coordinator")
-        return found.id
-
-    def _read(self) -> dict[str, Open]:
-        found: dict[str, Open] = {}
-        try:
-            lines = self._path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return found
-        rest = lines.pop()  # behind the last line's end: nothing, or what a crash has cut off
-        for number, line in enumerate(lines, 1):
-            record = _record(line)
-            if record is None:
-                # A disk may have written the end of the last record and not its middle.
-                if number == len(lines) and not rest:
-                    break
-                raise StoreCorrupt(
-                    f"{self._path}: line {number} is damaged. It may say that a transaction is committed: look at the branches in doubt at "
-                    "each system, end them by hand, and move the file away"
-                )
-            _apply(found, record)
-        return found
 
     def _rewrite(self) -> None:
         """Write what is open anew, durably, and go on behind it."""
         records = []
         for transaction, state in self._open.items():
             if state.noted:
-                records.append(_Record(transaction, "noted", state.noted))
+                records.append(_Record(transaction, "noted", state.noted, state.since_ms, state.reasons))
             if state.committed is not None:
-                records.append(_Record(transaction, "commit", state.committed))
+                records.append(_Record(transaction, "commit", state.committed, state.since_ms, state.reasons))
         data = b"".join(map(_line, records))
         write_whole(self._path, data)
         if self._file >= 0:
@@ -213,6 +236,38 @@ class Decisions:
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         self._size = len(data)
         sync_folder(self.folder)
+
+
+def _identity_in(folder: Path) -> str:
+    path = folder / "identity.json"
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Identity)
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"{path} is no identity of a coordinator: {error}") from None
+    if _ID.fullmatch(found.id) is None:
+        raise StoreCorrupt(f"{path} has {found.id!r:.60}, which is no id of a coordinator")
+    return found.id
+
+
+def _read(path: Path) -> dict[str, Open]:
+    found: dict[str, Open] = {}
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return found
+    rest = lines.pop()  # behind the last line's end: nothing, or what a crash has cut off
+    for number, line in enumerate(lines, 1):
+        record = _record(line)
+        if record is None:
+            # A disk may have written the end of the last record and not its middle.
+            if number == len(lines) and not rest:
+                break
+            raise StoreCorrupt(
+                f"{path}: line {number} is damaged. It may say that a transaction is committed: look at the branches in doubt at "
+                "each system, end them by hand, and move the file away"
+            )
+        _apply(found, record)
+    return found
 
 
 def _line(record: _Record) -> bytes:
@@ -234,6 +289,7 @@ def _apply(found: dict[str, Open], record: _Record) -> None:
         found.pop(record.transaction, None)
         return
     state = found.setdefault(record.transaction, Open())
+    state.since_ms, state.reasons = record.at_ms, record.reasons
     if record.kind == "noted":
         state.noted += record.branches
     elif record.kind == "commit":

@@ -6,6 +6,7 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.errors import Refused
+from metaq.in_pieces import finish
 from metaq.model import MessageQueue
 from metaq.saved import Saving
 from tests.broker.metaq1.support import settings
@@ -132,10 +133,55 @@ def test_names_of_groups_are_read_and_kept_for_two_seconds(broker):
             broker.reports.metaq1_groups()
     [tell] = asked
     tell(["readers", "../x", "others", "a" * 10_000])
-    assert broker.reports.metaq1_groups() == ["readers", "others"]
+    assert broker.reports.metaq1_groups() == ["others", "readers"]
     broker.clock.advance(2)
     with pytest.raises(Saving):
         broker.reports.metaq1_groups()
     asked[1](None)
     assert broker.reports.metaq1_groups() == []
     assert len(asked) == 2
+
+
+def test_of_two_sources_the_furthest_position_counts(broker):
+    """Offsets in ZooKeeper and in a database: what a group has left behind in one of them is behind. Each may be away."""
+    first = Zookeeper(g={("test", 0): FRAME, ("test", 1): FRAME})
+    second = Zookeeper(g={("test", 0): 2 * FRAME}, only={("test", 0): 0})
+    names = []
+    broker.metaq1.progress.ask_by(first.ask, names.append)
+    broker.metaq1.progress.ask_by(second.ask, names.append)
+    for group, expected in (("g", {("test", 0): 1, ("test", 1): 0}), ("only", {("test", 0): 3})):
+        with pytest.raises(Saving):
+            lags(broker, group)
+        told(second)
+        with pytest.raises(Saving):  # One of the two has not told yet.
+            lags(broker, group)
+        told(first)
+        assert lags(broker, group) == expected
+    with pytest.raises(Saving):
+        broker.reports.metaq1_groups()
+    names[0](["b", "a"])
+    names[1](None)
+    assert broker.reports.metaq1_groups() == ["a", "b"]
+
+
+def test_a_trim_tells_the_groups_that_have_not_read_what_goes(broker):
+    """Asked for all of them at once: a request may wait only so often."""
+    zookeeper = Zookeeper(
+        slow={("test", 0): FRAME, ("test", 1): FRAME}, done={("test", 0): 3 * FRAME}, elsewhere={("other", 0): 0}
+    )
+    broker.metaq1.progress.ask_by(zookeeper.ask, lambda tell: tell(["slow", "done", "elsewhere"]))
+    with pytest.raises(Saving) as waits:
+        broker.trimming.read_by_metaq1("test")
+    assert len(waits.value.pending) == 3
+    told(zookeeper)
+    read = broker.trimming.read_by_metaq1("test")
+    assert sorted(read) == ["done", "slow"]
+    plan, _ = finish(broker.trimming.plan_offsets("test", 3, 0, read))
+    assert [(one.group, one.queue_id, one.messages) for one in plan.unread] == [("slow", 0, 2)]
+    assert finish(broker.trimming.plan_offsets("test", 1, 0, read))[0].unread == ()
+
+
+def test_more_groups_than_can_be_asked_about_are_said(broker):
+    broker.metaq1.progress.ask_by(Zookeeper().ask, lambda tell: tell([f"g{number}" for number in range(65)]))
+    with pytest.raises(Refused, match="65 groups"):
+        broker.trimming.read_by_metaq1("test")

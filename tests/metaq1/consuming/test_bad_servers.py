@@ -28,8 +28,8 @@ class Server:
         self.data = bytearray(data)
         self.gets: list[int] = []
         self.offsets: list[int] = []
-        self.start = 0
-        """What it answers to `offset`."""
+        self.start: int | None = 0
+        """What it answers to `offset`; None: that it does not have the partition."""
         self.silent = 0
         """Gets that are cut off in place of an answer."""
 
@@ -42,7 +42,10 @@ class Server:
                 connection.answer(200, f"STATS\r\n{rows}\r\nEND\r\n".encode(), opaque)
             case OffsetLine(offset=offset, opaque=opaque):
                 self.offsets.append(offset)
-                connection.answer(200, str(self.start).encode(), opaque)
+                if self.start is None:
+                    connection.answer(404, b"is not exists", opaque)
+                else:
+                    connection.answer(200, str(self.start).encode(), opaque)
             case GetLine(offset=offset, max_bytes=most, opaque=opaque):
                 self.gets.append(offset)
                 if self.silent:
@@ -60,6 +63,8 @@ def consumed(server: Server, count: int, tmp_path: Path, after: Callable[[list[b
     async def program() -> list[bytes]:
         got: list[bytes] = []
         enough = asyncio.Event()
+        if not count:
+            enough.set()
 
         async def listener(message: ReceivedMessage) -> None:
             got.append(message.data)
@@ -188,3 +193,20 @@ def test_a_server_that_is_away_at_the_start_is_said(tmp_path: Path) -> None:
                 assert consumer.partitions
 
     asyncio.run(program())
+
+
+def test_a_partition_that_was_lost_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The group's offset is there, and the server knows neither the place nor the partition: a consumer waits, and says so; once."""
+    server = Server(b"")
+    server.start = None
+    (tmp_path / "o").write_text(
+        '{"g":[{"topic":"t","partition":{"brokerId":7,"partition":0},"offset":30,"messageId":1,"modified":false}]}'
+    )
+
+    async def after(_: list[bytes]) -> None:
+        while len(server.gets) < 15:
+            await asyncio.sleep(0.01)
+
+    assert consumed(server, 0, tmp_path, after) == []
+    assert caplog.text.count("group g waits at 30 in topic t, partition 7-0, which ends at 0 at") == 1
+    assert server.offsets == [(1 << 63) - 1]

@@ -134,6 +134,27 @@ def test_a_restart_repeats_and_loses_nothing_that_is_acknowledged() -> None:
     assert one.acknowledged == 130
 
 
+def test_a_stored_position_that_gives_nothing_is_doubted_once_the_pauses_are_longest() -> None:
+    """Not one that nobody has stored, and not one at which the server had something."""
+    doubted = []
+    for offset, saved, then in [
+        (100, 100, None),
+        (100, None, None),
+        (0, 0, None),
+        (100, 100, lambda one: one.got(10)),
+        (100, 100, lambda one: one.moved(90)),
+        (100, 100, lambda one: one.restart(90, 100)),
+    ]:
+        one = PartitionFetch(RULES, offset, -1, 1024, saved)
+        assert not one.may_be_beyond
+        if then is not None:
+            then(one)
+        for _ in range(12):
+            one.nothing()
+        doubted.append(one.may_be_beyond)
+    assert doubted == [True, False, False, False, False, False]
+
+
 EVENTS = st.sampled_from(["nothing", "failed", "incomplete", "refused", "rolled_back", "consumed", "open", "got"])
 
 

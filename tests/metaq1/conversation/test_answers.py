@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from metaq.errors import BrokerError, RemoteProtocolError
 from metaq.metaq1 import Partition, SendResult
 from metaq.metaq1.conversation import answers
 from metaq.metaq1.conversation.answers import Found, Moved, Nothing
-from metaq.metaq1.conversation.pipeline import Pipeline
+from metaq.metaq1.conversation.pipeline import FIRST_OPAQUE, Pipeline
 from metaq.model.transactions.metaq1 import LocalKey
 from metaq.wire.metaq1.commands import (
     GetLine,
@@ -92,7 +94,7 @@ TRANSCRIPT = [  # command, its line, the answer as it was recorded, what it mean
 def test_the_recorded_transcript(make, line, answer, read, meaning):
     """The command byte for byte, and the answer's meaning."""
     pipeline: Pipeline[str] = Pipeline()
-    pipeline._next = int(line.partition(b"\r\n")[0].rpartition(b" ")[2])
+    pipeline._numbers = itertools.count(int(line.partition(b"\r\n")[0].rpartition(b" ")[2]) - FIRST_OPAQUE)
     assert pipeline.send(make, "me")[1] == line
     ((waiter, found),), used = pipeline.receive(answer)
     assert (waiter, used) == ("me", len(answer))

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from metaq.admin import Admin
 from metaq.errors import BrokerError, ConfigError, NoRoute
 from metaq.metaq1 import Message, MetaClientConfig, OrderedMetaMessageSessionFactory, Partition, SendResult, aio
 from metaq.metaq1.producing.layouts import from_file, parse_layout
 from metaq.metaq1.storages.kept import KeptMessages, kept_path
-from metaq.testing import eventually, free_port
+from metaq.testing import EmbeddedBroker, eventually, free_port
 from tests.interop.metaq1 import OurServer
 from tests.metaq1.stored import read
 from tests.metaq1.stub import Stub
@@ -48,7 +49,22 @@ def without_repeats(found: list[bytes]) -> list[bytes]:
 
 def test_layouts():
     assert parse_layout("t", "1:1;0:2") == (Partition(0, 0), Partition(0, 1), Partition(1, 0))
-    for wrong in ("", ";", "0", "0:", "0:0", "a:1", "0:1;0:2", "0:-1", "0:99999", "0:\u0661"):
+    assert parse_layout("t", "broker-1:1; broker-0:1") == (Partition(0, 0), Partition(1, 0))
+    for wrong in (
+        "",
+        ";",
+        "0",
+        "0:",
+        "broker-:1",
+        "broker-a:1",
+        "broker-0:1;0:1",
+        "0:0",
+        "a:1",
+        "0:1;0:2",
+        "0:-1",
+        "0:99999",
+        "0:\u0661",
+    ):
         with pytest.raises(ConfigError, match=r"topic\.num\.t"):
             parse_layout("t", wrong)
 
@@ -96,6 +112,28 @@ def test_a_changed_file_is_followed(ordered_server, tmp_path, monkeypatch):
         assert producer.send_message(Message("t", b"1-1")).partition == Partition(0, 1)
         file.unlink()
         assert producer.send_message(Message("t", b"1-2")).partition == Partition(0, 1)
+
+
+def test_a_layout_of_the_name_servers(tmp_path, monkeypatch):
+    """As `metaq topic order set` puts it there, by our brokers' names; a change is followed."""
+    monkeypatch.setattr("metaq.metaq1.producing.ordered.WATCH_SECONDS", 0.0)
+    with EmbeddedBroker() as names, Admin(names.namesrv) as admin:
+        server = OurServer(tmp_path / "store", None, {"t": {"numPartitions": 3}})
+        server.options = [f"namesrvAddr={names.namesrv}"]
+        with server:
+            config = MetaClientConfig(server_url=server.text, local_message_path=str(tmp_path / "local"))
+            eventually(lambda: "t" in admin.list_topics(), what="the broker is registered")
+            with OrderedMetaMessageSessionFactory(
+                config, order_config=lambda topic: admin.topic_order(topic).layout
+            ) as factory:
+                producer = factory.create_producer(lambda topic, partitions, message: partitions[-1])
+                with pytest.raises(ConfigError, match="no fixed partitions"):
+                    producer.publish("t")
+                assert admin.set_topic_order("t", "broker-0:2") == "broker-0:2"
+                producer.publish("t")
+                assert producer.send_message(Message("t", b"1-0")).partition == Partition(0, 1)
+                admin.set_topic_order("t")
+                assert producer.send_message(Message("t", b"1-1")).partition == Partition(0, 2)
 
 
 def test_a_selector_chooses_what_is_configured(ordered_server, tmp_path):

@@ -32,6 +32,7 @@ from metaq.wire.metaq1.commands import (
     encode,
     put_body,
     put_place,
+    whole_result,
 )
 from tests.model.transactions.test_metaq1 import KEYS
 
@@ -308,3 +309,69 @@ def test_the_place_of_a_put_is_read_and_written() -> None:
     for body in (b"", b"1 2", b"1 2 3 4", b"x 0 0", b"1 2147483648 0"):
         with pytest.raises(RemoteProtocolError):
             put_place(body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"result 200 24 -2147483648\r\n-5468927205637619712 0 0",
+        b"result 200 24 -2147483648\r\n-5468927205637619712 0 0result 200 0 5\r\n",
+        b"result 200 0 2147483647\r\n",
+        b"result 404 3 1\r\nabc",
+        b"result 200 4 1\r\nabc",
+        b"result 200 24 -21474836",
+        b"result 200 0 2147483648\r\n",
+        b"result 200 0 -2147483649\r\n",
+        b"result 200 11 1\r\n01234567890",
+        b"result 200 0\r\n",
+        b"result  200 0 1\r\n",
+        b"result 0200 00 01\r\n",
+        b"value 3 1\r\nabc",
+        b"resultat 200 0 1\r\n",
+        b"result -200 0 1\r\n",
+        b"result 200 0 1 2\r\n",
+    ],
+)
+def test_whole_result(data: bytes) -> None:
+    """It says what the reader says, or nothing."""
+    quick = whole_result(b"x" + data, 1, 10 if b"11 1" in data else 100)
+    try:
+        line, end = Reader(10 if b"11 1" in data else 100).next(b"x" + data, 1)
+    except RemoteProtocolError:
+        line, end = None, 0
+    if quick is not None:
+        assert quick == (line, end)
+    else:
+        # what is left to the reader: unfinished, malformed, too long, or not for the quick way
+        assert not isinstance(line, ResultLine) or line.code < 0 or data.count(b" ") > 3
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        (b"-5468927205637619712 0 0", (-5468927205637619712, 0, 0)),
+        (b"9223372036854775807 2147483647 -1", (9223372036854775807, 2147483647, -1)),
+        (b"-9223372036854775808 -1 9223372036854775807", (-9223372036854775808, -1, 9223372036854775807)),
+    ],
+)
+def test_put_place(body: bytes, place: tuple[int, int, int]) -> None:
+    assert put_place(body) == place
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"1 2",
+        b"1 2 3 4",
+        b"1 2 x",
+        b"1  2 3",
+        b"9223372036854775808 0 0",
+        b"0 2147483648 0",
+        b"0 0 -9223372036854775809",
+        b"1 2 3\n",
+    ],
+)
+def test_no_put_place(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        put_place(body)

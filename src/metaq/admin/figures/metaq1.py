@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from metaq.address import split_address
 from metaq.errors import ConfigError, ConnectionFailed, RemoteProtocolError, RequestTimeout
-from metaq.wire.metaq1.commands import PORT, Code, Command, Reader, ResultLine, StatsLine, ValueLine, encode
+from metaq.wire.metaq1.commands import PORT, Code, Command, ResultLine, StatsLine, ValueLine, encode
+from metaq.wire.metaq1.one_answer import OneAnswer
 from metaq.wire.metaq1.stats import OWN_ITEMS, PARTITIONS, stats_lines, topic_figures
 
 SECONDS: Final = 10.0
@@ -156,22 +157,14 @@ async def _exchange(
     reading: asyncio.StreamReader, writing: asyncio.StreamWriter, address: str, command: Command
 ) -> ResultLine | ValueLine:
     writing.write(encode(command))
-    reader, kept = Reader(BODY_BYTES_MAX), bytearray()
-    line = None
-    while line is None:
-        data = await reading.read(_READ_BYTES)
-        if not data:
-            raise _foreign(address, "it has closed the connection without an answer")
-        kept += data
-        if len(kept) < reader.needed:
-            continue
+    receiving = OneAnswer(BODY_BYTES_MAX)
+    while data := await reading.read(_READ_BYTES):
         try:
-            line, _ = reader.next(bytes(kept))
+            if (answer := receiving.receive(data)) is not None:
+                return answer
         except RemoteProtocolError as error:
             raise _foreign(address, str(error)) from None
-    if not isinstance(line, ResultLine | ValueLine):
-        raise _foreign(address, "its answer is no result, or too long")
-    return line
+    raise _foreign(address, "it has closed the connection without an answer")
 
 
 def _foreign(address: str, why: str) -> RemoteProtocolError:

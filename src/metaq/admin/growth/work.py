@@ -10,7 +10,7 @@ from metaq.admin.brokers import masters
 from metaq.admin.growth.places import Place, Tables, each, offsets_at
 from metaq.client.conversation.administration import GetRuntime, GetTopicStats
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetGroups
+from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetGroups, GetMetaq1Groups
 from metaq.client.conversation.staged.xa_by_hand import ListBranches
 from metaq.client.shared.core import ClientCore
 from metaq.errors import BrokerError
@@ -133,6 +133,8 @@ async def lags_at(
     }
     groups = {name for found in readers.values() for name in found}
     groups |= {topic.removeprefix(RETRY_PREFIX) for topic in stats if topic.startswith(RETRY_PREFIX)}
+    # Groups of MetaQ 1.x are not asked for by topic: the table of each says what it has read here.
+    groups |= set(await core.ask(address, GetMetaq1Groups()))
 
     async def of(group: str) -> dict[str, int]:
         table, _ = await core.ask(address, GetConsumeStats(group))

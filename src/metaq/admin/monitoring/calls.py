@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from metaq.admin.monitoring import judging, offsets, reading
 from metaq.admin.parts import AdminPart
+from metaq.registry.offset_table import Row
 
 
 class MonitoringCalls(AdminPart):
@@ -15,9 +16,9 @@ class MonitoringCalls(AdminPart):
         """Return what is to be seen of a server of MetaQ 1.x, ours or the original. Raises also ConfigError: no address."""
         return self._run(reading.look(self._open, place))
 
-    def metaq1_gaps(self, zookeeper: str, root: str, addresses: Sequence[str]) -> dict[str, list[judging.Gap]]:
-        """Return address of a server → how far groups are from the ends of its partitions, by their offsets in ZooKeeper.
+    def metaq1_gaps(self, rows: Collection[Row], addresses: Sequence[str]) -> dict[str, list[judging.Gap]]:
+        """Return address of a server → how far groups are from the ends of its partitions, by offsets of `metaq1_offsets`.
 
         Raises also RemoteProtocolError.
         """
-        return self._run(offsets.gaps(zookeeper, root, addresses))
+        return self._run(offsets.gaps(rows, addresses))

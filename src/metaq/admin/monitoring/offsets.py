@@ -1,63 +1,39 @@
-"""How far groups of MetaQ 1.x are from the ends of partitions: their offsets in ZooKeeper, against `stats offsets`."""
+"""How far groups of MetaQ 1.x are from the ends of partitions: their offsets, against `stats offsets`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Collection, Sequence
 
 from metaq.admin.figures.metaq1 import Metaq1Figures, figures_of
 from metaq.admin.monitoring.judging import Gap
 from metaq.errors import RemoteProtocolError
-from metaq.registry.zookeeper.client import ZookeeperClient
-from metaq.registry.zookeeper.layout import BrokerPlace, Layout, parse_offset
-from metaq.registry.zookeeper.session import Session
-
-SESSION_SECONDS: Final = 30.0
-CONNECT_SECONDS: Final = 15.0
+from metaq.registry.offset_table import Row
+from metaq.registry.zookeeper.layout import BrokerPlace
 
 
-async def gaps(connect: str, root: str, addresses: Sequence[str]) -> dict[str, list[Gap]]:
-    """Return address → the gaps of all groups with offsets at its broker id.
+async def gaps(rows: Collection[Row], addresses: Sequence[str]) -> dict[str, list[Gap]]:
+    """Return address → the gaps of all groups with offsets at its broker id. Of two offsets the furthest counts: the other was left
+    behind when the group moved.
 
-    Raises ConnectionFailed: ZooKeeper, or a server, cannot be reached; RemoteProtocolError: a server does not tell its broker id.
+    Raises ConnectionFailed: a server cannot be reached; RemoteProtocolError: it does not tell its broker id.
     """
     figures = {address: await figures_of(address) for address in addresses}
-    client = ZookeeperClient(connect, SESSION_SECONDS, CONNECT_SECONDS)
-    try:
-        texts = await client.ask(lambda session: _offsets(session, Layout(root)))
-    finally:
-        await client.close()
-    return {address: _gaps(address, told, texts) for address, told in figures.items() if told is not None}
+    furthest: dict[tuple[str, str, str], int] = {}
+    for row in rows:
+        key = (row.group, row.topic, row.partition)
+        furthest[key] = max(row.offset, furthest.get(key, row.offset))
+    return {address: _gaps(address, told, furthest) for address, told in figures.items() if told is not None}
 
 
-def _offsets(session: Session, layout: Layout) -> dict[tuple[str, str, str], str]:
-    """Return group, topic and partition (`B-n`) → text of the node."""
-    (groups,) = session.children([layout.groups])
-    topics = session.children([layout.offsets(group) for group in groups])
-    pairs = [(group, topic) for group, names in zip(groups, topics, strict=True) for topic in names]
-    parts = session.children([layout.offsets(group, topic) for group, topic in pairs])
-    paths = {
-        layout.offset(group, topic, part): (group, topic, part)
-        for (group, topic), names in zip(pairs, parts, strict=True)
-        for part in names
-    }
-    return {paths[path]: text for path, text in session.texts(paths).items()}
-
-
-def _gaps(address: str, told: Metaq1Figures, texts: dict[tuple[str, str, str], str]) -> list[Gap]:
+def _gaps(address: str, told: Metaq1Figures, offsets: dict[tuple[str, str, str], int]) -> list[Gap]:
     broker_id = told.broker.get("broker_id", "")
     if not broker_id.isdecimal():
         raise RemoteProtocolError(f"{address} does not tell its broker id")
     ends = {
         (one.topic, f"{BrokerPlace(int(broker_id)).broker_id}-{one.partition}"): one.high for one in told.partitions
     }
-    found = []
-    for (group, topic, part), text in texts.items():
-        end = ends.get((topic, part), -1)
-        if end < 0:
-            continue
-        try:
-            found.append(Gap(group, topic, part, end - parse_offset(text).position))
-        except ValueError:  # Written by somebody else: no offset that a client could read either.
-            continue
-    return found
+    return [
+        Gap(group, topic, part, end - offset)
+        for (group, topic, part), offset in offsets.items()
+        if (end := ends.get((topic, part), -1)) >= 0
+    ]

@@ -1,9 +1,10 @@
-"""Progress of MetaQ 1.x groups in messages. Their consumers keep byte positions in ZooKeeper."""
+"""Progress of MetaQ 1.x groups in messages. Their consumers keep byte positions in ZooKeeper, or in a SQL database."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
@@ -18,11 +19,15 @@ from metaq.store.queues.table import QueueKey
 _KEPT_SECONDS: Final = 2.0
 """Time for which a result is reused, s: one tool command asks several times."""
 _KEPT_MAX: Final = 100
+ASKED_MAX: Final = 64
+"""Groups that are asked about at once."""
+
+Answer = TypeVar("Answer")
 
 OnPositions = Callable[[Mapping[QueueKey, int] | None], None]
-"""Callback with (topic, partition) → byte position; None: ZooKeeper cannot be asked now."""
+"""Callback with (topic, partition) → byte position; None: the source cannot be asked now."""
 OnGroups = Callable[[Sequence[str] | None], None]
-"""Callback with names of groups; None: ZooKeeper cannot be asked now."""
+"""Callback with names of groups; None: the source cannot be asked now."""
 AskGroups = Callable[[OnGroups], None]
 """Reads the names of all groups, and calls back on the event loop, later."""
 AskPositions = Callable[[str, str | None, OnPositions], None]
@@ -33,7 +38,7 @@ class _Look(Struct):
     """A query of a group's positions."""
 
     pending: Pending
-    positions: Mapping[QueueKey, int]
+    positions: dict[QueueKey, int]
     at: float
     """Time of its end, or of its start while it runs (monotonic seconds)."""
 
@@ -42,41 +47,49 @@ class _Names(Struct):
     """A query of the groups' names."""
 
     pending: Pending
-    names: Sequence[str] = ()
+    names: set[str]
     at: float = 0.0
     """Time of its end."""
 
 
 class PartitionProgress:
-    """Answers tools' queries of 1.x groups' progress. Without a source (`ask_by`), no group has read anything."""
+    """Answers tools' queries of 1.x groups' progress. Without a source (`ask_by`), no group has read anything.
+
+    Of a position that several sources have, the furthest counts: the others were left behind when the group moved.
+    """
 
     def __init__(self, clock: Clock, topics: Topics, bases: Bases) -> None:
         self._clock, self._topics, self._bases = clock, topics, bases
-        self._ask: AskPositions | None = None
-        self._ask_groups: AskGroups | None = None
+        self._sources: list[AskPositions] = []
+        self._group_sources: list[AskGroups] = []
         self._names: _Names | None = None
         self._looks: dict[tuple[str, str | None], _Look] = {}
 
     def ask_by(self, ask: AskPositions, groups: AskGroups | None = None) -> None:
-        """Register the sources of positions and of groups."""
-        self._ask, self._ask_groups = ask, groups
+        """Add a source of positions and of groups."""
+        self._sources.append(ask)
+        if groups is not None:
+            self._group_sources.append(groups)
 
     def groups(self) -> list[str]:
-        """Return the names of the groups that ZooKeeper knows, of all brokers. Raises Saving while they are being read."""
-        if self._ask_groups is None:
+        """Return the names of the groups that the sources know, of all brokers. Raises Saving while they are being read."""
+        if not self._group_sources:
             return []
         found = self._names
         if found is None or (found.pending.done and self._clock.monotonic() - found.at >= _KEPT_SECONDS):
-            begun = found = self._names = _Names(Pending())
+            begun = found = self._names = _Names(Pending(), set())
 
-            def tell(names: Sequence[str] | None) -> None:
-                begun.names, begun.at = names or (), self._clock.monotonic()
+            def take(names: Sequence[str] | None) -> None:
+                begun.names.update(names or ())
+
+            def done() -> None:
+                begun.at = self._clock.monotonic()
                 begun.pending.finish()
 
-            self._ask_groups(tell)
+            _ask_all(self._group_sources, take, done)
         if not found.pending.done:
             raise Saving(found.pending)
-        return [name for name in found.names if _may_be(name)]
+        return sorted(name for name in found.names if _may_be(name))
 
     def of(self, group: str, topic: str | None) -> Mapping[QueueKey, int]:
         """Return (topic, queue id) → QueueOffset of the first message that the group has not read.
@@ -85,7 +98,7 @@ class PartitionProgress:
 
         Raises Saving while the positions are being read; Refused BUSY: too many queries are running.
         """
-        if self._ask is None or not _may_be(group):
+        if not self._sources or not _may_be(group):
             return {}
         look = self._look(group, topic)
         if not look.pending.done:
@@ -97,6 +110,27 @@ class PartitionProgress:
             # ZooKeeper may have positions of partitions that are gone, or belong to other brokers.
             if config is not None and queue_id < config.read_queues and positions is not None:
                 found[name, queue_id] = positions.at(position).queue_offset
+        return found
+
+    def in_topic(self, topic: str) -> dict[str, Mapping[QueueKey, int]]:
+        """Return group → its progress in a topic, of all groups that have read some of it.
+
+        Raises Saving while that is read; Refused: BUSY, as `of`; UNAVAILABLE, ZooKeeper knows more than `ASKED_MAX` groups.
+        """
+        found, pending, groups = dict[str, Mapping[QueueKey, int]](), list[Pending](), self.groups()
+        if len(groups) > ASKED_MAX:
+            raise Refused(
+                Reason.UNAVAILABLE,
+                f"what {len(groups)} groups of MetaQ 1.x have read of topic {topic} is not asked for, {ASKED_MAX} are at most: look at them, and trim by force",
+            )
+        for group in groups:
+            try:
+                if progress := self.of(group, topic):
+                    found[group] = progress
+            except Saving as saving:
+                pending += saving.pending
+        if pending:  # of all groups at once: a request may not wait for one after the other
+            raise Saving(*pending)
         return found
 
     def _look(self, group: str, topic: str | None) -> _Look:
@@ -114,13 +148,35 @@ class PartitionProgress:
         look = self._looks[key] = _Look(Pending(), {}, now)
         begun = look
 
-        def tell(positions: Mapping[QueueKey, int] | None) -> None:
-            begun.positions, begun.at = positions or {}, self._clock.monotonic()
+        def take(positions: Mapping[QueueKey, int] | None) -> None:
+            for place, position in (positions or {}).items():
+                begun.positions[place] = max(position, begun.positions.get(place, position))
+
+        def done() -> None:
+            begun.at = self._clock.monotonic()
             begun.pending.finish()
 
-        assert self._ask is not None
-        self._ask(group, topic, tell)
+        _ask_all([partial(ask, group, topic) for ask in self._sources], take, done)
         return look
+
+
+def _ask_all(
+    sources: Sequence[Callable[[Callable[[Answer | None], None]], None]],
+    take: Callable[[Answer | None], None],
+    done: Callable[[], None],
+) -> None:
+    """Have `take` called with the answer of each source, and then `done`."""
+    left = len(sources)
+
+    def tell(answer: Answer | None) -> None:
+        nonlocal left
+        take(answer)
+        left -= 1
+        if not left:
+            done()
+
+    for ask in sources:
+        ask(tell)
 
 
 def _may_be(group: str) -> bool:

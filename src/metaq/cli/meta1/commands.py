@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from metaq.cli.groups import App
-from metaq.cli.meta1 import partitions, servers, tx
+from metaq.cli.meta1 import offsets, partitions, servers, tx
 from metaq.cli.meta1.monitor import monitor
 from metaq.cli.meta1.stats import show_stats
 from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, print_json
@@ -23,6 +23,9 @@ app.command("monitor")(monitor)
 servers.add_to(app)
 app.command("move-partitions")(partitions.move_partitions)
 app.command("delete-partitions")(partitions.delete_partitions)
+app.command("show-offset")(offsets.show_offset)
+app.command("copy-offsets")(offsets.copy_offsets)
+app.command("offset-table")(offsets.offset_table)
 
 Address = Annotated[str, typer.Argument(metavar="[HOST:PORT]", help="of the broker's remoting server (listenPort)")]
 

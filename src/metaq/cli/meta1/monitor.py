@@ -5,11 +5,13 @@ from __future__ import annotations
 import pathlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from metaq.cli.databases import PasswordFile, password_of
+from metaq.cli.meta1.offsets import TABLE, Table
 from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, iso_time, print_json_line, print_table
 from metaq.clock import SYSTEM, Clock
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from metaq.admin import Admin
     from metaq.admin.monitoring.judging import CheckResult, Limits, Seen
     from metaq.admin.monitoring.reading import WatchedServer
+    from metaq.admin.offsets.places import Place
 
 COMMAND_SECONDS: Final = 30.0
 """Longest time that the command of an alarm may take."""
@@ -36,6 +39,12 @@ def monitor(
         typer.Option(metavar="HOST:PORT", help="where groups have their offsets; none: no gaps are looked for"),
     ] = None,
     root: Annotated[str, typer.Option(metavar="PATH", help="of MetaQ in ZooKeeper (zk.zkRoot)")] = "/meta",
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="where groups have theirs that are not in ZooKeeper"),
+    ] = None,
+    table: Table = TABLE,
+    password_file: PasswordFile = None,
     broker: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="remoting server of our broker, if the one server is ours")
     ] = None,
@@ -82,6 +91,7 @@ def monitor(
     from metaq.admin import Admin
     from metaq.admin.monitoring.judging import Limits
     from metaq.admin.monitoring.reading import WatchedServer
+    from metaq.admin.offsets.places import InDatabase, InZookeeper
 
     if len(addresses) > 1 and (broker is not None or data_dir is not None):
         raise typer.BadParameter("--broker and --data-dir are of one server: watch it alone")
@@ -90,8 +100,11 @@ def monitor(
         memory=memory / 100, connections_per_ip=per_ip, connections=connections, prepared=prepared,
     )  # fmt: skip
     places = [WatchedServer(address=address, topic=topic, broker=broker, wait=wait) for address in addresses]
+    kept: dict[str, Place] = {} if zookeeper is None else {"zookeeper": InZookeeper(zookeeper, root)}
+    if database is not None:
+        kept["database"] = InDatabase(database, table, password_of(password_file))
     with Admin(NAMESRV_DEFAULT) as admin:  # The name servers are not asked: such a server may have none.
-        look = Look(admin, places, limits, (zookeeper, root), data_dir, offset_hours * _HOURS)
+        look = Look(admin, places, limits, kept, data_dir, offset_hours * _HOURS)
         if once:
             found = look()
             tell_all(found, as_json=as_json)
@@ -103,20 +116,20 @@ def monitor(
 
 
 class Look:
-    """Looks at all servers, and at ZooKeeper as often as its turn comes."""
+    """Looks at all servers, and at offsets as often as their turn comes. `kept`: name of the check → where groups have their offsets."""
 
     def __init__(
         self,
         admin: Admin,
         places: Sequence[WatchedServer],
         limits: Limits,
-        zookeeper: tuple[str | None, str],
+        kept: Mapping[str, Place],
         folder: pathlib.Path | None,
         offset_seconds: float,
         clock: Clock = SYSTEM,
     ) -> None:
         self._admin, self._places, self._limits, self._clock = admin, places, limits, clock
-        self._zookeeper, self._folder, self._offset_seconds = zookeeper, folder, offset_seconds
+        self._kept, self._folder, self._offset_seconds = kept, folder, offset_seconds
         self._offsets_at: float | None = None
 
     def __call__(self) -> list[CheckResult]:
@@ -136,19 +149,27 @@ class Look:
         from metaq.admin.monitoring.judging import CheckResult, State, judge_gaps
         from metaq.errors import MetaqError
 
-        connect, root = self._zookeeper
-        if connect is None:
-            return [CheckResult("", "zookeeper", State.UNKNOWN, "no ZooKeeper is given (--zookeeper)")]
-        found = []
-        for place in self._places:
+        if not self._kept:
+            why = "nobody says where groups have their offsets (--zookeeper, --database)"
+            return [CheckResult("", "zookeeper", State.UNKNOWN, why)]
+        found, rows, whole = [], [], True
+        for check, kept in self._kept.items():
             try:
-                gaps = self._admin.metaq1_gaps(connect, root, [place.address])
+                rows += self._admin.metaq1_offsets(kept)[0]
+                state, text = State.OK, f"{kept} answers"
             except MetaqError as error:
-                self._offsets_at = None  # Again at the next look.
-                found.append(CheckResult(place.address, "zookeeper", State.ALARM, str(error)))
-                continue
-            found.append(CheckResult(place.address, "zookeeper", State.OK, f"{connect} answers"))
-            found += judge_gaps(place.address, gaps.get(place.address, []), self._limits)
+                state, text, whole = State.ALARM, str(error), False
+            found += [CheckResult(place.address, check, state, text) for place in self._places]
+        for place in self._places if whole else ():
+            try:
+                gaps = self._admin.metaq1_gaps(rows, [place.address])
+            except MetaqError as error:
+                found.append(CheckResult(place.address, "offset-gap", State.UNKNOWN, str(error)))
+                whole = False
+            else:
+                found += judge_gaps(place.address, gaps.get(place.address, []), self._limits)
+        if not whole:
+            self._offsets_at = None  # Again at the next look.
         return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from metaq.cli.databases import PASSWORD_VARIABLE, PasswordFile, password_of
 from metaq.cli.groups import App
 from metaq.cli.output import EXIT_NOT_FOUND, AsJson, Yes, count, iso_time, print_json, print_table
 from metaq.errors import ConfigError
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 app = App("Messages that wait in a database of an application (docs/outbox.md).")
 
-PASSWORD_VARIABLE: Final = "METAQ_DATABASE_PASSWORD"  # noqa: S105  the name of a variable
-_PASSWORD_BYTES_MAX: Final = 4096
 _BATCH: Final = 200
 """Messages of one transaction."""
 
@@ -33,7 +31,6 @@ Database = Annotated[
         help=f"mysql://user@host:port/database, postgresql://..., or sqlite:///path; its password by {PASSWORD_VARIABLE} or --password-file",
     ),
 ]
-PasswordFile = Annotated[Path | None, typer.Option(metavar="FILE", help="file with the database's password")]
 Table = Annotated[str, typer.Option(metavar="NAME", help="the outbox's table")]
 State = Annotated[str | None, typer.Option(metavar="waiting|parked|sent", help="only messages of this state")]
 Topic = Annotated[str | None, typer.Option(metavar="NAME", help="only messages of this topic")]
@@ -164,16 +161,8 @@ def _opened(database: str, password_file: Path | None, table: str) -> Iterator[t
     from metaq.sql.opening import opened
 
     outbox = Outbox(table=table)
-    with opened(database, password=_password(password_file), option="--database") as connection:
+    with opened(database, password=password_of(password_file), option="--database") as connection:
         yield outbox, connection
-
-
-def _password(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get(PASSWORD_VARIABLE)
-    from metaq.named_file import read_named
-
-    return read_named(file, _PASSWORD_BYTES_MAX, "--password-file").decode().rstrip("\r\n")
 
 
 def _json(entry: Entry) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from metaq.errors import MetaqError
+from metaq.errors import BrokerError, MetaqError
 from metaq.metaq1.config import MAX_OFFSET, ConsumerConfig
 from metaq.metaq1.consuming.delivery import Batch, Delivery
 from metaq.metaq1.consuming.fetching import FetchRules, PartitionFetch
@@ -26,7 +26,7 @@ from metaq.metaq1.rebalance.fetching import Held
 from metaq.metaq1.shared.core import FactoryCore
 from metaq.metaq1.shared.links import Link
 from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset, load_all
-from metaq.wire.metaq1.commands import OffsetLine
+from metaq.wire.metaq1.commands import Code, OffsetLine
 from metaq.worker import Worker
 
 log = logging.getLogger("metaq.client")
@@ -226,6 +226,8 @@ class Fetches:
         match found:
             case answers.Nothing():
                 fetch.nothing()
+                if fetch.may_be_beyond:
+                    await self._look_for_the_end(held, fetch, link)
             case answers.Moved(offset):
                 self._tell_moved(held, position, offset)
                 fetch.moved(offset)
@@ -238,6 +240,33 @@ class Fetches:
             log.warning(
                 "group %s goes on at %d in topic %s, partition %s: its server has nothing at %d any more", self._group, offset, *held, position
             )  # fmt: skip
+
+    async def _look_for_the_end(self, held: Held, fetch: PartitionFetch, link: Link) -> None:
+        """Say it, once, if the group waits beyond the server's end. It would look like a topic to which nobody sends."""
+        try:
+            end = await self._offset(
+                held, link, MAX_OFFSET, f"find the end of topic {held.topic}, partition {held.partition}"
+            )
+        except BrokerError as error:
+            if error.code != Code.NOT_FOUND:
+                raise
+            end = 0  # the partition holds nothing
+        fetch.unproved = False
+        if end < fetch.position:
+            log.warning(
+                "group %s waits at %d in topic %s, partition %s, which ends at %d at %s: what comes before it is as long as that is not "
+                "consumed. Was the server's data lost? Then correct the group's offset", self._group, fetch.position, *held, end,
+                link.address,
+            )  # fmt: skip
+
+    async def _offset(self, held: Held, link: Link, at: int, action: str) -> int:
+        """Return what the server answers to `offset`. Raises MetaqError."""
+        answer = await link.ask(
+            lambda opaque: OffsetLine(held.topic, self._group, held.partition.partition, at, opaque),
+            action,
+            self._config.fetch_timeout,
+        )
+        return answers.offset_of(answer, link.address, action)
 
     async def _deliver(self, held: Held, fetch: PartitionFetch, link: Link, data: bytes) -> None:
         one = self._subscriptions[held.topic]
@@ -307,13 +336,9 @@ class Fetches:
                     "offset past it", self._group, topic, partition, at, link.address, why,
                 )  # fmt: skip
             return
-        action = f"find the message of topic {topic}, partition {partition}, near {at}"
-        answer = await link.ask(
-            lambda opaque: OffsetLine(topic, self._group, partition.partition, at, opaque),
-            action,
-            self._config.fetch_timeout,
+        offset = await self._offset(
+            held, link, at, f"find the message of topic {topic}, partition {partition}, near {at}"
         )
-        offset = answers.offset_of(answer, link.address, action)
         log.error(
             "topic %s, partition %s: the frame at %d from %s is damaged: %s; group %s goes on at %d, where the server says that messages "
             "begin", topic, partition, at, link.address, why, self._group, offset,

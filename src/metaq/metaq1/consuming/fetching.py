@@ -64,6 +64,8 @@ class PartitionFetch:
         self.retries = 0
         """Failures of the message at `position`."""
         self._short = 0
+        self.unproved = offset == saved and 0 < offset < MAX_OFFSET
+        """The position is the storage's, and no answer has shown yet that the server has it."""
         self.restarted_at = -1
         """Position of a damaged frame from which the server was asked where to go on."""
 
@@ -77,6 +79,11 @@ class PartitionFetch:
         """The next message has failed too often: it goes to the reject handler."""
         return self.retries > self._rules.retries_max and self._rules.retries_max != NEVER_SKIP
 
+    @property
+    def may_be_beyond(self) -> bool:
+        """It waits as long as it can for the first message behind a position that may be beyond the server's end."""
+        return self.unproved and self.delay >= self._rules.longest_delay
+
     def nothing(self) -> None:
         """There is no message yet."""
         self.delay = min(self._rules.longest_delay, self.delay + self._rules.step)
@@ -88,12 +95,14 @@ class PartitionFetch:
         """The server says where to go on. That counts as consumed."""
         self.position = self.acknowledged = offset
         self.retries = self._short = 0
+        self.unproved = False
         self.nothing()
 
     def restart(self, offset: int, damaged_at: int) -> None:
         """A frame was damaged, and the server says where to go on. What is acknowledged stays so."""
         self.restarted_at = damaged_at
         self.position = offset
+        self.unproved = False
         self.nothing()
 
     def incomplete(self) -> None:
@@ -106,6 +115,7 @@ class PartitionFetch:
     def got(self, size: int) -> None:
         """A fetch has returned so many bytes, with a whole message."""
         self._short = 0
+        self.unproved = False
         if self.max_bytes > self._asked and size < self.max_bytes // 2:
             self.max_bytes = max(self._asked, self.max_bytes // 2)
 

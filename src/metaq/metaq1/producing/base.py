@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
 import itertools
 import threading
 import weakref
@@ -15,24 +14,19 @@ from metaq.errors import (
     ClientClosed,
     ClientError,
     ConfigError,
-    ConnectionFailed,
     MetaqError,
     NoRoute,
-    RemoteProtocolError,
 )
-from metaq.metaq1.conversation import answers
 from metaq.metaq1.model.message import Message, SendResult, check_size, check_topic_word
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.producing.futures import SendFuture
+from metaq.metaq1.producing.put import Put
 from metaq.metaq1.producing.selectors import PartitionSelector, RoundRobinPartitionSelector, chosen
 from metaq.metaq1.producing.transactions import LocalTransactionCore, current
-from metaq.metaq1.shared.connection import Outcome, Request
 from metaq.metaq1.shared.core import FactoryCore
 from metaq.metaq1.shared.facade import FactoryChild
 from metaq.metaq1.shared.routes import TopicRoute
 from metaq.model.transactions.metaq1 import LocalKey
-from metaq.wire.metaq1.commands import PutLine
-from metaq.wire.metaq1.frame import checksum
 
 SEND_SECONDS = 3.0
 """Time-out of a send, as in Java."""
@@ -138,7 +132,8 @@ class ProducerBase(FactoryChild):
         self._check_open()
         if not isinstance(message, Message):
             raise TypeError(f"message is {message!r:.100}: pass a metaq.metaq1.Message")
-        checked_seconds("timeout", timeout, least=0.001)
+        if timeout != SEND_SECONDS:
+            checked_seconds("timeout", timeout, least=0.001)
         flag, body = message.encoded()
         check_size(message, body, self._core.config.max_message_bytes)
         return message, flag, body
@@ -155,38 +150,21 @@ class ProducerBase(FactoryChild):
 
     def _submit(self, message: Message, flag: int, body: bytes, timeout: float) -> SendFuture:
         """Any thread: hand a message in that belongs to no transaction."""
+        return self._put(message, flag, body, *self._place(message), timeout)
+
+    def _place(self, message: Message) -> tuple[Partition, str]:
+        """Return the partition of a message, and its server."""
         route = self._route(message.topic)
         partition = chosen(self._selector, message, route.partitions, tuple(route.addresses))
-        return self._put(message, flag, body, partition, route.addresses[partition.broker_id], timeout)
+        return partition, route.addresses[partition.broker_id]
 
     def _put(
         self, message: Message, flag: int, body: bytes, partition: Partition, address: str, timeout: float
     ) -> SendFuture:
         """Any thread: hand a message in for one partition."""
-        size = len(body)
-        self._core.admit(size)
-        future = SendFuture(self._core.callbacks)
-        action = f"send to topic {message.topic}"
-
-        def make(opaque: int) -> PutLine:
-            return PutLine(message.topic, partition.partition, flag, body, opaque, checksum(body))
-
-        def settle(outcome: Outcome) -> None:
-            self._core.done(size)
-            _settle(future, outcome, address, action, partition.broker_id)
-
-        self._core.hand_in(functools.partial(self._send, Request(make, settle, action), address, timeout))
-        return future
-
-    def _send(self, request: Request, address: str, timeout: float) -> None:
-        """In the loop."""
-        link = self._core.links.get(address)
-        if link is None:
-            error = ConnectionFailed(f"{address} has left since the partition was chosen, to {request.action}")
-            error.sent = False
-            request.end(ClientClosed("the session factory was closed") if self._core.closed else error)
-            return
-        link.send(request, timeout)
+        put = Put(self._core, message.topic, flag, body, partition, address, timeout)
+        self._core.hand_in(put.begin)
+        return put.future
 
     # -------------------------------------------------------------- transactions
 
@@ -250,7 +228,7 @@ class ProducerBase(FactoryChild):
         address = route.addresses[partition.broker_id]
         size = len(body)
         self._core.admit(size)
-        future = SendFuture(self._core.callbacks)
+        future = SendFuture(self._core.callbacks, self._core.wakes)
 
         def transfer(done: concurrent.futures.Future[SendResult]) -> None:
             self._core.done(size)
@@ -272,17 +250,3 @@ def _unpublished(topic: str) -> NoRoute:
     return NoRoute(
         f"there is no available partition for topic {topic}: publish it first, or set_default_topic of one that is"
     )
-
-
-def _settle(future: SendFuture, outcome: Outcome, address: str, action: str, broker_id: int) -> None:
-    if isinstance(outcome, MetaqError):
-        future.set_exception(outcome)
-        return
-    try:
-        result: SendResult = answers.stored(outcome, address, action, broker_id)
-    except MetaqError as error:
-        if isinstance(error, RemoteProtocolError):
-            error = RemoteProtocolError(f"{address}, asked to {action}: {error}")
-        future.set_exception(error)
-    else:
-        future.set_result(result)

@@ -18,13 +18,16 @@ FILE_BYTES_MAX: Final = 1 << 20
 COUNT_MAX: Final = 10_000
 
 LayoutSource: TypeAlias = Callable[[str], str | None]
-"""Returns the layout of a topic, `brokerId:count;brokerId:count`; None: it has none. May wait: called in a thread."""
+"""Returns the layout of a topic, `brokerId:count;brokerId:count`; None: it has none. May wait: called in a thread.
+
+`broker-7` is the broker 7: so a name server calls our brokers that serve MetaQ 1.x.
+"""
 
 
 def parse_layout(topic: str, text: str) -> tuple[Partition, ...]:
-    """Return the partitions of `brokerId:count;brokerId:count`. Raises ConfigError."""
+    """Return the partitions of a layout. Raises ConfigError."""
     counts: dict[int, int] = {}
-    for part in filter(None, (word.strip() for word in text.split(";"))):
+    for part in filter(None, (word.strip().removeprefix("broker-") for word in text.split(";"))):
         broker, _, count = (word.strip() for word in part.partition(":"))
         if not (broker.isascii() and broker.isdecimal() and count.isascii() and count.isdecimal()) or len(part) > 20:
             raise ConfigError(f"{PREFIX}{topic}={text!r:.200}: need brokerId:count, several separated by semicolons")

@@ -9,6 +9,7 @@ from typing import Self
 from metaq.errors import MetaqError
 from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.producing.base import SEND_SECONDS
+from metaq.metaq1.producing.direct import send_directly
 from metaq.metaq1.producing.futures import SendFuture
 from metaq.metaq1.producing.publishing import PublishingProducer
 from metaq.metaq1.producing.transactions import LocalTransactionCore, State, TransactionView
@@ -39,7 +40,11 @@ class MessageProducer(PublishingProducer):
         self._core.check_may_wait()
         transaction = self._transaction()
         if transaction is None:
-            return self._submit(message, flag, body, timeout).result()
+            partition, address = self._place(message)
+            result = send_directly(self._core, message.topic, flag, body, partition, address, timeout)
+            if result is None:
+                return self._put(message, flag, body, partition, address, timeout).result()
+            return result
         return self._join(transaction, message, flag, body, timeout, awaited=True).result()
 
     def submit(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendFuture:

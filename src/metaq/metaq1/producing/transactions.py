@@ -253,7 +253,8 @@ class LocalTransactionCore:
 
 def current(producer: object) -> LocalTransactionCore | None:
     """Return the transaction of this producer that the calling thread or task is in."""
-    return next((one for one in _current.get() if one.is_of(producer)), None)
+    begun = _current.get()
+    return next((one for one in begun if one.is_of(producer)), None) if begun else None
 
 
 def _owner() -> object:

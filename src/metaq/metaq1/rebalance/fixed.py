@@ -126,7 +126,7 @@ class FixedBalance:
         if fresh or gone:
             log.info("group %s: %d partitions more of %s", self._group, len(fresh), self._address)
             await self._exchange(fresh, gone)
-        self._say()
+        self._say(partitions | self._loaded)
 
     async def _exchange(self, fresh: Collection[Held], gone: frozenset[Held]) -> None:
         try:
@@ -140,8 +140,8 @@ class FixedBalance:
         self._loaded = self._loaded.union(fresh) - gone
         await self._fetching.start(dict.fromkeys(sorted(self._loaded), self._address))
 
-    def _say(self) -> None:
-        have = {held.topic for held in self._loaded}
+    def _say(self, known: Collection[Held]) -> None:
+        have = {held.topic for held in known}
         for topic in self._topics:
             if topic not in have and topic not in self._said:
                 self._said.add(topic)

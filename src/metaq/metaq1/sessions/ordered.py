@@ -38,7 +38,8 @@ class OrderedFactoryBase(SessionFactoryBase):
             config: settings, with `partitions_info` if there is neither of the others.
             partitions_file: properties or ini file with lines `topic.num.TOPIC=brokerId:count;...`; a change is seen within a
                 second of sending.
-            order_config: returns the layout of a topic, such as `lambda topic: admin.topic_order(topic).layout` of `metaq.Admin`.
+            order_config: returns the layout of a topic, such as `lambda topic: admin.topic_order(topic).layout` with a
+                `metaq.admin.Admin`: what `metaq topic order set` has put into the name servers.
 
         Raises ConfigError: there is no layout, or two places for it; TypeError.
         """

@@ -26,6 +26,7 @@ from metaq.metaq1.config import MetaClientConfig
 from metaq.metaq1.shared.fixed_routes import FixedRoutes
 from metaq.metaq1.shared.links import Links, Pace
 from metaq.metaq1.shared.routes import Routes
+from metaq.metaq1.shared.wakes import Wakes
 from metaq.net.address import local_address
 
 log = logging.getLogger("metaq.client")
@@ -52,6 +53,7 @@ class FactoryCore:
         self._thread = background()
         self.calls = PendingCalls(self)
         self.callbacks = CallbackThreads(config.callback_threads)
+        self.wakes = Wakes()
         self.closed = False
         self.pace = pace or Pace(reconnect_times=config.max_reconnect_times)
         self.links: Links = Links(self.pace, loopback=config.loopback_connection)
@@ -135,6 +137,11 @@ class FactoryCore:
             self._messages += 1
             self._bytes += size
 
+    @property
+    def messages(self) -> int:
+        """Sends under way."""
+        return self._messages
+
     def done(self, size: int) -> None:
         """In the loop: count one send of so many bytes less."""
         with self._lock:
@@ -142,6 +149,15 @@ class FactoryCore:
             self._bytes -= size
         if not self._messages:
             self._emptied.set()
+
+    def done_aside(self, size: int) -> None:
+        """As `done`, in another thread."""
+        with self._lock:
+            self._messages -= 1
+            self._bytes -= size
+        if self.closed and not self._messages:  # else nobody waits for it
+            with contextlib.suppress(RuntimeError):  # the interpreter exits
+                self._thread.post(self._emptied.set)
 
     def hand_in(self, job: Callable[[], None]) -> None:
         """Have the loop call `job`, which raises nothing, in the order of the calls of each thread. Many cost one wake-up."""

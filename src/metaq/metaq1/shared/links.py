@@ -20,7 +20,8 @@ from metaq.address import split_address
 from metaq.errors import ClientClosed, ConfigError, ConnectionFailed, MetaqError, RemoteProtocolError, RequestTimeout
 from metaq.log import when_dead
 from metaq.metaq1.conversation.pipeline import Make
-from metaq.metaq1.shared.connection import Connection, Outcome, Request
+from metaq.metaq1.shared.connection import Call, Connection, Outcome, Request
+from metaq.metaq1.shared.deadlines import Deadlines
 from metaq.net.address import LOOPBACK, join_address, local_address
 from metaq.net.dialer import dial
 from metaq.net.peer import Peer
@@ -66,6 +67,7 @@ class Link:
         self._dialling = False
         """A try is under way or due whose outcome is waited for."""
         self._waiting: deque[Request] = deque()
+        self._deadlines: Deadlines[Request] = Deadlines(self._loop, self._expire)
         self._ready: list[asyncio.Future[None]] = []
         self._why = ""
         self._task: asyncio.Task[None] | None = None
@@ -103,12 +105,12 @@ class Link:
         elif number is not None and (connection is None or connection.number != number):
             request.end(self._not_sent(f"the connection to {self.address} that the transaction belongs to has ended"))
         elif connection is not None:
-            request.timer = self._loop.call_later(timeout, self._expire, request, timeout)
+            self._deadlines.add(request, timeout)
             connection.send(request)
         else:
             self.start()
             if self._may_wait:
-                request.timer = self._loop.call_later(timeout, self._expire, request, timeout)
+                self._deadlines.add(request, timeout)
                 self._waiting.append(request)
             else:
                 request.end(self._not_sent(f"{self._why}; the next try comes within {self._pace.reconnect_pause:g} s"))
@@ -126,7 +128,7 @@ class Link:
             else:
                 future.set_result(outcome)
 
-        request = Request(make, settle, action)
+        request = Call(make, settle, action)
         self.send(request, timeout, number)
         try:
             return await future
@@ -259,14 +261,18 @@ class Link:
                 assert self.connection is not None, "the try has succeeded"
                 self.connection.send(request)
 
-    def _expire(self, request: Request, timeout: float) -> None:
+    def _expire(self, request: Request) -> None:
+        request.end(self.late(request.action, request.timeout, sent=request.connection is not None))
+
+    def late(self, action: str, timeout: float, *, sent: bool) -> RequestTimeout:
+        """Return the error of a command whose time is up."""
         error = RequestTimeout(
-            f"{self.address} did not answer within {timeout:g} s; to {request.action}, it may have done it or not"
-            if request.connection is not None
-            else f"no connection to {self.address} within {timeout:g} s, to {request.action}"
+            f"{self.address} did not answer within {timeout:g} s; to {action}, it may have done it or not"
+            if sent
+            else f"no connection to {self.address} within {timeout:g} s, to {action}"
         )
-        error.sent = request.connection is not None
-        request.end(error)
+        error.sent = sent
+        return error
 
     @staticmethod
     def _not_sent(why: str) -> ConnectionFailed:

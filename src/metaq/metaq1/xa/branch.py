@@ -14,7 +14,7 @@ from metaq.metaq1.conversation import answers
 from metaq.metaq1.conversation.pipeline import Make
 from metaq.metaq1.conversation.xa import XaCode, Xid, as_xa_error, xa_error
 from metaq.metaq1.producing.transactions import LocalTransactionCore, State
-from metaq.metaq1.shared.connection import Request
+from metaq.metaq1.shared.connection import Call
 from metaq.metaq1.shared.core import FactoryCore
 from metaq.metaq1.shared.links import Link
 from metaq.wire.metaq1.commands import Step, TransactionLine
@@ -77,7 +77,7 @@ class BranchCore(LocalTransactionCore):
         self.failed = self.failed or self._lacks
         link = self._core.links.get(self.address)
         if link is not None and link.up is not None:
-            request = Request(self._line(Step.END), lambda _: None, f"end branch {self.key}")
+            request = Call(self._line(Step.END), lambda _: None, f"end branch {self.key}")
             link.send(request, STEP_SECONDS)
             request.abandon()
         if self.failed is not None:

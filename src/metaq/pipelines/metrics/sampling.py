@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from metaq.client.conversation.administration import GetRuntime
-from metaq.client.conversation.groups import GetGroups
+from metaq.client.conversation.groups import GetConsumeStats, GetGroups, GetMetaq1Groups
 from metaq.clock import Clock
 from metaq.errors import MetaqError
 from metaq.model.queue import MessageQueue
@@ -47,10 +47,13 @@ class Sampler:
         self._away: set[str] = set()
         self._silent: set[str] = set()
         """Brokers that did not answer in this sample, and are not asked again in it."""
+        self._of_metaq1: dict[str, dict[str, Mapping[MessageQueue, int]]] = {}
+        """Broker → group of MetaQ 1.x → its progress there, in messages: of this sample."""
 
     def sample(self) -> ClusterSample:
         """Take a sample. Raises MetaqError: the name servers do not answer."""
         self._silent.clear()
+        self._of_metaq1.clear()
         masters = self._client.masters()
         # Before the ends are asked for: messages stored later must not count as seen.
         now_ms = self._clock.now_ms()
@@ -97,11 +100,36 @@ class Sampler:
         names = self._groups or self._asked(
             f"broker {broker}", lambda: self._client.link(address).ask([GetGroups(topic)])[0]
         )
+        told = set[str]()
         for group in names or ():
             if group not in _TOOLS:
                 found = self._asked(f"broker {broker}", functools.partial(self._group, topic, group, broker, ends))
                 if found is not None:
+                    told.add(group)
                     yield found
+        for group, progress in self._metaq1(broker, address).items():
+            here = {queue: progress[queue] for queue in ends if queue in progress}
+            if here and group not in told:
+                lag = self._asked(f"broker {broker}", functools.partial(self._lag, topic, group, broker, here, ends))
+                if lag is not None:
+                    yield lag
+
+    def _metaq1(self, broker: str, address: str) -> Mapping[str, Mapping[MessageQueue, int]]:
+        """Return the progress of groups of MetaQ 1.x at a broker, asked once in a sample; at a RocketMQ there are none."""
+        if broker not in self._of_metaq1:
+            found = self._of_metaq1[broker] = {}
+            whom, link = f"broker {broker}", self._client.link
+            names = self._asked(whom, lambda: link(address).ask([GetMetaq1Groups()])[0])
+            for group in names or ():
+                if not self._groups or group in self._groups:
+                    stats = self._asked(whom, functools.partial(self._stats, group, address))
+                    if stats is not None:
+                        found[group] = stats
+        return self._of_metaq1[broker]
+
+    def _stats(self, group: str, address: str) -> Mapping[MessageQueue, int]:
+        stats, _ = self._client.link(address).ask([GetConsumeStats(group)])[0]
+        return {queue: one.consumer_offset for queue, one in stats.items()}
 
     def _group(self, topic: str, group: str, broker: str, ends: Mapping[MessageQueue, int]) -> GroupSample | None:
         progress = self._client.progress(group, ends)
@@ -110,6 +138,16 @@ class Sampler:
         unread = [queue for queue, offset in progress.items() if offset is None]
         starts = self._client.starts(unread) if unread else {}
         positions = {queue: starts[queue] if offset is None else offset for queue, offset in progress.items()}
+        return self._lag(topic, group, broker, positions, ends)
+
+    def _lag(
+        self,
+        topic: str,
+        group: str,
+        broker: str,
+        positions: Mapping[MessageQueue, int],
+        ends: Mapping[MessageQueue, int],
+    ) -> GroupSample:
         behind = {queue: offset for queue, offset in positions.items() if offset < ends[queue]}
         waiting = [ms for ms in self._client.store_times(behind).values() if ms is not None] if behind else []
         seconds = max(0, self._clock.now_ms() - min(waiting)) / 1000 if waiting else 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from metaq.log import when_dead
 from metaq.model.metaq1.partition import Published
-from metaq.registry.zookeeper.layout import Layout, Metaq1Broker, parse_offset
+from metaq.registry.zookeeper.group_offsets import read_positions
+from metaq.registry.zookeeper.layout import Layout, Metaq1Broker
 from metaq.registry.zookeeper.session import Failures, Session, close_within
 
 log = logging.getLogger(__name__)
@@ -311,29 +312,3 @@ class _Kept:
             # Children first: ZooKeeper deletes no node that has some.
             session.delete([layout.who(broker), layout.checksum(broker.broker_id)])
             session.remove(layout.broker(broker.broker_id))
-
-
-def read_positions(
-    session: Session, layout: Layout, group: str, broker_id: int, topic: str | None
-) -> dict[tuple[str, int], int]:
-    """Return (topic, partition) → position of one broker's partitions that a 1.x group has read; of one topic, or of
-    all.
-
-    Blocks: call it in a thread. Raises one of `metaq.registry.zookeeper.session.Failures`.
-    """
-    topics: Iterable[str] = [topic] if topic is not None else session.children([layout.offsets(group)])[0]
-    parents = [layout.offsets(group, name) for name in topics]
-    nodes = [
-        f"{parent}/{name}"
-        for parent, names in zip(parents, session.children(parents), strict=True)
-        for name in names
-        if name.startswith(f"{broker_id}-")
-    ]
-    found = {}
-    for path, text in session.texts(nodes).items():
-        *_, name, partition = path.split("/")
-        try:
-            found[name, int(partition.partition("-")[2])] = parse_offset(text).position
-        except ValueError:
-            log.warning("%s in ZooKeeper says %.100r, which is no offset", path, text)
-    return found

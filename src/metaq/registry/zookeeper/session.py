@@ -157,18 +157,18 @@ class Session:
         """Report a watch. Called in a thread of kazoo's. One function for all, so that a watch set twice fires once."""
         self._tell(self._changed)
 
-    def create(self, nodes: Mapping[str, str]) -> list[str]:
-        """Make ephemeral nodes with their texts, and missing parents. Return those that exist already."""
-        taken, orphans = self._create(nodes)
+    def create(self, nodes: Mapping[str, str], *, ephemeral: bool = True) -> list[str]:
+        """Make nodes with their texts, and missing parents. Return those that exist already, which stay as they are."""
+        taken, orphans = self._create(nodes, ephemeral)
         if orphans:
             self.ensure(dict.fromkeys(parent for path in orphans for parent in parents(path)))
-            taken += self._create({path: nodes[path] for path in orphans})[0]
+            taken += self._create({path: nodes[path] for path in orphans}, ephemeral)[0]
         return taken
 
-    def _create(self, nodes: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    def _create(self, nodes: Mapping[str, str], ephemeral: bool) -> tuple[list[str], list[str]]:
         taken, orphans = [], []
         for path, result in self._in_bulk(
-            nodes, lambda path: self._client.create_async(path, nodes[path].encode(), ephemeral=True)
+            nodes, lambda path: self._client.create_async(path, nodes[path].encode(), ephemeral=ephemeral)
         ):
             try:
                 result.get(timeout=ANSWER_SECONDS)

@@ -52,13 +52,23 @@ def read_subscribable(session: Session, layout: Layout, group: str, topics: Sequ
         path.rpartition("/")[2]: (owner, tuple(topic for topic in text.split(",") if topic))
         for path, (owner, text) in found.items()
     }
-    counts = _counts(session, topics, parents_of_servers, servers)
+    counts = _counts(session, topics, parents_of_servers, servers, watch=True)
     places = {place for of_topic in counts.values() for place in of_topic}
     return Subscribable(subscribed, counts, read_addresses(session, layout, places, watch=True))
 
 
+def read_servers(session: Session, layout: Layout, topic: str) -> tuple[dict[BrokerPlace, int], dict[BrokerPlace, str]]:
+    """Return who serves a topic with how many partitions, and the addresses of those that are there. Makes and watches nothing.
+
+    Raises one of `metaq.registry.zookeeper.session.Failures`.
+    """
+    node = layout.topics(SUBSCRIBE, topic)
+    counts = _counts(session, [topic], [node], session.children([node]), watch=False)[topic]
+    return counts, read_addresses(session, layout, counts, watch=False)
+
+
 def _counts(
-    session: Session, topics: Sequence[str], nodes: Sequence[str], names: Sequence[Sequence[str]]
+    session: Session, topics: Sequence[str], nodes: Sequence[str], names: Sequence[Sequence[str]], *, watch: bool
 ) -> dict[str, dict[BrokerPlace, int]]:
     roles = {
         f"{node}/{name}": (topic, place)
@@ -67,7 +77,7 @@ def _counts(
         if (place := parse_role(name)) is not None
     }
     found: dict[str, dict[BrokerPlace, int]] = {topic: {} for topic in topics}
-    for path, (_, text) in session.owners(roles, watch=True).items():
+    for path, (_, text) in session.owners(roles, watch=watch).items():
         topic, place = roles[path]
         try:
             found[topic][place] = parse_topic_text(text)

@@ -18,6 +18,7 @@ The protocol has no answer to a malformed line: the connection ends (RemoteProto
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -253,6 +254,24 @@ class Reader:
             return None
 
 
+_RESULT: Final = re.compile(rb"result (\d{1,9}) (\d{1,9}) (-?\d{1,10})\r\n").match
+_PLACE: Final = re.compile(rb"(-?\d{1,19}) (-?\d{1,10}) (-?\d{1,19})").fullmatch
+
+
+def whole_result(data: bytes, start: int, body_bytes_max: int) -> tuple[ResultLine, int] | None:
+    """Return the `result` that begins at `start`, and its end, if all of it is there: what `Reader.next` would return, in a fifth of the
+    time. None: it is not, it is another line or a malformed one, or its body is longer: that is for the reader to say."""
+    found = _RESULT(data, start)
+    if found is None:
+        return None
+    code, size, opaque = found.groups()
+    number, body = int(opaque), found.end()
+    end = body + int(size)
+    if end > len(data) or end - body > body_bytes_max or not _is_int(number):
+        return None
+    return ResultLine(int(code), data[body:end], number), end
+
+
 def split(line: bytes) -> list[str]:
     """Return the words of a line. Two spaces have an empty word between them: Java's client sends `stats  N` for "no item"."""
     # Not strict: a topic that is no UTF-8 gets an answer, and does not end the connection.
@@ -444,12 +463,10 @@ def encode(line: Line) -> bytes:
     """Encode a line and its body. Raises LocalProtocolError: a word of it cannot be written."""
     match line:
         case PutLine(transactional=False):
-            # In one go: a producer encodes each message so, in a fifth of the time that `_line` takes.
             topic, size, checksum = _word(line.topic).encode(), len(line.body), line.checksum
-            more = b"" if checksum == NO_CHECKSUM else b" %d" % checksum
-            return b"put %b %d %d %d%b %d\r\n%b" % (
-                topic, line.partition, size, line.flag, more, line.opaque, line.body,
-            )  # fmt: skip
+            if checksum != NO_CHECKSUM:
+                return checked_put(topic, line.partition, line.flag, checksum, line.opaque, line.body)
+            return b"put %b %d %d %d %d\r\n%b" % (topic, line.partition, size, line.flag, line.opaque, line.body)
         case PutLine():
             # Without a checksum the line has the 6 words that servers before 1.4.4 read.
             words = (*_checksum_words(line.checksum), _key_word(line.key))
@@ -477,6 +494,11 @@ def encode(line: Line) -> bytes:
             return value_head(len(line.body), line.opaque) + line.body
 
 
+def checked_put(topic: bytes, partition: int, flag: int, checksum: int, opaque: int, body: bytes) -> bytes:
+    """Encode a `put` with a checksum and without a transaction. `topic`: a word, which is not checked here."""
+    return b"put %b %d %d %d %d %d\r\n%b" % (topic, partition, len(body), flag, checksum, opaque, body)
+
+
 def result(code: int, body: bytes, opaque: int) -> bytes:
     """Encode a `result`. `body` is UTF-8 text."""
     return b"result %d %d %d\r\n%b" % (code, len(body), opaque, body)
@@ -494,10 +516,24 @@ def put_body(message_id: int, partition: int, offset: int) -> bytes:
 
 def put_place(body: bytes) -> tuple[int, int, int]:
     """Decode the body of the answer to a put: id, partition, offset. Raises RemoteProtocolError."""
+    # A producer decodes each answer so, in a fifth of the time that the words take.
+    found = _PLACE(body)
+    if found is not None:
+        message_id, partition, offset = int(found[1]), int(found[2]), int(found[3])
+        if _is_long(message_id) and _is_int(partition) and _is_long(offset):
+            return message_id, partition, offset
     words = split(body)
     if len(words) != 3:
         raise _malformed(words, "an answer to a put has three words: id, partition, offset")
     return _number(words, 0, _LONG), _number(words, 1, _INT), _number(words, 2, _LONG)
+
+
+def _is_int(number: int) -> bool:
+    return _INT[0] <= number <= _INT[1]
+
+
+def _is_long(number: int) -> bool:
+    return _LONG[0] <= number <= _LONG[1]
 
 
 def _checksum_words(checksum: int) -> list[str]:

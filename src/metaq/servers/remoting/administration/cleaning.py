@@ -7,6 +7,7 @@ import logging
 from msgspec import structs
 
 from metaq.broker.broker import Broker
+from metaq.broker.trimming import ReadByMetaq1
 from metaq.errors import BadRequest
 from metaq.in_pieces import InPieces
 from metaq.model.access import Action
@@ -45,12 +46,17 @@ class CleaningHandlers:
 
     @handles(RequestCode.TRIM_TOPIC, headers.TrimTopicHeader, Action.ADMINISTER)
     def _trim(self, call: Call[headers.TrimTopicHeader]) -> InPieces[Answer]:
+        header = call.header
+        # By force nobody's progress counts, and ZooKeeper may be away.
+        return self._trim_in_pieces(call, {} if header.force else self._trimming.read_by_metaq1(header.topic))
+
+    def _trim_in_pieces(self, call: Call[headers.TrimTopicHeader], read: ReadByMetaq1) -> InPieces[Answer]:
         header, trimming = call.header, self._trimming
         topic = header.topic
         if header.before is not None and header.offset is None and header.queue_id is None:
-            plan, floors = yield from trimming.plan_before(topic, header.before)
+            plan, floors = yield from trimming.plan_before(topic, header.before, read)
         elif header.offset is not None and header.before is None:
-            plan, floors = yield from trimming.plan_offsets(topic, header.offset, header.queue_id)
+            plan, floors = yield from trimming.plan_offsets(topic, header.offset, header.queue_id, read)
         else:
             raise BadRequest(
                 f"a trim of topic {topic} needs `before`, or `offset` with or without `queueId`: there are {header!r}"

@@ -1,0 +1,36 @@
+"""The part of `Admin` for offsets of groups of MetaQ 1.x."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from metaq.admin.offsets import copying
+from metaq.admin.offsets.places import InDatabase, Place, kept_at, made
+from metaq.admin.parts import AdminPart
+from metaq.registry.offset_table import Row
+from metaq.registry.zookeeper.offsets import Key
+
+
+class OffsetCalls(AdminPart):
+    """Methods of `Admin`. They raise ConnectionFailed, MetaqError: ZooKeeper or the database is away, or refuses; ConfigError."""
+
+    def metaq1_offsets(
+        self, place: Place, groups: Collection[str] = (), topic: str | None = None
+    ) -> tuple[list[Row], dict[Key, str]]:
+        """Return the offsets at a place, of all groups and topics or of some; and what stands there that is no offset."""
+
+        async def found() -> tuple[list[Row], dict[Key, str]]:
+            async with kept_at(place) as kept:
+                return await copying.read(kept, groups, topic)
+
+        return self._run(found())
+
+    def copy_metaq1_offsets(
+        self, source: Place, target: Place, selection: copying.Selection, *, dry_run: bool = False
+    ) -> list[copying.CopiedOffset]:
+        """As `metaq.admin.offsets.copying.copy`."""
+        return self._run(copying.copy(source, target, selection, dry_run=dry_run))
+
+    def create_metaq1_offset_table(self, place: InDatabase) -> dict[str, int]:
+        """Make the table unless it is there. Returns column → the highest number that it takes, where that is too small."""
+        return self._run(made(place))

@@ -1,0 +1,135 @@
+"""Places where groups of MetaQ 1.x have their offsets: ZooKeeper, or a table of a SQL database."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+from metaq.registry.offset_table import TABLE, OffsetTable, Row, statements_for
+from metaq.registry.zookeeper.client import ZookeeperClient
+from metaq.registry.zookeeper.layout import Layout, OffsetNode, parse_offset
+from metaq.registry.zookeeper.offsets import Key, add_offsets, read_offsets
+from metaq.worker import Worker
+
+SESSION_SECONDS: Final = 30.0
+CONNECT_SECONDS: Final = 15.0
+ANSWER_SECONDS: Final = 60.0
+"""Longest wait for an answer of a database."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class InZookeeper:
+    """Offsets in a ZooKeeper, under `root`. `connect`: `host:port`, `,`-separated."""
+
+    connect: str
+    root: str = "/meta"
+
+    def __str__(self) -> str:
+        return f"ZooKeeper {self.connect}{Layout(self.root).root}"
+
+
+@dataclass(frozen=True, slots=True)
+class InDatabase:
+    """Offsets in a table. `url`: `mysql://user@host:port/database` or `postgresql://...`."""
+
+    url: str = field(repr=False)
+    """May have the password."""
+    table: str = TABLE
+    password: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"the table {self.table}"
+
+    @property
+    def statements(self) -> list[str]:
+        """The statements that make the table, unless it is there. Raises ConfigError: no such address, or name."""
+        return statements_for(self.url, self.table)
+
+
+Place = InZookeeper | InDatabase
+
+
+class Kept(Protocol):
+    """Reads and adds offsets at one place. Raises ConnectionFailed, MetaqError, ConfigError."""
+
+    async def rows(self, group: str | None, topic: str | None) -> tuple[list[Row], dict[Key, str]]:
+        """Return offsets, of all groups and topics or of one; and what stands there that is no offset."""
+        ...
+
+    async def add(self, rows: Collection[Row]) -> dict[Key, str]:
+        """Save offsets, except where something is already. Returns that."""
+        ...
+
+
+@contextlib.asynccontextmanager
+async def kept_at(place: Place) -> AsyncIterator[Kept]:
+    """The offsets of a place. Raises ConfigError: no such address, or a driver is missing."""
+    if isinstance(place, InZookeeper):
+        client = ZookeeperClient(place.connect, SESSION_SECONDS, CONNECT_SECONDS)
+        try:
+            yield _Nodes(client, Layout(place.root))
+        finally:
+            await client.close()
+        return
+    async with _table(place) as (table, worker):
+        yield _Rows(table, worker)
+
+
+async def made(place: InDatabase) -> dict[str, int]:
+    """Make the table unless it is there. Returns column → the highest number that it takes, where that is too small."""
+    async with _table(place) as (table, worker):
+        await worker.run(table.create)
+        return await worker.run(table.narrow_columns)
+
+
+@contextlib.asynccontextmanager
+async def _table(place: InDatabase) -> AsyncIterator[tuple[OffsetTable, Worker]]:
+    table = OffsetTable.of_url(place.url, password=place.password, name=place.table, answer_seconds=ANSWER_SECONDS)
+    worker = Worker("offset table")
+    try:
+        yield table, worker
+        await worker.run(table.close)
+    finally:
+        worker.end()
+
+
+class _Nodes:
+    def __init__(self, client: ZookeeperClient, layout: Layout) -> None:
+        self._client, self._layout = client, layout
+
+    async def rows(self, group: str | None, topic: str | None) -> tuple[list[Row], dict[Key, str]]:
+        texts = await self._client.ask(lambda session: read_offsets(session, self._layout, group, topic))
+        rows, odd = [], {}
+        for key, text in texts.items():
+            try:
+                node = parse_offset(text)
+                if node.position < 0:
+                    raise ValueError(text)  # noqa: TRY301  one way for all
+            except ValueError:
+                odd[key] = text
+            else:
+                rows.append(Row(*key, offset=node.position, message_id=node.message_id))
+        return rows, odd
+
+    async def add(self, rows: Collection[Row]) -> dict[Key, str]:
+        texts = {(row.group, row.topic, row.partition): OffsetNode(row.message_id, row.offset).text for row in rows}
+        return await self._client.ask(lambda session: add_offsets(session, self._layout, texts))
+
+
+class _Rows:
+    def __init__(self, table: OffsetTable, worker: Worker) -> None:
+        self._table, self._worker = table, worker
+
+    async def rows(self, group: str | None, topic: str | None) -> tuple[list[Row], dict[Key, str]]:
+        return await self._run(lambda: self._table.rows(group, topic)), {}
+
+    async def add(self, rows: Collection[Row]) -> dict[Key, str]:
+        there = await self._run(lambda: self._table.add(rows))
+        return {key: OffsetNode(row.message_id, row.offset).text for key, row in there.items()}
+
+    async def _run(self, work: Callable[[], Result]) -> Result:
+        return await self._worker.run(work)

@@ -1,0 +1,163 @@
+"""`metaq xa`: the folder of a coordinator, in which transactions over databases and brokers wait for their end."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from metaq.cli.groups import App
+from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, Yes, iso_time, print_json
+from metaq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from metaq.xa import Recovered
+    from metaq.xa.decisions import Open
+
+app = App("Transactions over databases and brokers that wait for their end, in a coordinator's folder (docs/xa.md).")
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="of the coordinator", exists=True, file_okay=False)]
+Id = Annotated[str, typer.Argument(metavar="ID", help="of the transaction")]
+Resources = Annotated[
+    str,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="what returns the coordinator's resources, or a context manager that does; modules of this folder are found",
+    ),
+]
+
+
+@app.callback()
+def xa() -> None:
+    """Transactions over databases and brokers that wait for their end, in a coordinator's folder (docs/xa.md)."""
+
+
+@app.command("list")
+def list_transactions(folder: Folder, as_json: AsJson = False) -> None:
+    """List what is not over: decided or not, since when, its branches, and what stood in the way the last time.
+
+    The program whose folder it is may be running: then some of these are under way.
+    """
+    from metaq.xa.decisions import look
+
+    coordinator, found = look(folder)
+    if as_json:
+        print_json({"coordinator": coordinator, "transactions": [_json(name, one) for name, one in found.items()]})
+        return
+    print(f"coordinator {coordinator}: {len(found) or 'no'} transactions are not over")
+    for name, one in found.items():
+        print(f"{name}: {_described(one)}")
+        for branch in one.branches:
+            print(f"  branch {branch.text} at {branch.resource}")
+        for reason in one.reasons:
+            print(f"  in the way: {reason}")
+
+
+@app.command("retry")
+def retry_transaction(
+    folder: Folder, transaction: Id, resources: Resources, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """End a transaction at its resources, as it was decided; one without a decision is rolled back.
+
+    No program may run on the folder: a program that runs does the same by Coordinator.recover(). Exits with 1 if something is
+    still in the way.
+    """
+    from metaq.xa import Coordinator
+
+    _confirm(folder, transaction, "{end} it now at all resources that still have it? Nothing else is touched.", yes=yes)
+    with _resources_of(resources) as found, Coordinator(folder, found) as coordinator:
+        done = coordinator.recover(only=transaction)
+        left = transaction in coordinator.open
+    if as_json:
+        print_json({"transaction": transaction, "over": not left, "pending": done.pending, "otherwise": done.otherwise})
+    else:
+        _tell(transaction, done, left=left)
+    if left:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command("drop")
+def drop_transaction(folder: Folder, transaction: Id, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Forget a transaction that can never be ended, such as one whose database is gone for good.
+
+    A branch of it that some system still holds prepared is rolled back by the next recovery, whatever was decided: end those by hand
+    first, by the names that `metaq xa list` shows. No program may run on the folder.
+    """
+    from metaq.xa.decisions import Decisions
+
+    meaning = (
+        "Forget it, for good? Branches above that are still prepared will be rolled back by the next recovery; where it was committed "
+        "it stays so, and these systems disagree. End such branches by hand first."
+    )
+    _confirm(folder, transaction, meaning, yes=yes)
+    with contextlib.closing(Decisions(folder)) as decisions:
+        gone = decisions.open.get(transaction)
+        if gone is None or not decisions.drop(transaction):
+            _refuse(folder, transaction)
+    if as_json:
+        print_json({"dropped": _json(transaction, gone)})
+    else:
+        print(f"{transaction}, which was {_described(gone)}, is forgotten")
+
+
+def _confirm(folder: Path, transaction: str, question: str, *, yes: bool) -> None:
+    """Ask, with what is known of the transaction. Raises Exit: it is not there; Abort: no."""
+    from metaq.xa.decisions import look
+
+    one = look(folder)[1].get(transaction)
+    if one is None:
+        _refuse(folder, transaction)
+    if yes:
+        return
+    print(f"{transaction} is {_described(one)}, with the branches", file=sys.stderr)
+    for branch in one.branches:
+        print(f"  {branch.text} at {branch.resource}", file=sys.stderr)
+    end = "Roll back" if one.committed is None else "Commit"
+    typer.confirm(question.format(end=end), abort=True, err=True)
+
+
+def _refuse(folder: Path, transaction: str) -> NoReturn:
+    print(f"metaq xa: {folder} has no transaction {transaction} that waits for its end", file=sys.stderr)
+    raise typer.Exit(EXIT_NOT_FOUND)
+
+
+@contextlib.contextmanager
+def _resources_of(text: str) -> Iterator[Any]:
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise ConfigError(f"--resources {text}: need MODULE:FUNCTION, as shop.transactions:resources")
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ConfigError(f"--resources {text} cannot be used: {error}") from None
+    with found if hasattr(found, "__enter__") else contextlib.nullcontext(found) as resources:
+        yield resources
+
+
+def _tell(transaction: str, done: Recovered, *, left: bool) -> None:
+    said = "waits still" if left else "is over"
+    how = "committed" if transaction in done.committed else "rolled back" if transaction in done.rolled_back else ""
+    print(f"{transaction} {said}{f': {how}' if how and not left else ''}")
+    for text in (*done.pending, *done.otherwise):
+        print(f"  in the way: {text}")
+
+
+def _described(one: Open) -> str:
+    state = "not decided, and will be rolled back" if one.committed is None else "decided to be committed"
+    return f"{state}, since {iso_time(one.since_ms) or 'an unknown time'}"
+
+
+def _json(name: str, one: Open) -> dict[str, Any]:
+    return {
+        "transaction": name,
+        "committed": one.committed is not None,
+        "since": iso_time(one.since_ms),
+        "branches": [{"resource": branch.resource, "branch": branch.text} for branch in one.branches],
+        "in_the_way": list(one.reasons),
+    }
