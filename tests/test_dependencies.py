@@ -37,6 +37,8 @@ EXTRA_OF = {
     "client/arrow/rows.py": "arrow",
     "client/producing/arrow_sending.py": "arrow",
     "registry/zookeeper": "zookeeper",
+    "metrics/exposition.py": "http",
+    "servers/http": "http",
     "wire/compression.py": "compression",
     "xa/data_manager.py": "xa",
     "xa/sessions.py": "xa",
@@ -45,7 +47,7 @@ EXTRA_OF = {
 FREELY = {"uvloop": "uvloop", "pytest": "dev"}
 """Imported only where it is installed."""
 
-DISTRIBUTION_OF = {"google": "protobuf", "yaml": "pyyaml"}
+DISTRIBUTION_OF = {"google": "protobuf", "prometheus_client": "prometheus-client", "yaml": "pyyaml"}
 """Top-level package → the distribution that brings it, where the two are called differently."""
 
 

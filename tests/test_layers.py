@@ -102,8 +102,10 @@ RULES: dict[str, Rule] = {
         {"client.conversation", "model", "sql"},
         "a broker is a client of its name servers, and of what clients of MetaQ 1.x keep elsewhere",
     ),
+    "metrics": Rule(set(), "names and their text, for servers and clients alike"),
     "servers": Rule(
-        {"broker", "model", "namesrv", "net", "saved", "store", "wire"}, "a protocol, turned into service calls"
+        {"broker", "metrics", "model", "namesrv", "net", "saved", "store", "wire"},
+        "a protocol, turned into service calls",
     ),
     "admin": Rule(
         {"client", "client.conversation", "model", "net", "registry", "wire"},
@@ -240,6 +242,10 @@ FACADES = {"spark": "spark facade", "spark.pipelines": "spark facade"}
 """Modules that hand out names of other layers to users: their rule is not that of the package they lie in."""
 
 ONLY_IN: dict[str, set[str]] = {
+    "starlette": {"servers.http"},
+    "uvicorn": {"servers.http"},
+    "httptools": {"servers.http"},
+    "prometheus_client": {"metrics"},
     "socket": {"net", "testing"},
     "socketserver": set(),
     "ssl": {"net"},

@@ -15,7 +15,7 @@ from metaq.servers.http.application import Application, Page
 from metaq.servers.http.callers import Callers
 from metaq.servers.http.connection import HttpConnection, HttpSpace
 from metaq.servers.http.health import HealthPages
-from metaq.servers.http.messages.progress import Progress
+from metaq.servers.http.messages.progress import GroupProgress
 from metaq.servers.http.messages.puller import ColdReader, Puller
 from metaq.servers.http.messages.pulling import Pulling
 from metaq.servers.http.messages.sending import Sending
@@ -47,7 +47,7 @@ class HttpServer:
             Sending(broker, self._acks, callers),
             Pulling(puller, callers),
             Streaming(broker, puller, callers),
-            Progress(broker, callers),
+            GroupProgress(broker, callers),
         ]
         if broker.metaq1 is not None:
             from metaq.servers.http.metaq1.gateway import Gateway  # only where MetaQ 1.x is served: see `Metaq1Service`

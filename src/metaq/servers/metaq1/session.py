@@ -44,7 +44,6 @@ from metaq.saved import Saving
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Answers, Behind, Slot, raised_or
 from metaq.servers.metaq1.auditing import audited
-from metaq.servers.metaq1.codes import CODE_OF
 from metaq.servers.metaq1.counters import Counted, Counters
 from metaq.servers.metering import Metering, Sink
 from metaq.servers.pieces import ColdReads
@@ -72,6 +71,7 @@ from metaq.wire.metaq1.commands import (
     result,
     value_head,
 )
+from metaq.wire.metaq1.refusals import CODE_OF
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ class Retry(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     delay_level: Annotated[int, Meta(ge=-1, le=18)] = 0
 
 
-class Progress:
+class GroupProgress:
     """The pages."""
 
     def __init__(self, broker: Broker, callers: Callers) -> None:

@@ -35,8 +35,8 @@ from metaq.servers.http.callers import Callers
 from metaq.servers.http.messages.puller import ColdReader, HttpChannel
 from metaq.servers.http.operations import BINARY, TEXT, Content, Operation, query_of
 from metaq.servers.http.requests import Acks, body_of, connection_of, when_ready
-from metaq.servers.metaq1.codes import CODE_OF
 from metaq.wire.metaq1.commands import Code, put_body
+from metaq.wire.metaq1.refusals import CODE_OF
 
 GROUP: Final = "httpgroup"
 """Group of the original's HTTP consumers, which name none in /offset."""
