@@ -40,17 +40,26 @@ async def check_own(core: ClientCore, addresses: Collection[str], group: str, wh
 
     Args: what: is not done.
     """
-    for address in addresses:
-        if group in bodies.group_table_of(await core.ask(address, GetTable(GROUPS)))[1]:
-            return
-        if any(group == one for _, one in bodies.group_offsets_of(await core.ask(address, GetTable(GROUP_OFFSETS)))):
-            return
-    for address in addresses:
-        if group in await core.ask(address, GetMetaq1Groups()):
-            raise GroupOfMetaq1(
-                f"group {group} {what}: it is of MetaQ 1.x, and its clients keep its progress in ZooKeeper or a database; stop them, and see "
-                "`metaq meta1 show-offset` and `metaq meta1 copy-offsets`"
-            )
+    if group not in await own_groups(core, addresses) and group in await metaq1_groups(core, addresses):
+        raise GroupOfMetaq1(
+            f"group {group} {what}: it is of MetaQ 1.x, and its clients keep its progress in ZooKeeper or a database; stop them, and see "
+            "`metaq meta1 show-offset` and `metaq meta1 copy-offsets`"
+        )
+
+
+async def own_groups(core: ClientCore, addresses: Collection[str]) -> set[str]:
+    """Return the groups that brokers have settings or progress of."""
+    tables = await asyncio.gather(
+        *(core.ask(address, GetTable(table)) for table in (GROUPS, GROUP_OFFSETS) for address in addresses)
+    )
+    found = {name for table in tables[: len(addresses)] for name in bodies.group_table_of(table)[1]}
+    return found | {group for table in tables[len(addresses) :] for _, group in bodies.group_offsets_of(table)}
+
+
+async def metaq1_groups(core: ClientCore, addresses: Collection[str]) -> set[str]:
+    """Return the groups of MetaQ 1.x that brokers know of, also those that have read nothing at these."""
+    told = await asyncio.gather(*(core.ask(address, GetMetaq1Groups()) for address in addresses))
+    return {group for groups in told for group in groups}
 
 
 class ProducerInstance(Struct, frozen=True):

@@ -21,7 +21,6 @@ from metaq.model.upkeep.cleaning import QueueTrim, TopicTrim, Unread
 from metaq.model.upkeep.floors import queue_key
 from metaq.saved import PendingOutcome
 from metaq.store.queues.consume_queue import ConsumeQueue
-from metaq.store.queues.table import QueueKey
 
 if TYPE_CHECKING:  # brokers without clients of MetaQ 1.x load none of its code
     from metaq.broker.metaq1.progress import PartitionProgress
@@ -35,8 +34,8 @@ _OF_A_PIECE: Final = 16
 """Queues, or groups, that are looked at in one go: some 0.3 ms."""
 
 CallSoon = Callable[[Callable[[], None]], None]
-ReadByMetaq1: TypeAlias = Mapping[str, Mapping[QueueKey, int]]
-"""Group of MetaQ 1.x → (topic, queue id) → first offset that it has not read."""
+ReadByMetaq1: TypeAlias = Mapping[str, Mapping[int, int]]
+"""Group of MetaQ 1.x → queue id of the topic → first offset that it has not read."""
 NOTHING_READ: Final[ReadByMetaq1] = {}
 
 
@@ -170,24 +169,22 @@ class Trimming:
             for name in self._tables.members.subscribers(topic)
             if consumers[name].model is not MessageModel.BROADCASTING  # its members keep their progress themselves
         }
+        # One that is online and has committed nothing has read nothing.
+        readers = [
+            (group, offsets.queues(group, topic), group in online)
+            for group in sorted({*offsets.groups_of(topic), *online})
+        ]
+        readers += [(group, progress, False) for group, progress in sorted(read.items())]
         found = list[Unread]()
-        for group in sorted({*offsets.groups_of(topic), *online}) if going else ():
-            progress = offsets.queues(group, topic)
+        for group, progress, is_online in readers if going else ():
             for queue in going:
-                # One that is online and has committed nothing has read nothing.
-                at = progress.get(queue.queue_id, queue.min_offset if group in online else queue.new_min)
+                at = progress.get(queue.queue_id, queue.min_offset if is_online else queue.new_min)
                 if at < queue.new_min:
                     found.append(Unread(group, queue.queue_id, queue.new_min - max(at, queue.min_offset)))
                 if len(found) == UNREAD_MAX:
                     return tuple(found)
             yield
-        for group, partitions in sorted(read.items()):
-            for queue in going:
-                at = partitions.get((topic, queue.queue_id), queue.new_min)
-                if at < queue.new_min:
-                    found.append(Unread(group, queue.queue_id, queue.new_min - max(at, queue.min_offset)))
-            yield
-        return tuple(found[:UNREAD_MAX])
+        return tuple(found)
 
     def carry_out(self, topic: str, floors: Mapping[str, int]) -> PendingOutcome[None]:
         """Have messages below floors go, durably.

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from metaq.errors import ConfigError, ConnectionFailed, MetaqError
+from metaq.registry.zookeeper.layout import UNKNOWN_MESSAGE
 from metaq.sql.address import address_of
 from metaq.sql.opening import Connecting, Database
 from metaq.sql.statements import MYSQL, POSTGRESQL, VALUES_MAX, Statements, checked_table, places, quoted, statements_of
@@ -25,7 +26,6 @@ from metaq.sql.tables import IDENTITY, making, word
 log = logging.getLogger(__name__)
 
 TABLE: Final = "meta_topic_partition_group_offset"
-UNKNOWN_MESSAGE: Final = -1
 _TOPMOST: Final = {"tinyint": 2**7, "smallint": 2**15, "mediumint": 2**23, "int": 2**31, "integer": 2**31}
 """Type of a column → how many numbers from 0 on it takes."""
 _ALL: Final = 2**63
@@ -49,6 +49,11 @@ class Row(Struct, frozen=True):
     partition: str
     offset: int
     message_id: int = UNKNOWN_MESSAGE
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Group, topic and partition: of what it is the offset."""
+        return self.group, self.topic, self.partition
 
 
 def statements_to_make(kind: str, name: str = TABLE) -> list[str]:
@@ -164,14 +169,14 @@ class OffsetTable:
             where = " AND ".join(f"{column} = ?" for column in given)
             rows = [row for _, row in self._select(on, where, list(given.values()))]
             # Of several the oldest, which comes last. Tables of others may compare without regard to case.
-            newest_first = {(row.group, row.topic, row.partition): row for row in rows}
+            newest_first = {row.key: row for row in rows}
             return sorted(
                 (
                     row
                     for row in newest_first.values()
                     if (group is None or row.group == group) and (topic is None or row.topic == topic)
                 ),
-                key=lambda row: (row.group, row.topic, row.partition),
+                key=lambda row: row.key,
             )
 
         return self._do(found)
@@ -235,7 +240,7 @@ class OffsetTable:
                 elif over:
                     on.run(update, (*self._fitting(on, row), before[0]))
                 if before is not None:
-                    there[group, row.topic, row.partition] = before[1]
+                    there[row.key] = before[1]
         return there
 
     def _fitting(self, on: Statements, row: Row) -> tuple[int, int]:

@@ -6,9 +6,8 @@ import asyncio
 from typing import Final
 
 from metaq.admin.brokers import masters
-from metaq.admin.groups import GroupProgress, progress_at
-from metaq.client.conversation.following import GROUP_OFFSETS, GROUPS, GetTable
-from metaq.client.conversation.groups import GetMetaq1Groups
+from metaq.admin.groups import GroupProgress, metaq1_groups, own_groups, progress_at
+from metaq.client.conversation.following import GROUPS, GetTable
 from metaq.client.shared.core import ClientCore
 from metaq.model.topics.system import is_system_group
 from metaq.wire import bodies
@@ -34,14 +33,9 @@ async def all_groups(core: ClientCore, *, system: bool) -> list[GroupProgress]:
     `system`: also of brokers' own.
     """
     addresses = await masters(core)
-    tables = await asyncio.gather(
-        *(core.ask(address, GetTable(table)) for table in (GROUPS, GROUP_OFFSETS) for address in addresses.values())
-    )
-    found = {name for table in tables[: len(addresses)] for name in bodies.group_table_of(table)[1]}
-    found |= {group for table in tables[len(addresses) :] for _, group in bodies.group_offsets_of(table)}
-    told = await asyncio.gather(*(core.ask(address, GetMetaq1Groups()) for address in addresses.values()))
+    found = await own_groups(core, addresses.values())
     # ZooKeeper knows groups of other brokers, too: of these, there is nothing here.
-    guests = {group for groups in told for group in groups} - found
+    guests = await metaq1_groups(core, addresses.values()) - found
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def one(name: str) -> GroupProgress:

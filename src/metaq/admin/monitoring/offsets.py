@@ -20,8 +20,7 @@ async def gaps(rows: Collection[Row], addresses: Sequence[str]) -> dict[str, lis
     figures = {address: await figures_of(address) for address in addresses}
     furthest: dict[tuple[str, str, str], int] = {}
     for row in rows:
-        key = (row.group, row.topic, row.partition)
-        furthest[key] = max(row.offset, furthest.get(key, row.offset))
+        furthest[row.key] = max(row.offset, furthest.get(row.key, row.offset))
     return {address: _gaps(address, told, furthest) for address, told in figures.items() if told is not None}
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metaq.admin.offsets.places import Kept, Place, kept_at
 from metaq.errors import ConfigError
@@ -100,24 +100,19 @@ async def copy(source: Place, target: Place, selection: Selection, *, dry_run: b
 
 async def _copy(here: Kept, there: Kept, selection: Selection, *, dry_run: bool) -> list[CopiedOffset]:
     rows, odd = await read(here, selection.groups, selection.topic)
-    places = {
-        (row.group, row.topic, row.partition): place
+    wanted = {
+        row.key: structs.replace(row, partition=place)
         for row in rows
         if (place := target_of(row.partition, selection)) is not None
     }
-    wanted = {
-        key: Row(row.group, row.topic, places[key], row.offset, row.message_id)
-        for row in rows
-        if (key := (row.group, row.topic, row.partition)) in places
-    }
     if dry_run:
         before, odd_there = await read(there, selection.groups, selection.topic)
-        taken = {(row.group, row.topic, row.partition): _text(row) for row in before} | odd_there
+        taken = {row.key: _text(row) for row in before} | odd_there
     else:
         taken = await there.add(list(wanted.values()))
     found = []
     for key, row in wanted.items():
-        had = taken.get((row.group, row.topic, row.partition))
+        had = taken.get(row.key)
         outcome = CopyOutcome.COPIED if had is None else CopyOutcome.THERE
         found.append(_told(key, row.partition, _text(row), outcome, had))
     for key, text in odd.items():

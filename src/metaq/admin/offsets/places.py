@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeVar
 from metaq.registry.offset_table import TABLE, OffsetTable, Row, statements_for
 from metaq.registry.zookeeper.client import ZookeeperClient
 from metaq.registry.zookeeper.layout import Layout, OffsetNode, parse_offset
-from metaq.registry.zookeeper.offsets import Key, add_offsets, read_offsets
+from metaq.registry.zookeeper.offsets import Key, add_offsets, read_texts
 from metaq.worker import Worker
 
 SESSION_SECONDS: Final = 30.0
@@ -102,7 +102,7 @@ class _Nodes:
         self._client, self._layout = client, layout
 
     async def rows(self, group: str | None, topic: str | None) -> tuple[list[Row], dict[Key, str]]:
-        texts = await self._client.ask(lambda session: read_offsets(session, self._layout, group, topic))
+        texts = await self._client.ask(lambda session: read_texts(session, self._layout, group, topic))
         rows, odd = [], {}
         for key, text in texts.items():
             try:
@@ -116,7 +116,7 @@ class _Nodes:
         return rows, odd
 
     async def add(self, rows: Collection[Row]) -> dict[Key, str]:
-        texts = {(row.group, row.topic, row.partition): OffsetNode(row.message_id, row.offset).text for row in rows}
+        texts = {row.key: OffsetNode(row.message_id, row.offset).text for row in rows}
         return await self._client.ask(lambda session: add_offsets(session, self._layout, texts))
 
 

@@ -112,12 +112,12 @@ class PartitionProgress:
                 found[name, queue_id] = positions.at(position).queue_offset
         return found
 
-    def in_topic(self, topic: str) -> dict[str, Mapping[QueueKey, int]]:
-        """Return group → its progress in a topic, of all groups that have read some of it.
+    def in_topic(self, topic: str) -> dict[str, Mapping[int, int]]:
+        """Return group → queue id → QueueOffset of the first message that it has not read, of all that have read some of a topic.
 
         Raises Saving while that is read; Refused: BUSY, as `of`; UNAVAILABLE, ZooKeeper knows more than `ASKED_MAX` groups.
         """
-        found, pending, groups = dict[str, Mapping[QueueKey, int]](), list[Pending](), self.groups()
+        found, pending, groups = dict[str, Mapping[int, int]](), list[Pending](), self.groups()
         if len(groups) > ASKED_MAX:
             raise Refused(
                 Reason.UNAVAILABLE,
@@ -126,7 +126,7 @@ class PartitionProgress:
         for group in groups:
             try:
                 if progress := self.of(group, topic):
-                    found[group] = progress
+                    found[group] = {queue_id: offset for (_, queue_id), offset in progress.items()}
             except Saving as saving:
                 pending += saving.pending
         if pending:  # of all groups at once: a request may not wait for one after the other

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 from metaq.errors import ConnectionFailed
 from metaq.registry.zookeeper.client import ZookeeperClient
-from metaq.registry.zookeeper.group_offsets import advance_offsets, read_offsets
 from metaq.registry.zookeeper.layout import Layout, OffsetNode
+from metaq.registry.zookeeper.offsets import advance_offsets, read_offsets
 from metaq.registry.zookeeper.session import Session
 from metaq.registry.zookeeper.subscribing import read_servers
 

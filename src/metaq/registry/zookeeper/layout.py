@@ -185,8 +185,12 @@ def parents(path: str) -> Iterator[str]:
     return (SLASH.join(parts[:length]) for length in range(2, len(parts)))
 
 
+UNKNOWN_MESSAGE: Final = -1
+"""Id in an offset node of a message that is not known: Java's clients write it where a server has moved them."""
+
+
 class OffsetNode(Struct, frozen=True):
-    """A group's position in a partition: id of the last message, -1 if unknown, and the position behind it."""
+    """A group's position in a partition: id of the last message, or `UNKNOWN_MESSAGE`, and the position behind it."""
 
     message_id: int
     position: int
@@ -200,4 +204,4 @@ def parse_offset(text: str) -> OffsetNode:
     """Parse an offset node; before 1.4 it was the position alone. Raises ValueError."""
     message_id, _, position = text.rpartition("-")
     # Split at the last hyphen: ids are negative from 1.4.5 on. One at the very front is the sign of a position alone.
-    return OffsetNode(int(message_id), int(position)) if message_id else OffsetNode(-1, int(text))
+    return OffsetNode(int(message_id), int(position)) if message_id else OffsetNode(UNKNOWN_MESSAGE, int(text))

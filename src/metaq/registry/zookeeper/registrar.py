@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from metaq.log import when_dead
 from metaq.model.metaq1.partition import Published
-from metaq.registry.zookeeper.group_offsets import read_positions
 from metaq.registry.zookeeper.layout import Layout, Metaq1Broker
+from metaq.registry.zookeeper.offsets import read_positions
 from metaq.registry.zookeeper.session import Failures, Session, close_within
 
 log = logging.getLogger(__name__)
