@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from metaq.broker.quota.meter import Meter, judge
 from metaq.broker.quota.service import Quotas
 from metaq.errors import Reason, Refused
+from metaq.model.access import WHITE, Caller
 from metaq.model.quota import QuotaKind
 from metaq.net.address import join_address
 from metaq.net.peer import Peer
@@ -26,16 +27,27 @@ REFUSED_MAX: Final = 64
 """Requests of one read event that are refused before the connection waits: each answer is an encoded one."""
 
 
+def account_of(caller: Caller) -> str:
+    """Return the account that a caller has proven; "" if it was let in for its address."""
+    return "" if caller.identity.startswith(WHITE) else caller.identity
+
+
+class Connected(Protocol):
+    """A session that quotas charge."""
+
+    peer: Peer
+
+    def __hash__(self) -> int: ...
+
+
 class Sink(Protocol):
     """Takes answers."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None: ...
 
 
-class Metered(Protocol):
+class Metered(Connected, Protocol):
     """A session that quotas may hold for."""
-
-    peer: Peer
 
     @property
     def out(self) -> Sink:
@@ -44,8 +56,6 @@ class Metered(Protocol):
 
     @out.setter
     def out(self, sink: Sink) -> None: ...
-
-    def __hash__(self) -> int: ...
 
     def may_read(self) -> bool:
         """Return whether the session waits for nothing else."""
@@ -88,16 +98,16 @@ class HeldBack:
             peer.write(held)
 
 
-class Metering:
-    """The quotas of one connection.
+class Charges:
+    """What one connection is charged for. How it waits is for those who inherit: they are told by `_wait`.
 
     `meters`: of its client, account and address, as far as something limits them; empty: nothing is asked, and nothing costs.
 
     Args: session: of the connection. quotas: of the server.
     """
 
-    def __init__(self, session: Metered, quotas: Quotas) -> None:
-        self._session, self._quotas = session, quotas
+    def __init__(self, session: Connected, quotas: Quotas) -> None:
+        self._connection, self._quotas = session, quotas
         self.meters: tuple[Meter, ...] = ()
         self.limited = self.waits = False
         """`limited`: requests are to be judged. `waits`: nothing is read for now."""
@@ -108,7 +118,6 @@ class Metering:
         """Why the last read event was refused."""
         self._crowded: Meter | None = None
         """Of what the connection is one too many."""
-        self._held: HeldBack | None = None
         self._closed = False
         quotas.connections[session] = self
         if quotas.active:
@@ -171,7 +180,7 @@ class Metering:
             meter.connections += 1
             meter.waiting += self.waits
         self.limited = bool(found) or self._crowded is not None
-        peer = self._session.peer
+        peer = self._connection.peer
         if self.meters or peer.on_written is not None:
             peer.on_written = self._wrote if self.meters else None
         if self.meters and peer.swept:
@@ -183,7 +192,7 @@ class Metering:
         for meter in self.meters:
             meter.connections -= 1
         self._closed, self.meters, self._crowded, self.limited = True, (), None, False
-        self._quotas.connections.pop(self._session, None)
+        self._quotas.connections.pop(self._connection, None)
 
     # -- what it takes
     def judge(self, rows: int, size: int, size_of: Callable[[int], int]) -> int:
@@ -227,13 +236,34 @@ class Metering:
         for meter in self.meters:
             meter.wrote(size, now)
 
-    # -- waiting
+    def _count_waiting(self, *, waits: bool) -> None:
+        """Have the meters count the connection among those that wait, or not any more."""
+        if waits is not self.waits:
+            self.waits = waits
+            for meter in self.meters:
+                meter.waiting += 1 if waits else -1
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for so long, from now on."""
+        raise NotImplementedError
+
+    def _end_wait(self) -> None:
+        """Wait no more: the connection has ended."""
+        raise NotImplementedError
+
+
+class Metering(Charges):
+    """The quotas of one connection that waits behind its requests: it is not read, and its answers are held back."""
+
+    def __init__(self, session: Metered, quotas: Quotas) -> None:
+        self._session = session
+        self._held: HeldBack | None = None
+        super().__init__(session, quotas)
+
     def _wait(self, seconds: float) -> None:
         if self.waits:
             return
-        self.waits = True
-        for meter in self.meters:
-            meter.waiting += 1
+        self._count_waiting(waits=True)
         session = self._session
         session.peer.pause()
         self._held = HeldBack(session, seconds)
@@ -249,9 +279,7 @@ class Metering:
 
     def _end_wait(self) -> None:
         if self.waits:
-            self.waits = False
-            for meter in self.meters:
-                meter.waiting -= 1
+            self._count_waiting(waits=False)
             self._session.out = self._session.peer
             if self._held is not None:
                 self._held.end()

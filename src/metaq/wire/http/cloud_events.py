@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import urllib.parse
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
 from metaq.errors import BadRequest
-from metaq.wire.http.message import MESSAGES_MAX, NewMessage, from_base64, new_message
+from metaq.in_pieces import InPieces
+from metaq.wire.http.message import JSON, NewMessage, check_commas, check_count, from_base64, new_message
 
 STRUCTURED: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
@@ -24,6 +26,7 @@ CONTENT_TYPE: Final = "CE_contenttype"
 NO_DATA: Final = b"\x00"
 _ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "dataschema")
 _NEEDED: Final = ("specversion", "id", "source", "type")
+_Attribute = str | bool | Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None
 _NAME_CHARS_MAX: Final = 20
 """Longest name of an attribute that the specification has in mind."""
 
@@ -55,41 +58,52 @@ def of_fields(topic: str, body: bytes, fields: Mapping[str, str]) -> NewMessage:
 
 def of_structured(topic: str, body: bytes) -> NewMessage:
     """Return the message of an event in structured form. Raises BadRequest."""
-    return _of_object(topic, _decoded(body, dict[str, Any]))
+    return _of_object(topic, _decoded(body, dict[str, msgspec.Raw]))
 
 
-def of_batch(topic: str, body: bytes) -> list[NewMessage]:
-    """Return the messages of a batch of events. Raises BadRequest."""
-    events = _decoded(body, list[dict[str, Any]])
+def of_batch(topic: str, body: bytes) -> InPieces[list[NewMessage]]:
+    """Return the messages of a batch of events, some at a time. Raises BadRequest."""
+    check_commas(body)
+    events: list[msgspec.Raw] = _decoded(body, list[msgspec.Raw])
     if not events:
         raise BadRequest("the batch has no event")
-    if len(events) > MESSAGES_MAX:
-        raise BadRequest(f"there are {len(events)} events, {MESSAGES_MAX} are at most: send them in several requests")
-    return [_of_object(topic, event) for event in events]
+    check_count(len(events))
+    found = list[NewMessage]()
+    for number, event in enumerate(events, 1):
+        try:
+            found.append(_of_object(topic, _decoded(event, dict[str, msgspec.Raw])))
+        except BadRequest as error:
+            raise BadRequest(f"event {number} of the batch: {error}") from None
+        yield
+    return found
 
 
-def _decoded(body: bytes, kind: Any) -> Any:
+def _decoded(body: bytes | msgspec.Raw, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is no CloudEvent as JSON: {error}") from None
 
 
-def _of_object(topic: str, event: dict[str, Any]) -> NewMessage:
-    data, coded = event.pop("data", None), event.pop("data_base64", None)
+def _of_object(topic: str, event: dict[str, msgspec.Raw]) -> NewMessage:
+    data, coded = (_unless_null(event.pop(name, None)) for name in ("data", "data_base64"))
+    attributes = {name: _decoded(value, _Attribute) for name, value in event.items()}
     if data is not None and coded is not None:
         raise BadRequest("an event has either `data` or `data_base64`")
     if coded is not None:
-        if not isinstance(coded, str):
-            raise BadRequest("`data_base64` is no text")
-        return _message(topic, from_base64("data_base64", coded) or NO_DATA, event)
+        return _message(topic, from_base64("data_base64", _decoded(coded, str)) or NO_DATA, attributes)
     if data is None:
-        return _message(topic, NO_DATA, event)
-    kind = event.get("datacontenttype", "application/json")
+        return _message(topic, NO_DATA, attributes)
+    kind = attributes.get("datacontenttype", JSON)
     # Text of another type than JSON stands in the object as it is.
-    if isinstance(data, str) and isinstance(kind, str) and not _is_json(kind):
-        return _message(topic, data.encode() or NO_DATA, event)
-    return _message(topic, msgspec.json.encode(data), {"datacontenttype": "application/json", **event})
+    if data.startswith(b'"') and isinstance(kind, str) and not _is_json(kind):
+        return _message(topic, _decoded(data, str).encode() or NO_DATA, attributes)
+    # As it came: numbers that no program reads exactly stay what they are.
+    return _message(topic, data, {"datacontenttype": JSON, **attributes})
+
+
+def _unless_null(value: msgspec.Raw | None) -> bytes | None:
+    return None if value is None or bytes(value) == b"null" else bytes(value)
 
 
 def _is_json(kind: str) -> bool:

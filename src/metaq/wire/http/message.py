@@ -18,11 +18,16 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from metaq.errors import BadRequest, InvalidMessage
+from metaq.in_pieces import InPieces
 from metaq.model.message import Message
 
 ANY_QUEUE: Final = -1
 MESSAGES_MAX: Final = 10_000
 """Messages of one request at most: each is an answer of its own."""
+COMMAS_MAX: Final = 200_000
+"""Commas of a JSON list of messages at most. They bound its elements before any is decoded: five million take 0.6 s and 400 MB."""
+LINES_MAX: Final = 10 * MESSAGES_MAX
+"""Lines of NDJSON at most, with blank ones."""
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 FIELD: Final = "metaq-"
@@ -94,14 +99,29 @@ class JsonMessage(Struct, forbid_unknown_fields=True, rename="camel", kw_only=Tr
 
 
 class JsonMessages(Struct, forbid_unknown_fields=True):
-    """Several messages as JSON."""
+    """Several messages as JSON. `atomic`: all of them are stored, or none."""
 
     messages: list[JsonMessage]
+    atomic: bool = False
 
 
-_ONE_OR_MORE: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+class _Several(Struct, forbid_unknown_fields=True):
+    """`JsonMessages` of which each message is still to be decoded."""
+
+    messages: list[msgspec.Raw]
+    atomic: bool = False
+
+
+class Batch(NamedTuple):
+    """The messages of one request. `several`: the answer is a list. `atomic`: as of `JsonMessages`."""
+
+    messages: list[NewMessage]
+    several: bool = True
+    atomic: bool = False
+
+
 _ONE: Final = msgspec.json.Decoder(JsonMessage)
-_MORE: Final = msgspec.json.Decoder(JsonMessages)
+_SEVERAL: Final = msgspec.json.Decoder(_Several)
 
 
 def from_base64(name: str, text: str) -> bytes:
@@ -112,31 +132,66 @@ def from_base64(name: str, text: str) -> bytes:
         raise BadRequest(f"{name} is no Base64: {error}") from None
 
 
-def of_json(topic: str, body: bytes) -> tuple[list[NewMessage], bool]:
-    """Return the messages of a JSON body, and whether it is a list of them. Raises BadRequest."""
+def of_json(topic: str, body: bytes) -> InPieces[Batch]:
+    """Return the messages of a JSON body, some at a time. Raises BadRequest."""
     try:
-        is_list = "messages" in _ONE_OR_MORE.decode(body)
-        found = _MORE.decode(body).messages if is_list else [_ONE.decode(body)]
+        return Batch([_ONE.decode(body).message(topic)], several=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no message as JSON: {error}") from None
-    return [one.message(topic) for one in checked_count(found)], is_list
-
-
-def of_ndjson(topic: str, body: bytes) -> list[NewMessage]:
-    """Return the messages of an NDJSON body, one in each line. Raises BadRequest; it names the line."""
+        # One message has neither of these; whatever comes first in a list tells it.
+        if "`messages`" not in str(error) and "`atomic`" not in str(error):
+            raise BadRequest(f"the body is no message as JSON: {error}") from None
+    several = _several(body)
+    if not several.messages:
+        raise BadRequest("`messages` is empty")
+    check_count(len(several.messages))
     found = list[NewMessage]()
-    for number, line in enumerate(body.split(b"\n"), 1):
-        if not line.strip():
-            continue
-        if len(found) == MESSAGES_MAX:
-            raise BadRequest(f"there are more than {MESSAGES_MAX} messages: send them in several requests")
-        try:
-            found.append(_ONE.decode(line).message(topic))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRequest) as error:
-            raise BadRequest(f"line {number} is no message as JSON: {error}") from None
+    for number, one in enumerate(several.messages):
+        found.append(_decoded(topic, one, f"messages[{number}]"))
+        yield
+    return Batch(found, atomic=several.atomic)
+
+
+def _several(body: bytes) -> _Several:
+    """Return the list in a JSON body. Raises BadRequest."""
+    check_commas(body)
+    try:
+        return _SEVERAL.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is no list of messages as JSON: {error}") from None
+
+
+def check_commas(body: bytes) -> None:
+    """Raise BadRequest: a JSON list could have so many elements that taking it apart would cost too much at once."""
+    if body.count(b",") > COMMAS_MAX:
+        raise BadRequest(f"a list of messages has {COMMAS_MAX} commas at most: send several requests, or {NDJSON}")
+
+
+def of_ndjson(topic: str, body: bytes) -> InPieces[list[NewMessage]]:
+    """Return the messages of an NDJSON body, one in each line, some at a time. Raises BadRequest; it names the line."""
+    found, start, number = list[NewMessage](), 0, 0
+    while start < len(body):
+        end = body.find(b"\n", start)
+        line, start, number = (
+            body[start : end if end >= 0 else len(body)],
+            end + 1 if end >= 0 else len(body),
+            number + 1,
+        )
+        if number > LINES_MAX:
+            raise BadRequest(f"there are more than {LINES_MAX} lines: send them in several requests")
+        if line.strip():
+            check_count(len(found) + 1)
+            found.append(_decoded(topic, line, f"line {number}"))
+        yield
     if not found:
         raise BadRequest("the body has no message")
     return found
+
+
+def _decoded(topic: str, data: bytes | msgspec.Raw, where: str) -> NewMessage:
+    try:
+        return _ONE.decode(data).message(topic)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRequest) as error:
+        raise BadRequest(f"{where} is no message as JSON: {error}") from None
 
 
 def of_raw(topic: str, body: bytes, fields: Mapping[str, str]) -> NewMessage:
@@ -169,13 +224,12 @@ def whole(fields: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def checked_count(found: Sequence[JsonMessage]) -> Sequence[JsonMessage]:
-    """Raises BadRequest: no message, or too many."""
-    if not found:
-        raise BadRequest("`messages` is empty")
-    if len(found) > MESSAGES_MAX:
-        raise BadRequest(f"there are {len(found)} messages, {MESSAGES_MAX} are at most: send them in several requests")
-    return found
+def check_count(count: int) -> None:
+    """Raise BadRequest: so many messages are too many."""
+    if count > MESSAGES_MAX:
+        raise BadRequest(
+            f"there are {count} messages or more, {MESSAGES_MAX} are at most: send them in several requests"
+        )
 
 
 class Stored(Struct, frozen=True, rename="camel"):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from metaq.errors import BadRequest, Refused, RemoteProtocolError
-from metaq.model.access import WHITE, Caller
-from metaq.servers.metering import REFUSED_MAX, Metering
+from metaq.model.access import Caller
+from metaq.servers.metering import REFUSED_MAX, Metering, account_of
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import LENGTH_BYTES, ONEWAY_FLAG, RESPONSE_FLAG, Command, decode, encode, frame_bytes
 from metaq.wire.extensions import WAIT_FIELD
@@ -18,11 +18,6 @@ OUR_LANGUAGE: Final = "PYTHON"
 not read until its quota has paid, like any other."""
 ALWAYS_TAKEN: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.REGISTER_BROKER})
 """Charged, but never refused: a group would rebalance, or a broker vanish from routes, because a member sends too much."""
-
-
-def account_of(caller: Caller) -> str:
-    """Return the account that a caller has proven; "" if it was let in for its address."""
-    return "" if caller.identity.startswith(WHITE) else caller.identity
 
 
 def telling_the_wait(frames: bytes, wait_ms: int) -> bytes:
