@@ -60,7 +60,7 @@ async def test_events_are_messages_with_their_attributes(tmp_path):
         await post(MESSAGES, content=b"abc", headers=fields)
         found = {one.properties["CE_id"]: one for one in served.messages("orders")}
         assert sorted(found) == ["7", "8", "9"]
-        assert (found["7"].body, found["7"].properties["tenant"]) == (b'{"n":1}', "a")
+        assert (found["7"].body, found["7"].properties["tenant"]) == (b'{"n": 1}', "a")
         assert found["7"].properties["CE_contenttype"] == "application/json"
         assert (found["9"].body, found["9"].properties["CE_source"]) == (b"abc", "/s hop")
         refused = await post(MESSAGES, content=json.dumps({**event, "id": ""}), headers=structured)

@@ -22,7 +22,6 @@ from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers
 from metaq.client.conversation.notices import not_supported, notice_of, unreadable
 from metaq.client.identity import sources
-from metaq.client.identity.ids import IdPrefixes
 from metaq.client.identity.names import Namespace
 from metaq.client.identity.options import ClientOptions
 from metaq.client.shared import loop as loops
@@ -43,6 +42,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import BadRequest, ClientForked, NoRoute
 from metaq.log import RateLimitedLog
 from metaq.model import BrokerData, Heartbeat
+from metaq.model.message_ids import IdPrefixes
 from metaq.model.notices import MembersChanged, OffsetsReset, RequestReplied, TransactionCheck
 from metaq.net.address import local_address
 from metaq.wire.command import Command, reply

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from metaq.client.conversation.notices import not_supported
 from metaq.client.conversation.sending.send_frames import OPAQUE_FIRST, OPAQUE_LAST
-from metaq.client.identity.ids import IdPrefixes
 from metaq.clock import Clock
 from metaq.errors import ConnectionFailed
+from metaq.model.message_ids import IdPrefixes
 from metaq.net.direct import POSSIBLE, DirectStream, dial_direct
 from metaq.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, encode
 from metaq.wire.connection import Connection

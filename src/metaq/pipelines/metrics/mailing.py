@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from metaq.client.conversation.sending.sending import Outgoing, Send
-from metaq.client.identity.ids import IdPrefixes
 from metaq.clock import Clock
 from metaq.errors import BrokerError, MetaqError
 from metaq.model import properties as props
+from metaq.model.message_ids import IdPrefixes
 from metaq.net.address import local_address
 from metaq.pipelines.metrics.alerts import Alert
 from metaq.pipelines.metrics.tables import moment

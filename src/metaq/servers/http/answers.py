@@ -29,15 +29,26 @@ def problem_answer(problem: Problem) -> Response:
     return Response(problem.body(), problem.status, problem.headers, CONTENT_TYPE)
 
 
+class Turns:
+    """Turns of long work: a slice of time of the loop, then one of all others."""
+
+    def __init__(self) -> None:
+        self._until = SYSTEM.monotonic() + SLICE_SECONDS
+
+    async def next(self) -> None:
+        """Between two pieces: let the others run if this turn is over."""
+        if SYSTEM.monotonic() >= self._until:
+            await asyncio.sleep(0)
+            self._until = SYSTEM.monotonic() + SLICE_SECONDS
+
+
 async def in_turns(work: InPieces[T]) -> T:
     """Run work in pieces, for a slice of time between two turns of the loop. Returns its result."""
-    until = SYSTEM.monotonic() + SLICE_SECONDS
+    turns = Turns()
     while True:
         try:
             next(work)
         except StopIteration as end:
             result: T = end.value
             return result
-        if SYSTEM.monotonic() >= until:
-            await asyncio.sleep(0)
-            until = SYSTEM.monotonic() + SLICE_SECONDS
+        await turns.next()

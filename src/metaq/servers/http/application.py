@@ -11,16 +11,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from metaq.errors import BadRequest, MetaqError, Refused, shortage
+from metaq.broker.audit import Audit
+from metaq.errors import BadRequest, MetaqError, Reason, Refused, shortage
 from metaq.log import RateLimitedLog
 from metaq.model.acl.judgement import Denied
 from metaq.servers.http.answers import json_answer, problem_answer
+from metaq.servers.http.auditing import HttpAudit
 from metaq.servers.http.connection import ClientGone
-from metaq.servers.http.operations import JSON, Content, Operation, openapi
-from metaq.servers.http.problems import Problem, problem_of
+from metaq.servers.http.metering import UNCHARGED, HttpMetering
+from metaq.servers.http.operations import JSON, Content, Operation, Run, openapi
+from metaq.servers.http.problems import Problem, ProblemError, problem_of
 
 log = logging.getLogger(__name__)
 
+_DIGITS_MAX: Final = 16
+"""Digits of a content-length that can be true."""
 AUTHENTICATE: Final = {"www-authenticate": 'Basic realm="metaq", charset="UTF-8"'}
 
 
@@ -36,11 +41,13 @@ class Application:
     """The application of some operations, and of `/openapi.json`, which describes them. No failure gets out of it: whoever asks is told,
     and the log has the rest.
 
-    Args: faults: gets what is nobody's mistake but ours, or the machine's.
+    Args: faults: gets what is nobody's mistake but ours, or the machine's. audit: of the process.
     """
 
-    def __init__(self, operations: Iterable[Operation], faults: RateLimitedLog, version: str) -> None:
-        self._faults = faults
+    def __init__(
+        self, operations: Iterable[Operation], faults: RateLimitedLog, version: str, audit: Audit | None = None
+    ) -> None:
+        self._faults, self._audit = faults, HttpAudit(audit)
         description = Operation(
             name="openapi", method="GET", path="/openapi.json", text="Describe all operations by OpenAPI 3.1.", run=self._describe,
             answers={200: Content(JSON)},
@@ -48,9 +55,30 @@ class Application:
         listed = [*operations, description]
         self._description = openapi(listed, version)
         self._app = Starlette(
-            routes=[one.route() for one in listed],
-            exception_handlers={Refused: _refused, BadRequest: _malformed, HTTPException: _unknown},
-        )
+            routes=[one.route(self._run_of(one)) for one in listed],
+            exception_handlers={
+                Refused: self._on_refused, BadRequest: _malformed, HTTPException: _unknown, ProblemError: _problem,
+            },
+        )  # fmt: skip
+
+    def _run_of(self, operation: Operation) -> Run:
+        """Return what a route runs: the operation, which the audit log learns of."""
+
+        async def run(request: Request) -> Response:
+            request.state.operation = operation
+            if not operation.administers:
+                return await operation.run(request)
+            try:
+                answer = await operation.run(request)
+            except Refused:
+                raise  # it is noted where all refusals are
+            except Exception as error:
+                self._audit.failed(request, error)
+                raise
+            self._audit.done(request, answer.status_code)
+            return answer
+
+        return run
 
     async def _describe(self, _request: Request) -> Response:
         return json_answer(self._description)
@@ -64,7 +92,10 @@ class Application:
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            if (refusal := await self._charge(Request(scope, receive))) is None:
+                await self._app(scope, receive, noting)
+            else:
+                await refusal(scope, receive, noting)
         except ClientGone:
             pass
         except Exception as error:  # noqa: BLE001  whatever a page does wrong, its request alone pays
@@ -75,6 +106,32 @@ class Application:
             detail = shortage(error) or f"{type(error).__name__}: {error}"
             await problem_answer(Problem(500, "the request failed", detail))(scope, receive, send)
 
+    async def _charge(self, request: Request) -> Response | None:
+        """Charge a request to whoever sends it, and have it wait. Return what refuses it; None: it is taken."""
+        metering: HttpMetering | None = request.state.connection.metering
+        if metering is None or not metering.limited or request.url.path.startswith(UNCHARGED):
+            return None
+        try:
+            await metering.take(_size_of(request))
+        except Refused as refused:
+            return self._refused(request, refused)
+        return None
+
+    async def _on_refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refused), "it is registered for these"
+        return self._refused(request, error)
+
+    def _refused(self, request: Request, error: Refused) -> Response:
+        self._audit.refused(request, error)
+        answer = problem_answer(problem_of(error))
+        metering: HttpMetering | None = request.state.connection.metering
+        if error.reason is Reason.THROTTLED and metering is not None:
+            answer.headers["retry-after"] = str(metering.retry_seconds)
+        if isinstance(error, Denied) and "authorization" not in request.headers:
+            answer.status_code = 401
+            answer.headers.update(AUTHENTICATE)
+        return answer
+
     def _tell(self, path: str, error: Exception) -> None:
         if isinstance(error, MetaqError | OSError | MemoryError):
             self._faults.warning((path, type(error)), "a request of %.200s failed: %s", path, error)
@@ -82,13 +139,11 @@ class Application:
             self._faults.error((path, type(error)), "a request of %.200s failed", path, error=error)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused), "it is registered for these"
-    answer = problem_answer(problem_of(error))
-    if isinstance(error, Denied) and "authorization" not in request.headers:
-        answer.status_code = 401
-        answer.headers.update(AUTHENTICATE)
-    return answer
+def _size_of(request: Request) -> int:
+    """Return the bytes of a request, as far as its head tells them."""
+    promised = request.headers.get("content-length", "")
+    head = sum(len(name) + len(value) + 4 for name, value in request.headers.raw)
+    return head + (int(promised) if promised.isdecimal() and len(promised) < _DIGITS_MAX else 0)
 
 
 async def _malformed(_request: Request, error: Exception) -> Response:
@@ -100,3 +155,8 @@ async def _unknown(request: Request, error: Exception) -> Response:
     answer = problem_answer(Problem(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}"))
     answer.headers.update(error.headers or {})
     return answer
+
+
+async def _problem(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProblemError), "it is registered for these"
+    return problem_answer(error.problem)

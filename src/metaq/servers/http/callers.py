@@ -12,6 +12,7 @@ from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
 from metaq.model.acl.secret import Secret
 from metaq.servers.http.connection import HttpConnection
+from metaq.servers.metering import account_of
 from metaq.servers.server import caller_of
 
 FIELD_CHARS_MAX: Final = 1024
@@ -26,13 +27,25 @@ class Callers:
 
     def of(self, request: Request) -> Caller:
         """Return the caller. Raises Denied: no account of this name, a wrong secret, or none where one is needed; Refused
-        INVALID: the Authorization field is none of Basic."""
+        THROTTLED: it owes too much, or has too many connections; INVALID: the Authorization field is none of Basic."""
         connection: HttpConnection = request.state.connection
         caller = caller_of(connection.peer)
         if self._access is None:
             return caller
         access_key, secret = credentials_of(request.headers.get("authorization", ""))
-        return self._access.identify(caller, access_key, lambda right: right == secret)
+        caller = self._access.identify(caller, access_key, lambda right: right == secret)
+        metering = connection.metering
+        if metering is not None and (account := account_of(caller)) != metering.account:
+            metering.proven(account, 0, refuse=True)
+        return caller
+
+
+def claimed_account(request: Request) -> str:
+    """Return the account that a request names, proven or not; "" if it names none."""
+    try:
+        return credentials_of(request.headers.get("authorization", ""))[0]
+    except Refused:
+        return ""
 
 
 def credentials_of(field: str) -> tuple[str, Secret]:

@@ -17,11 +17,13 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from metaq.broker.quota.service import Quotas
 from metaq.clock import Clock
 from metaq.errors import MetaqError
 from metaq.log import RateLimitedLog
 from metaq.net.address import join_address
 from metaq.net.peer import Peer
+from metaq.servers.http.metering import HttpMetering
 from metaq.servers.http.problems import Problem
 from metaq.servers.http.transport import PeerTransport
 
@@ -76,11 +78,13 @@ class _Awaited(NamedTuple):
 class HttpSpace:
     """What the connections of one server share.
 
-    Args: app: an ASGI application. clock: of the limits.
+    Args: app: an ASGI application. clock: of the limits. quotas: what connections are charged for; None: nothing.
     """
 
-    def __init__(self, app: Any, clock: Clock, limits: RequestLimits | None = None) -> None:
-        self.clock, self.limits = clock, limits or RequestLimits()
+    def __init__(
+        self, app: Any, clock: Clock, limits: RequestLimits | None = None, quotas: Quotas | None = None
+    ) -> None:
+        self.clock, self.limits, self.quotas = clock, limits or RequestLimits(), quotas
         self.faults = RateLimitedLog(log, clock)
         self.state = ServerState()
         # No lifespan, WebSockets, access log or logging of uvicorn's: the process has its own.
@@ -123,6 +127,7 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes = self._body_bytes = self._requests = 0
         """Bytes of the unfinished head, an upper bound; of the request's body; requests begun."""
         self._gone: asyncio.Future[None] | None = None
+        self.metering = HttpMetering(self, space.quotas) if space.quotas is not None else None
         peer.on_writable = self.resume_writing
         peer.on_half_closed = self._half_closed
         self.connection_made(self._shim)
@@ -178,6 +183,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, why: str) -> None:  # type: ignore[override]  # asyncio's gets an exception
         self._in_head = self._in_body = False
+        if self.metering is not None:
+            self.metering.close()
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
         super().connection_lost(ConnectionResetError(why) if why else None)

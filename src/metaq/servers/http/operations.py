@@ -62,10 +62,12 @@ class Operation(Struct, frozen=True, kw_only=True):
     answers: Mapping[int, Content | None] = {}
     any_method: bool = False
     """Others than `method` do the same, which is not described."""
+    administers: bool = False
+    """Its outcome is noted in the audit log, whatever it is; of others, refusals are."""
 
-    def route(self) -> Route:
-        """Return the route."""
-        return Route(self.path, self.run, methods=METHODS if self.any_method else [self.method], name=self.name)
+    def route(self, run: Run) -> Route:
+        """Return the route. Args: run: `self.run`, with what is around it."""
+        return Route(self.path, run, methods=METHODS if self.any_method else [self.method], name=self.name)
 
 
 def query_of(request: Request, kind: type[Q]) -> Q:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from metaq.errors import Reason, Refused
+from metaq.errors import MetaqError, Reason, Refused
 
 CONTENT_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 1
@@ -70,6 +70,14 @@ class Problem(Struct, frozen=True, omit_defaults=True):
             "",
         )
         return "\r\n".join(lines).encode() + body
+
+
+class ProblemError(MetaqError):
+    """A request is answered with a problem that no service's refusal tells."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.title)
+        self.problem = problem
 
 
 def problem_of(refused: Refused) -> Problem:

@@ -40,12 +40,16 @@ async def body_of(request: Request, bytes_max: int) -> bytes:
     promised = request.headers.get("content-length", "")
     if promised.isdecimal() and int(promised) > bytes_max:
         raise HTTPException(413, f"a body of {promised} bytes, the limit is {bytes_max}", _CLOSE)
-    keep, parts, size = connection_of(request).peer.keep, list[bytes](), 0
+    connection = connection_of(request)
+    keep, parts, size = connection.peer.keep, list[bytes](), 0
+    metering = None if promised else connection.metering  # what was promised is charged already
     try:
         async for part in request.stream():
             parts.append(part)
             size += len(part)
             keep(len(part))
+            if metering is not None:
+                metering.came(len(part))
             if size > bytes_max:
                 raise HTTPException(413, f"a body of more than {bytes_max} bytes, the limit", _CLOSE)
         return parts[0] if len(parts) == 1 else b"".join(parts)

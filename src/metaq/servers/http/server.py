@@ -44,7 +44,7 @@ class HttpServer:
         pages: list[Page] = [
             HealthPages(broker),
             Scrape(broker, callers, connections),
-            Sending(broker, self._acks, callers),
+            Sending(broker, self._acks, callers, services.host),
             Pulling(puller, callers),
             Streaming(broker, puller, callers),
             GroupProgress(broker, callers),
@@ -55,7 +55,8 @@ class HttpServer:
             pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers))
         self._faults = RateLimitedLog(log, broker.clock)
         operations = [operation for page in pages for operation in page.operations()]
-        self._space = HttpSpace(Application(operations, self._faults, metaq.__version__), broker.clock)
+        application = Application(operations, self._faults, metaq.__version__, services.audit)
+        self._space = HttpSpace(application, broker.clock, quotas=broker.quotas)
 
     def session(self, peer: Peer) -> HttpConnection:
         """Make the session of a new connection."""

@@ -27,11 +27,11 @@ from metaq.model.access import Caller
 from metaq.net.address import join_address
 from metaq.net.peer import Peer
 from metaq.saved import Pending, Saving
-from metaq.servers.metering import Metering, Sink
+from metaq.servers.metering import Metering, Sink, account_of
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later, Reply
-from metaq.servers.remoting.quota.waits import ALWAYS_TAKEN, OUR_LANGUAGE, account_of, telling_the_wait
+from metaq.servers.remoting.quota.waits import ALWAYS_TAKEN, OUR_LANGUAGE, telling_the_wait
 from metaq.servers.server import caller_of
 from metaq.servers.slices import Slices, SlowWork
 from metaq.servers.waiting import Parked, Parking, Wording

@@ -14,11 +14,11 @@ from metaq.client.conversation.retry import Purpose
 from metaq.client.conversation.sending.sending import Outgoing, Send, Template
 from metaq.client.conversation.staged.parts import Parts
 from metaq.client.conversation.staged.staging import SealPart, Stage
-from metaq.client.identity.ids import IdPrefixes
 from metaq.clock import SYSTEM
 from metaq.errors import InvalidMessage, TransactionEnded
 from metaq.model import MessageQueue
 from metaq.model.message import BODY_BYTES_MAX
+from metaq.model.message_ids import IdPrefixes
 from metaq.model.transactions.staging import Chunk, ManifestPart, Staged
 from metaq.net.address import local_address
 from metaq.spark.cluster.client import MADE_QUEUES

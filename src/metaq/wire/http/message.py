@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -34,6 +34,7 @@ FIELD: Final = "metaq-"
 """Prefix of header fields that say more of a raw body."""
 PROPERTY_FIELD: Final = "metaq-property-"
 
+S = TypeVar("S", "_Several", "_SeveralTopics")
 Whole = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
@@ -98,6 +99,22 @@ class JsonMessage(Struct, forbid_unknown_fields=True, rename="camel", kw_only=Tr
         return from_base64("bodyBase64", self.body_base64)
 
 
+class JsonTopicMessage(JsonMessage):
+    """A message as JSON, with the topic that it is for."""
+
+    topic: str
+
+
+class JsonTopicMessages(Struct, forbid_unknown_fields=True):
+    """Messages of any topics, which are stored together or not at all.
+
+    `transaction`: name of the request, with which it may be repeated: what was stored is not stored again.
+    """
+
+    messages: list[JsonTopicMessage]
+    transaction: str = ""
+
+
 class JsonMessages(Struct, forbid_unknown_fields=True):
     """Several messages as JSON. `atomic`: all of them are stored, or none."""
 
@@ -112,7 +129,14 @@ class _Several(Struct, forbid_unknown_fields=True):
     atomic: bool = False
 
 
-class Batch(NamedTuple):
+class _SeveralTopics(Struct, forbid_unknown_fields=True):
+    """`JsonTopicMessages` of which each message is still to be decoded."""
+
+    messages: list[msgspec.Raw]
+    transaction: str = ""
+
+
+class NewMessages(NamedTuple):
     """The messages of one request. `several`: the answer is a list. `atomic`: as of `JsonMessages`."""
 
     messages: list[NewMessage]
@@ -121,7 +145,9 @@ class Batch(NamedTuple):
 
 
 _ONE: Final = msgspec.json.Decoder(JsonMessage)
+_ONE_OF_TOPIC: Final = msgspec.json.Decoder(JsonTopicMessage)
 _SEVERAL: Final = msgspec.json.Decoder(_Several)
+_SEVERAL_TOPICS: Final = msgspec.json.Decoder(_SeveralTopics)
 
 
 def from_base64(name: str, text: str) -> bytes:
@@ -132,32 +158,46 @@ def from_base64(name: str, text: str) -> bytes:
         raise BadRequest(f"{name} is no Base64: {error}") from None
 
 
-def of_json(topic: str, body: bytes) -> InPieces[Batch]:
+def of_json(topic: str, body: bytes) -> InPieces[NewMessages]:
     """Return the messages of a JSON body, some at a time. Raises BadRequest."""
     try:
-        return Batch([_ONE.decode(body).message(topic)], several=False)
+        return NewMessages([_ONE.decode(body).message(topic)], several=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         # One message has neither of these; whatever comes first in a list tells it.
         if "`messages`" not in str(error) and "`atomic`" not in str(error):
             raise BadRequest(f"the body is no message as JSON: {error}") from None
-    several = _several(body)
-    if not several.messages:
-        raise BadRequest("`messages` is empty")
-    check_count(len(several.messages))
+    several = _several(body, _SEVERAL)
     found = list[NewMessage]()
     for number, one in enumerate(several.messages):
         found.append(_decoded(topic, one, f"messages[{number}]"))
         yield
-    return Batch(found, atomic=several.atomic)
+    return NewMessages(found, atomic=several.atomic)
 
 
-def _several(body: bytes) -> _Several:
+def of_json_topics(body: bytes) -> InPieces[tuple[list[NewMessage], str]]:
+    """Return the messages of `JsonTopicMessages`, some at a time, and `transaction`. Raises BadRequest."""
+    several, found = _several(body, _SEVERAL_TOPICS), list[NewMessage]()
+    for number, raw in enumerate(several.messages):
+        try:
+            one = _ONE_OF_TOPIC.decode(raw)
+            found.append(one.message(one.topic))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRequest) as error:
+            raise BadRequest(f"messages[{number}] is no message as JSON: {error}") from None
+        yield
+    return found, several.transaction
+
+
+def _several(body: bytes, decoder: msgspec.json.Decoder[S]) -> S:
     """Return the list in a JSON body. Raises BadRequest."""
     check_commas(body)
     try:
-        return _SEVERAL.decode(body)
+        several = decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is no list of messages as JSON: {error}") from None
+    if not several.messages:
+        raise BadRequest("`messages` is empty")
+    check_count(len(several.messages))
+    return several
 
 
 def check_commas(body: bytes) -> None:
@@ -247,3 +287,26 @@ class StoredMessages(Struct, frozen=True):
     """Several messages that were stored, in the order of the request."""
 
     messages: list[Stored]
+
+
+class StagedMessage(Struct, frozen=True, rename="camel"):
+    """A message of several that were stored together: its queue, and its id."""
+
+    topic: str
+    broker: str
+    queue: int
+    message_id: str
+
+
+class StoredTogether(Struct, frozen=True):
+    """Several messages that were stored together, in the order of the request.
+
+    `transaction`: id of the transaction. `delivered`: they are in their queues; else they will be soon. `repeated`: an earlier
+    request of this name has stored them, and `messages` is empty. `warning`: what is not promised; "": nothing.
+    """
+
+    transaction: str
+    delivered: bool
+    messages: list[StagedMessage]
+    repeated: bool = False
+    warning: str = ""

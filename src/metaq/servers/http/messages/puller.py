@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Notice, OnAnswer, Unanswered
@@ -16,9 +19,11 @@ from metaq.errors import MetaqError, Reason, Refused
 from metaq.model.access import Caller
 from metaq.model.message import StoredMessage
 from metaq.net.address import join_address
+from metaq.servers.http.answers import Turns
 from metaq.servers.http.connection import HttpConnection
 from metaq.servers.http.requests import when_ready
 from metaq.servers.pieces import ColdReads
+from metaq.store.reads.long_body import ColdBody, LongBody
 from metaq.store.reads.pull import ReadResult
 from metaq.wire import hot
 from metaq.wire.compression import decompress
@@ -36,6 +41,18 @@ OUTCOMES: Final[Mapping[PullOutcome, str]] = {
     PullOutcome.OUT_OF_RANGE: "out-of-range",
 }
 """What answers say of a pull. COLD is never the end of one."""
+
+
+class Told(NamedTuple):
+    """A message as it is told. `offset`: in its queue. `text`: it, as JSON."""
+
+    offset: int
+    text: msgspec.Raw
+
+
+def telling(*, raw: bool) -> Callable[[StoredMessage, bytes], StoredAsJson]:
+    """Return what tells messages. Args: raw: all bodies in Base64."""
+    return functools.partial(as_json, raw=raw)
 
 
 class HttpChannel:
@@ -111,7 +128,9 @@ class Puller:
     async def pull(self, connection: HttpConnection, caller: Caller, wanted: PullRequest) -> PullAnswer:
         """Pull, and wait for messages if the request says so. Raises Refused; ClientGone: the connection has ended."""
         channel = HttpChannel(connection, caller)
-        pulls = self._broker.pulls
+        pulls, quotas = self._broker.pulls, self._broker.quotas
+        if connection.metering is not None and connection.metering.limited:
+            quotas.connections[channel] = connection.metering  # a held pull counts for whom its channel stands
         pull = await when_ready(lambda: pulls.make(channel, channel.caller, wanted, None))
         answer = pulls.first(pull)
         try:
@@ -124,6 +143,7 @@ class Puller:
                 answer = pulls.after_cold(pull, await self._read_cold(connection, answer))
         finally:
             self._broker.closed(channel)
+            quotas.connections.pop(channel, None)
 
     async def _read_cold(self, connection: HttpConnection, answer: PullAnswer) -> ReadResult:
         pulled = answer.pulled
@@ -133,14 +153,43 @@ class Puller:
             return found
         return await self._cold.read(connection, pulled.job)
 
-    def objects(self, answer: PullAnswer, *, raw: bool = False) -> list[StoredAsJson]:
-        """Return the messages of an answer as they are told. `raw`: their bodies in Base64."""
-        pulled = answer.pulled
-        data = bytes(pulled.long) if pulled.long is not None else pulled.body
-        messages = hot.decode_records(
-            data, 0, len(data), StoredMessage, self._broker.environment.name, pulled.min_offset, pulled.max_offset
-        )
-        return [as_json(message, self._body(message), raw=raw) for message in messages]
+    async def told(
+        self, connection: HttpConnection, answer: PullAnswer, make: Callable[[StoredMessage, bytes], object]
+    ) -> list[Told]:
+        """Return the messages of an answer as JSON, made in turns: 4 MiB of them in Base64 take some 20 ms.
+
+        Args: make: what is told of a message and its body.
+        """
+        pulled, turns, found = answer.pulled, Turns(), list[Told]()
+        kept = 3 * (
+            len(pulled.long) if pulled.long is not None else len(pulled.body)
+        )  # as records, as objects, as JSON
+        connection.peer.keep(kept)
+        try:
+            data = pulled.body if pulled.long is None else await self._whole(connection, pulled.long)
+            name = self._broker.environment.name
+            messages = hot.decode_records(data, 0, len(data), StoredMessage, name, pulled.min_offset, pulled.max_offset)
+            for message in messages:
+                told = msgspec.json.encode(make(message, self._body(message)))
+                found.append(Told(message.queue_offset, msgspec.Raw(told)))
+                await turns.next()
+        finally:
+            connection.peer.keep(-kept)
+        return found
+
+    async def _whole(self, connection: HttpConnection, body: LongBody) -> bytes:
+        """Return a long answer, read in pieces; what may be on the disk alone, in a thread."""
+        pieces, left, turns = list[bytes](), len(body), Turns()
+        while left > 0:
+            piece: bytes | memoryview | None
+            if not isinstance(body, ColdBody):
+                piece = body.next()
+            elif (piece := body.next_cached()) is None:
+                piece = await self._cold.read(connection, body.next)
+            pieces.append(bytes(piece))
+            left -= len(piece)
+            await turns.next()
+        return b"".join(pieces)
 
     def _body(self, message: StoredMessage) -> bytes:
         try:

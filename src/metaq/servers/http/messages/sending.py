@@ -1,11 +1,12 @@
-"""Sends by HTTP: `POST /topics/{topic}/messages`."""
+"""Sends by HTTP: `POST /topics/{topic}/messages`, and `POST /messages` for several topics at once."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta, Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,12 +14,13 @@ from starlette.responses import Response
 from metaq.broker.broker import Broker
 from metaq.broker.requests import Send
 from metaq.broker.send import Sent
-from metaq.errors import MetaqError, Refused
+from metaq.errors import BadRequest, MetaqError, Refused
 from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
-from metaq.servers.http.answers import json_answer, problem_answer
+from metaq.servers.http.answers import Turns, in_turns, json_answer, problem_answer
 from metaq.servers.http.callers import Callers
-from metaq.servers.http.operations import BINARY, Content, Operation
+from metaq.servers.http.messages.atomic import AtomicSends
+from metaq.servers.http.operations import BINARY, Content, Operation, query_of
 from metaq.servers.http.problems import problem_of
 from metaq.servers.http.requests import Acks, body_of, connection_of, fields_of, when_ready
 from metaq.wire.http import cloud_events
@@ -27,44 +29,78 @@ from metaq.wire.http.message import (
     NDJSON,
     JsonMessage,
     JsonMessages,
+    JsonTopicMessages,
     NewMessage,
+    NewMessages,
     Stored,
     StoredMessages,
+    StoredTogether,
     of_json,
+    of_json_topics,
     of_ndjson,
     of_raw,
 )
 
 
-class Sending:
-    """The pages. Args: broker: stores. acks: waits for its promises. callers: finds who sends."""
+class SendQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of a send."""
 
-    def __init__(self, broker: Broker, acks: Acks, callers: Callers) -> None:
+    atomic: Annotated[bool, Meta(description="All messages are stored, or none.")] = False
+    transaction: Annotated[
+        str, Meta(description="With `atomic`: a name of the request, with which it may be repeated.", max_length=90)
+    ] = ""
+
+
+class Sending:
+    """The pages. Args: broker: stores. acks: waits for its promises. callers: finds who sends. address: this process's."""
+
+    def __init__(self, broker: Broker, acks: Acks, callers: Callers, address: str) -> None:
         self._broker, self._acks, self._callers = broker, acks, callers
+        self._atomic = AtomicSends(broker, address)
 
     def operations(self) -> list[Operation]:
         """Return the operations."""
         return [
             Operation(
                 name="send", method="POST", path="/topics/{topic}/messages", text="Store a message, or several.", run=self._send,
+                query=SendQuery,
                 bodies=(
                     Content(JSON, JsonMessage, JsonMessages), Content(NDJSON), Content(BINARY), Content(cloud_events.STRUCTURED),
                     Content(cloud_events.BATCH),
                 ),
-                answers={200: Content(JSON, Stored, StoredMessages)},
-            )
+                answers={200: Content(JSON, Stored, StoredMessages, StoredTogether)},
+            ),
+            Operation(
+                name="sendTogether", method="POST", path="/messages",
+                text="Store messages of any topics together, or none of them.", run=self._send_together,
+                bodies=(Content(JSON, JsonTopicMessages),), answers={200: Content(JSON, StoredTogether)},
+            ),
         ]  # fmt: skip
 
     async def _send(self, request: Request) -> Response:
-        topic, broker = request.path_params["topic"], self._broker
+        topic, query = request.path_params["topic"], query_of(request, SendQuery)
         caller = self._callers.of(request)
-        broker.gatekeeper.check(caller, Action.PUBLISH, topic)
-        body = await body_of(request, broker.options.frame_bytes_max)
-        messages, several = _messages(topic, body, fields_of(request))
-        host, port = connection_of(request).peer.address
-        born_host = host_bytes(host.partition("%")[0] or "0.0.0.0", port)  # noqa: S104  no address to bind
-        stored = list[Stored]()
-        for message in messages:
+        self._broker.gatekeeper.check(caller, Action.PUBLISH, topic)
+        body = await body_of(request, self._broker.options.frame_bytes_max)
+        batch = await _messages(topic, body, fields_of(request))
+        if batch.atomic or query.atomic:
+            return await self._together(request, batch.messages, caller, query.transaction)
+        if query.transaction:
+            raise BadRequest("`transaction` names a request with `atomic`")
+        return await self._one_by_one(request, batch, caller)
+
+    async def _send_together(self, request: Request) -> Response:
+        caller = self._callers.of(request)
+        body = await body_of(request, self._broker.options.frame_bytes_max)
+        messages, name = await in_turns(of_json_topics(body))
+        for topic in {one.message.topic for one in messages}:
+            self._broker.gatekeeper.check(caller, Action.PUBLISH, topic)
+        return await self._together(request, messages, caller, name)
+
+    async def _one_by_one(self, request: Request, batch: NewMessages, caller: Caller) -> Response:
+        broker, born_host, turns = self._broker, _born_host(request), Turns()
+        topic, stored = request.path_params["topic"], list[Stored]()
+        for message in batch.messages:
             try:
                 sent = await when_ready(functools.partial(broker.sends.send, self._request(message, born_host, caller)))
             except MetaqError as error:
@@ -72,12 +108,24 @@ class Sending:
                     raise
                 return self._half_done(error, stored)
             stored.append(self._told(topic, sent))
-        if broker.held_pulls.grown:
-            broker.answer_pulls()
-        if any(one.message.wait_store_ok for one in messages) and (lack := await self._acks.kept()):
+            await turns.next()
+        self._wake()
+        if any(one.message.wait_store_ok for one in batch.messages) and (lack := await self._acks.kept()):
             warning = f"it is stored, but {lack}"
             stored = [msgspec.structs.replace(one, warning=warning) for one in stored]
-        return json_answer(StoredMessages(stored) if several else stored[0])
+        return json_answer(StoredMessages(stored) if batch.several else stored[0])
+
+    async def _together(self, request: Request, messages: list[NewMessage], caller: Caller, name: str) -> Response:
+        found = await self._atomic.send(messages, _born_host(request), caller, name)
+        self._wake()
+        lack = await self._acks.kept() if any(one.message.wait_store_ok for one in messages) else ""
+        warning = f"they are stored, but {lack}" if lack else ""
+        return json_answer(StoredTogether(found.transaction, found.delivered, found.messages, found.repeated, warning))
+
+    def _wake(self) -> None:
+        """Answer the pulls that wait for what was stored."""
+        if self._broker.held_pulls.grown:
+            self._broker.answer_pulls()
 
     def _request(self, new: NewMessage, born_host: bytes, caller: Caller) -> Send:
         message = new.message
@@ -91,8 +139,7 @@ class Sending:
 
     def _half_done(self, error: MetaqError, stored: list[Stored]) -> Response:
         """Tell that a message was refused when others were stored already."""
-        if self._broker.held_pulls.grown:
-            self._broker.answer_pulls()
+        self._wake()
         if not isinstance(error, Refused):
             raise error
         problem = problem_of(error)
@@ -102,20 +149,25 @@ class Sending:
         return answer
 
 
-def _messages(topic: str, body: bytes, fields: dict[str, Any]) -> tuple[list[NewMessage], bool]:
-    """Return the messages of a request, and whether the answer is a list. Raises BadRequest; HTTPException 415."""
+def _born_host(request: Request) -> bytes:
+    host, port = connection_of(request).peer.address
+    return host_bytes(host.partition("%")[0] or "0.0.0.0", port)  # noqa: S104  no address to bind
+
+
+async def _messages(topic: str, body: bytes, fields: dict[str, Any]) -> NewMessages:
+    """Return the messages of a request. Raises BadRequest; HTTPException 415."""
     kind = fields.get("content-type", "").partition(";")[0].strip().lower()
     match kind:
         case cloud_events.STRUCTURED:
-            return [cloud_events.of_structured(topic, body)], False
+            return NewMessages([cloud_events.of_structured(topic, body)], several=False)
         case cloud_events.BATCH:
-            return cloud_events.of_batch(topic, body), True
+            return NewMessages(await in_turns(cloud_events.of_batch(topic, body)))
         case _ if cloud_events.has_fields(fields):
-            return [cloud_events.of_fields(topic, body, fields)], False
+            return NewMessages([cloud_events.of_fields(topic, body, fields)], several=False)
         case _ if kind == JSON:
-            return of_json(topic, body)
+            return await in_turns(of_json(topic, body))
         case _ if kind == NDJSON:
-            return of_ndjson(topic, body), True
+            return NewMessages(await in_turns(of_ndjson(topic, body)))
         case _ if kind.startswith("application/cloudevents"):
             raise HTTPException(415, f"{kind}: CloudEvents come as {cloud_events.STRUCTURED} or {cloud_events.BATCH}")
-    return [of_raw(topic, body, fields)], False
+    return NewMessages([of_raw(topic, body, fields)], several=False)

@@ -24,10 +24,9 @@ from metaq.model.topics.system import TOOLS_GROUP
 from metaq.options import KIB
 from metaq.servers.http.callers import Callers
 from metaq.servers.http.connection import HttpConnection
-from metaq.servers.http.messages.puller import Puller
+from metaq.servers.http.messages.puller import Puller, Told, telling
 from metaq.servers.http.operations import Content, Operation, query_of
 from metaq.servers.http.requests import connection_of
-from metaq.wire.http.stored import StoredAsJson
 
 ALIVE_SECONDS: Final = 15.0
 """Silence behind which a comment is sent: who listens sees that the connection is there, and so does every proxy."""
@@ -113,9 +112,10 @@ class Listener:
         *,
         raw: bool,
     ) -> None:
-        self._puller, self._connection, self._caller, self._wanted, self._raw = puller, connection, caller, wanted, raw
+        self._puller, self._connection, self._caller, self._wanted = puller, connection, caller, wanted
+        self._make = telling(raw=raw)
         self._places = places
-        self._came: asyncio.Queue[tuple[int, list[StoredAsJson], int] | BaseException] = asyncio.Queue(1)
+        self._came: asyncio.Queue[tuple[int, list[Told], int] | BaseException] = asyncio.Queue(1)
 
     async def check(self) -> None:
         """Pull once without waiting. Raises what a pull raises."""
@@ -147,15 +147,17 @@ class Listener:
                     parts.append(self._event(message))
                 self._places[queue] = behind
                 yield b"".join(parts)
+                if self._connection.metering is not None:
+                    await self._connection.metering.paid()
         finally:
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
 
-    def _event(self, message: StoredAsJson) -> bytes:
+    def _event(self, message: Told) -> bytes:
         place = ",".join(f"{queue}:{offset}" for queue, offset in self._places.items())
         # JSON has no line break of its own, so that one `data:` line is enough.
-        return b"id: " + place.encode() + b"\ndata: " + msgspec.json.encode(message) + b"\n\n"
+        return b"id: " + place.encode() + b"\ndata: " + bytes(message.text) + b"\n\n"
 
     async def _read(self, queue: int) -> None:
         """Read one queue, and no further ahead than the stream takes."""
@@ -163,7 +165,7 @@ class Listener:
         try:
             while True:
                 answer = await self._puller.pull(self._connection, self._caller, wanted)
-                messages = self._puller.objects(answer, raw=self._raw)
+                messages = await self._puller.told(self._connection, answer, self._make)
                 if messages or answer.outcome in {PullOutcome.GO_ON, PullOutcome.OUT_OF_RANGE}:
                     await self._came.put((queue, messages, answer.next_offset))
                 wanted = wanted._replace(offset=answer.next_offset)

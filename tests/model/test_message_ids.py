@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 
-from metaq.client.identity.ids import IdPrefixes
 from metaq.clock import FakeClock
+from metaq.model.message_ids import IdPrefixes
 
 
 def test_prefix_names_host_process_and_time():
