@@ -96,12 +96,13 @@ class Offsets:
             # Also if the deletion's own save fails: the next periodic save has it.
             self._dirty = True
 
-    def save(self, done: Callable[[], None] | None = None) -> None:
+    def save(self, done: Callable[[], None] | None = None, *, anyway: bool = False) -> None:
         """Save the table in a thread, if it has changed since the last save or that one failed.
 
-        `done` is called, perhaps from another thread, when it is saved or the save has failed.
+        `done` is called, perhaps from another thread, when it is saved or the save has failed. `anyway`: also if it has not changed: a
+        save that is still under way has not put it on the disk yet.
         """
-        if not self._dirty:
+        if not (self._dirty or anyway):
             if done is not None:
                 done()
             return

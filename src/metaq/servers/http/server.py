@@ -18,6 +18,8 @@ from metaq.servers.http.health import HealthPages
 from metaq.servers.http.messages.progress import GroupProgress
 from metaq.servers.http.messages.puller import ColdReader, Puller
 from metaq.servers.http.messages.pulling import Pulling
+from metaq.servers.http.messages.receiving import Receiving
+from metaq.servers.http.messages.saves import OffsetSaves
 from metaq.servers.http.messages.sending import Sending
 from metaq.servers.http.messages.streaming import Streaming
 from metaq.servers.http.requests import Acks
@@ -40,14 +42,15 @@ class HttpServer:
         broker, callers = services.broker, Callers(services.access)
         self._acks = Acks(broker, services.call_soon)
         self._cold = ColdReader()
-        puller = Puller(broker, self._cold)
+        puller, saves = Puller(broker, self._cold), OffsetSaves(broker, services.call_soon)
         pages: list[Page] = [
             HealthPages(broker),
             Scrape(broker, callers, connections),
             Sending(broker, self._acks, callers, services.host),
             Pulling(puller, callers),
             Streaming(broker, puller, callers),
-            GroupProgress(broker, callers),
+            GroupProgress(broker, callers, saves, self._acks),
+            Receiving(broker, puller, callers, saves),
         ]
         if broker.metaq1 is not None:
             from metaq.servers.http.metaq1.gateway import Gateway  # only where MetaQ 1.x is served: see `Metaq1Service`
