@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import httptools
 from uvicorn.config import Config
@@ -40,6 +40,8 @@ may never see the answer."""
 AHEAD_MAX: Final = 16
 """Requests that a connection may have sent ahead of the one being answered. Then nothing is read, which uvicorn alone does
 not keep to; the piece in which they came may hold some more."""
+DIRECT_BYTES_MAX: Final = 64 * 1024
+"""Longest body of a request that is answered without the application: larger ones gain nothing by it."""
 _HEAD_PIECE: Final = 4096
 """Bytes that the parser gets at once where requests may begin: some 200 of the shortest."""
 _BODY_PIECE: Final = 64 * 1024
@@ -47,6 +49,26 @@ _BODY_PIECE: Final = 64 * 1024
 
 class ClientGone(MetaqError):
     """Nobody reads the answer any more."""
+
+
+class Direct(Protocol):
+    """Answers short requests as soon as their last byte has come, without a task and the application: the fast path of sends."""
+
+    def wants(self, url: bytes) -> bool:
+        """Return whether a POST of this URL may be answered so."""
+        ...
+
+    def answer(
+        self, connection: HttpConnection, url: bytes, head: list[tuple[bytes, bytes]], body: bytes
+    ) -> bytes | None:
+        """Return the body of the answer, JSON of status 200; None: nothing was done, and the application is to answer.
+
+        Args: head: fields of the request, names in lower case.
+        """
+        ...
+
+
+_DIRECT_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
 
 
 class RequestLimits(NamedTuple):
@@ -76,11 +98,13 @@ class _Awaited(NamedTuple):
 class HttpSpace:
     """What the connections of one server share.
 
-    Args: app: an ASGI application. clock: of the limits.
+    Args: app: an ASGI application. clock: of the limits. direct: answers some requests in its place.
     """
 
-    def __init__(self, app: Any, clock: Clock, limits: RequestLimits | None = None) -> None:
-        self.clock, self.limits = clock, limits or RequestLimits()
+    def __init__(
+        self, app: Any, clock: Clock, limits: RequestLimits | None = None, direct: Direct | None = None
+    ) -> None:
+        self.clock, self.limits, self.direct = clock, limits or RequestLimits(), direct
         self.faults = RateLimitedLog(log, clock)
         self.state = ServerState()
         # No lifespan, WebSockets, access log or logging of uvicorn's: the process has its own.
@@ -122,6 +146,8 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = self._in_body = self._lingers = False
         self._head_bytes = self._body_bytes = self._requests = 0
         """Bytes of the unfinished head, an upper bound; of the request's body; requests begun."""
+        self._direct: bytearray | None = None
+        """Body of a request that may be answered without the application, as far as it has come."""
         self._gone: asyncio.Future[None] | None = None
         peer.on_writable = self.resume_writing
         peer.on_half_closed = self._half_closed
@@ -208,18 +234,51 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body, self._body_bytes = False, True, 0
-        super().on_headers_complete()
+        if (direct := self._space.direct) is not None and self._may_be_direct() and direct.wants(self.url):
+            self._direct = bytearray()
+        else:
+            super().on_headers_complete()
+
+    def _may_be_direct(self) -> bool:
+        """Return whether nothing about the request needs the application: it is short, and nothing is before it."""
+        parser = self.parser
+        if self._answers or self.expect_100_continue or self.peer.congested or parser.get_method() != b"POST":
+            return False
+        size = next((value for name, value in self.headers if name == b"content-length"), b"")
+        # No number is no length: the parser has refused it, or the body is chunked.
+        return (
+            size.isdigit()
+            and int(size) <= DIRECT_BYTES_MAX
+            and parser.should_keep_alive()
+            and not parser.should_upgrade()
+        )
 
     def on_body(self, body: bytes) -> None:
         if not self._body_bytes:
             self._space.await_body(self, self._requests, 0)
         self._body_bytes += len(body)
+        if self._direct is not None:
+            self._direct += body
+            return
         super().on_body(body)
         if self._lingers and self._body_bytes > LINGER_BYTES:
             self._end()
 
     def on_message_complete(self) -> None:
         self._in_body = False
+        if self._direct is not None:
+            body, self._direct = self._direct, None
+            direct = self._space.direct
+            assert direct is not None, "it wanted the request"
+            answer = direct.answer(self, self.url, self.headers, bytes(body))
+            if answer is not None:
+                self._shim.write(b"%b%d\r\n\r\n%b" % (_DIRECT_HEAD, len(answer), answer))
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+                return
+            super().on_headers_complete()
+            super().on_body(bytes(body))
         super().on_message_complete()
         if self._lingers:
             self._end()
@@ -262,7 +321,7 @@ class HttpConnection(HttpToolsProtocol):
     def _may_answer(self) -> bool:
         """Nothing else is being answered, or the request whose body is to come."""
         if self._in_body:
-            return not (self.pipeline or self.cycle.response_started)
+            return self._direct is not None or not (self.pipeline or self.cycle.response_started)
         return not self._answers
 
     def _close(self) -> None:

@@ -41,10 +41,11 @@ class HttpServer:
         self._acks = Acks(broker, services.call_soon)
         self._cold = ColdReader()
         puller = Puller(broker, self._cold)
+        sending = Sending(broker, self._acks, callers)
         pages: list[Page] = [
             HealthPages(broker),
             Scrape(broker, callers, connections),
-            Sending(broker, self._acks, callers),
+            sending,
             Pulling(puller, callers),
             Streaming(broker, puller, callers),
             GroupProgress(broker, callers),
@@ -55,7 +56,8 @@ class HttpServer:
             pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers))
         self._faults = RateLimitedLog(log, broker.clock)
         operations = [operation for page in pages for operation in page.operations()]
-        self._space = HttpSpace(Application(operations, self._faults, metaq.__version__), broker.clock)
+        app = Application(operations, self._faults, metaq.__version__)
+        self._space = HttpSpace(app, broker.clock, direct=sending)
 
     def session(self, peer: Peer) -> HttpConnection:
         """Make the session of a new connection."""

@@ -16,11 +16,13 @@ from metaq.broker.send import Sent
 from metaq.errors import MetaqError, Refused
 from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
+from metaq.saved import Saving
 from metaq.servers.http.answers import json_answer, problem_answer
 from metaq.servers.http.callers import Callers
-from metaq.servers.http.operations import BINARY, Content, Operation
+from metaq.servers.http.connection import HttpConnection
+from metaq.servers.http.operations import BINARY, Content, NoQuery, Operation, query_of
 from metaq.servers.http.problems import problem_of
-from metaq.servers.http.requests import Acks, body_of, connection_of, fields_of, when_ready
+from metaq.servers.http.requests import Acks, body_of, connection_of, fields_of, fields_of_head, when_ready
 from metaq.wire.http import cloud_events
 from metaq.wire.http.message import (
     JSON,
@@ -56,13 +58,13 @@ class Sending:
         ]  # fmt: skip
 
     async def _send(self, request: Request) -> Response:
+        query_of(request, NoQuery)  # what says more of a message is in the body, or in header fields
         topic, broker = request.path_params["topic"], self._broker
         caller = self._callers.of(request)
         broker.gatekeeper.check(caller, Action.PUBLISH, topic)
         body = await body_of(request, broker.options.frame_bytes_max)
         messages, several = _messages(topic, body, fields_of(request))
-        host, port = connection_of(request).peer.address
-        born_host = host_bytes(host.partition("%")[0] or "0.0.0.0", port)  # noqa: S104  no address to bind
+        born_host = _born_host(connection_of(request))
         stored = list[Stored]()
         for message in messages:
             try:
@@ -78,6 +80,33 @@ class Sending:
             warning = f"it is stored, but {lack}"
             stored = [msgspec.structs.replace(one, warning=warning) for one in stored]
         return json_answer(StoredMessages(stored) if several else stored[0])
+
+    # ------------------------------------------------------------------ metaq.servers.http.connection.Direct
+
+    def wants(self, url: bytes) -> bool:
+        """Return whether this is the URL of sends to a topic whose name needs no decoding."""
+        return url[:8] == b"/topics/" and url[-9:] == b"/messages" and url.count(b"/") == 3 and b"%" not in url
+
+    def answer(
+        self, connection: HttpConnection, url: bytes, head: list[tuple[bytes, bytes]], body: bytes
+    ) -> bytes | None:
+        """Store one message of which nothing has to be waited for. Return the answer; None: nothing was stored."""
+        broker = self._broker
+        if broker.quotas.active or broker.acks.due() is not None:
+            return None
+        topic, fields = url[8:-9].decode("latin-1"), fields_of_head(head)
+        try:
+            caller = self._callers.named(connection.peer, fields.get("authorization", ""))
+            broker.gatekeeper.check(caller, Action.PUBLISH, topic)
+            messages, several = _messages(topic, body, fields)
+            if several:
+                return None
+            sent = broker.sends.send(self._request(messages[0], _born_host(connection), caller))
+        except (MetaqError, HTTPException, Saving):
+            return None  # the application says what is wrong, or waits
+        if broker.held_pulls.grown:
+            broker.answer_pulls()
+        return msgspec.json.encode(self._told(topic, sent))
 
     def _request(self, new: NewMessage, born_host: bytes, caller: Caller) -> Send:
         message = new.message
@@ -100,6 +129,11 @@ class Sending:
         answer.body = msgspec.json.encode({**msgspec.to_builtins(problem), "stored": stored})
         answer.headers["content-length"] = str(len(answer.body))
         return answer
+
+
+def _born_host(connection: HttpConnection) -> bytes:
+    host, port = connection.peer.address
+    return host_bytes(host.partition("%")[0] or "0.0.0.0", port)  # noqa: S104  no address to bind
 
 
 def _messages(topic: str, body: bytes, fields: dict[str, Any]) -> tuple[list[NewMessage], bool]:
