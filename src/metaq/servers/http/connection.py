@@ -192,6 +192,11 @@ class HttpConnection(HttpToolsProtocol):
         """Return 0: what is left is presented again when the parser goes on, whatever its size."""
         return 0
 
+    def raise_if_gone(self) -> None:
+        """Raises ClientGone: the connection has ended."""
+        if self.peer.closed:
+            raise ClientGone("the connection has ended")
+
     async def unless_gone(self, future: asyncio.Future[T]) -> T:
         """Wait for a future. Raises ClientGone: the connection has ended before."""
         if self._gone is None:

@@ -42,12 +42,13 @@ class HttpServer:
         self._cold = ColdReader()
         puller = Puller(broker, self._cold)
         sending = Sending(broker, self._acks, callers)
+        self._streaming = Streaming(broker, puller, callers)
         pages: list[Page] = [
             HealthPages(broker),
             Scrape(broker, callers, connections),
             sending,
             Pulling(puller, callers),
-            Streaming(broker, puller, callers),
+            self._streaming,
             GroupProgress(broker, callers),
         ]
         if broker.metaq1 is not None:
@@ -67,12 +68,14 @@ class HttpServer:
         """End what has waited too long."""
         self._space.tick()
         self._acks.tick()
+        self._streaming.tick()
         self._faults.tick()
 
     def close(self) -> None:
         """Cancel what is still being answered: its connections are closed."""
         for task in list(self._space.state.tasks):
             task.cancel()
+        self._streaming.close()
         self._cold.close()
 
 

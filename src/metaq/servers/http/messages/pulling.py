@@ -13,7 +13,7 @@ from metaq.model.topics.system import TOOLS_GROUP
 from metaq.options import MIB
 from metaq.servers.http.answers import json_answer
 from metaq.servers.http.callers import Callers
-from metaq.servers.http.messages.puller import OUTCOMES, Puller
+from metaq.servers.http.messages.puller import OUTCOMES, HttpChannel, Puller
 from metaq.servers.http.operations import JSON, Content, Operation, query_of
 from metaq.servers.http.requests import connection_of
 from metaq.wire.http.stored import StoredAsJson
@@ -81,7 +81,7 @@ class Pulling:
             expression_type=query.filter_type.encode("utf-8", "replace"),
             bytes_max=BYTES_MAX,
         )
-        answer = await self._puller.pull(connection_of(request), self._callers.of(request), wanted)
+        answer = await self._puller.pull(HttpChannel(connection_of(request), self._callers.of(request)), wanted)
         pulled, messages = answer.pulled, self._puller.objects(answer, raw=query.body == "base64")
         return json_answer(
             Pulled(OUTCOMES[answer.outcome], answer.next_offset, pulled.min_offset, pulled.max_offset, messages)
