@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 
+from metaq.clock import FakeClock
 from metaq.servers.http.messages import feeds, streaming
 from tests.servers.http.running import running
 from tests.servers.http.support import eventually, in_loop
@@ -48,7 +49,7 @@ async def take(stream, number):
 
 @in_loop
 async def test_messages_come_as_they_are_stored(tmp_path):
-    async with running(tmp_path) as served:
+    async with running(tmp_path, clock=FakeClock()) as served:
         await put(served, b"before")
         async with listening(served) as stream:
             await eventually(lambda: len(served.broker.held_pulls) == 4)
@@ -123,7 +124,7 @@ async def many(served, number) -> AsyncIterator[list[AsyncIterator[tuple[str, di
 
 @in_loop
 async def test_listeners_of_one_queue_share_a_pull_and_each_gets_all(tmp_path):
-    async with running(tmp_path) as served:
+    async with running(tmp_path, clock=FakeClock()) as served:
         await put(served, b"before")
         async with many(served, 20) as streams:
             await eventually(lambda: len(served.broker.held_pulls) == 4)
@@ -172,12 +173,15 @@ async def test_feeds_that_may_keep_nothing_lose_nothing(tmp_path, monkeypatch):
 
 @in_loop
 async def test_a_topic_that_is_deleted_ends_its_streams_with_the_reason(tmp_path):
-    async with running(tmp_path) as served:
+    clock = FakeClock()
+    async with running(tmp_path, clock=clock) as served:
         await put(served, b"before")
         async with served.client.stream("GET", EVENTS) as answer:
             lines = answer.aiter_lines()
             await eventually(lambda: len(served.broker.held_pulls) == 4)
             served.broker.delete_topic("orders")
+            await eventually(lambda: served.broker.topics.get("orders") is None)
+            clock.advance(streaming.HOLD_MS / 1000)
             async with asyncio.timeout(PATIENCE):
                 told = [line async for line in lines]
         assert "event: error" in told and "orders" in told[told.index("event: error") + 1]

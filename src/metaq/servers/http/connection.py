@@ -143,7 +143,8 @@ class HttpConnection(HttpToolsProtocol):
         self.peer, self._space = peer, space
         self.logger, self.access_log = _SILENT, False
         self._shim = PeerTransport(peer, self._close, self.pause_writing)
-        self._in_head = self._in_body = self._lingers = False
+        self._in_head = self._in_body = self._lingers = self._half = self._waits = False
+        """`_half`: the client sends no more. `_waits`: the answer may take long, see `will_wait`."""
         self._head_bytes = self._body_bytes = self._requests = 0
         """Bytes of the unfinished head, an upper bound; of the request's body; requests begun."""
         self._direct: bytearray | None = None
@@ -192,13 +193,19 @@ class HttpConnection(HttpToolsProtocol):
         """Return 0: what is left is presented again when the parser goes on, whatever its size."""
         return 0
 
-    def raise_if_gone(self) -> None:
-        """Raises ClientGone: the connection has ended."""
-        if self.peer.closed:
-            raise ClientGone("the connection has ended")
+    def will_wait(self) -> None:
+        """Begin an answer that may take long. From now on a client that sends no more is one that has gone: most clients that
+        end their connection look like that, and an answer is only noticed not to be read when there is one.
+
+        Raises ClientGone: the client has gone, or will send no more.
+        """
+        self._waits = True
+        if self._half or self.peer.closed:
+            raise ClientGone("the client has ended the connection")
 
     async def unless_gone(self, future: asyncio.Future[T]) -> T:
-        """Wait for a future. Raises ClientGone: the connection has ended before."""
+        """Wait for a future, see `will_wait`. Raises ClientGone: the connection has ended before."""
+        self.will_wait()
         if self._gone is None:
             self._gone = asyncio.get_running_loop().create_future()
         first: set[asyncio.Future[Any]] = {future, self._gone}
@@ -216,7 +223,8 @@ class HttpConnection(HttpToolsProtocol):
     def _half_closed(self) -> bool:
         """Handle the end of the client's sending. Return whether an answer is still to come."""
         self._answer_last()
-        return self._answers and not (self._in_head or self._in_body)
+        self._half = True
+        return self._answers and not (self._in_head or self._in_body or self._waits)
 
     @property
     def _answers(self) -> bool:
@@ -289,6 +297,7 @@ class HttpConnection(HttpToolsProtocol):
             self._end()
 
     def on_response_complete(self) -> None:
+        self._waits = False
         super().on_response_complete()
         if len(self.pipeline) < AHEAD_MAX:
             self._shim.hold(held=False)

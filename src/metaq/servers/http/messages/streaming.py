@@ -31,7 +31,8 @@ from metaq.servers.http.requests import connection_of
 
 ALIVE_SECONDS: Final = 15.0
 """Silence behind which a comment is sent: who listens sees that the connection is there, and so does every proxy."""
-HOLD_MS: Final = 60_000
+HOLD_MS: Final = 15_000
+"""Time that a feed's pull is held: as long, a stream of a topic that was deleted may go on in silence."""
 COUNT: Final = 64
 BYTES_MAX: Final = 256 * KIB
 """Messages, and bytes of records, that are read ahead of each queue: who reads slowly makes the broker keep no more."""
@@ -161,7 +162,7 @@ class Listener:
             yield self._heard(b": metaq\n\n")
             while True:
                 self._woken.clear()
-                self._connection.raise_if_gone()
+                self._connection.will_wait()
                 streaming.check(self._asked.caller, self._asked.topic)
                 came = False
                 for queue in list(self._places):
