@@ -101,7 +101,7 @@ def cores_awake() -> Iterator[None]:
             spinner.wait()
 
 
-def _ready(process: subprocess.Popen[str], what: str) -> str:
+def ready(process: subprocess.Popen[str], what: str) -> str:
     """The first line of output that begins with `ready`."""
     watchdog = threading.Timer(READY_SECONDS, process.kill)
     watchdog.start()
@@ -158,7 +158,7 @@ def metaq_up(
         if port:  # the caller watches the port itself
             yield Server(process, f"127.0.0.1:{port}", started_ns)
             return
-        line = _ready(process, "metaq up")
+        line = ready(process, "metaq up")
         found = re.search(r"namesrv=(\S+) broker=(\S+)", line)
         if not found:
             raise RuntimeError(f"no addresses in {line!r}")
@@ -184,7 +184,7 @@ def metaq_slave(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(), cwd=folder
         )
     try:
-        found = re.search(r"^ready broker \S+ (\S+)", _ready(process, "the slave"))
+        found = re.search(r"^ready broker \S+ (\S+)", ready(process, "the slave"))
         if not found:
             raise RuntimeError("no address of the slave")
         yield Server(process, found.group(1), started_ns, namesrv)
@@ -213,7 +213,7 @@ def null_server(cache: Path, body: int) -> Iterator[Server]:
         [compiled("nullserver", cache), str(body)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        yield Server(process, _ready(process, "nullserver").split()[1], 0)
+        yield Server(process, ready(process, "nullserver").split()[1], 0)
     finally:
         stop(process)
 

@@ -11,6 +11,7 @@ import httpx
 
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.clock import SYSTEM, Clock
 from metaq.options import BrokerOptions, StoreOptions
 from tests.support import PATIENCE
 
@@ -41,7 +42,11 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    folder: pathlib.Path, flush: str = "ASYNC_FLUSH", metaq1: Metaq1Settings | None = None, **options: Any
+    folder: pathlib.Path,
+    flush: str = "ASYNC_FLUSH",
+    metaq1: Metaq1Settings | None = None,
+    clock: Clock = SYSTEM,
+    **options: Any,
 ) -> AsyncIterator[Running]:
     broker_options = BrokerOptions(listen_port=0, ha_listen_port=0, http_port=0, **options)
     store_options = StoreOptions(
@@ -50,7 +55,7 @@ async def running(
         disk_max_used_space_ratio=95,
         flush_disk_type=flush,
     )
-    broker = await start_broker(broker_options, store_options, metaq1=metaq1)
+    broker = await start_broker(broker_options, store_options, clock, metaq1=metaq1)
     try:
         base = f"http://{broker.addresses['http']}"
         async with httpx.AsyncClient(base_url=base, timeout=PATIENCE) as client:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from metaq.clock import FakeClock
 from tests.servers.http.running import running
 from tests.servers.http.support import dial, eventually, in_loop
 
@@ -51,7 +52,8 @@ async def test_a_pull_waits_for_a_message(tmp_path):
 
 @in_loop
 async def test_who_goes_away_waits_no_more(tmp_path):
-    async with running(tmp_path) as served:
+    """What looks like the end of a client's sending is the end of one that waits."""
+    async with running(tmp_path, clock=FakeClock()) as served:
         await put(served, b"a")
         one = await dial(int(served.running.addresses["http"].rpartition(":")[2]))
         one.writer.write(f"GET {QUEUE}?offset=1&wait=60 HTTP/1.1\r\nHost: a\r\n\r\n".encode())

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
+import httpx
+
+from metaq.clock import FakeClock
+from metaq.servers.http.messages import feeds, streaming
 from tests.servers.http.running import running
 from tests.servers.http.support import eventually, in_loop
 from tests.support import PATIENCE
@@ -45,7 +49,7 @@ async def take(stream, number):
 
 @in_loop
 async def test_messages_come_as_they_are_stored(tmp_path):
-    async with running(tmp_path) as served:
+    async with running(tmp_path, clock=FakeClock()) as served:
         await put(served, b"before")
         async with listening(served) as stream:
             await eventually(lambda: len(served.broker.held_pulls) == 4)
@@ -101,3 +105,96 @@ async def test_who_does_not_read_makes_the_broker_keep_little(tmp_path):
             # 20 MB are there; what is read ahead is an answer of each queue and what the connection's buffers take.
             await put(served, b"end", queue=2)
         await eventually(lambda: not len(served.broker.held_pulls))
+
+
+@asynccontextmanager
+async def many(served, number) -> AsyncIterator[list[AsyncIterator[tuple[str, dict]]]]:
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(
+                base_url=served.client.base_url, timeout=PATIENCE, limits=httpx.Limits(max_connections=None)
+            )
+        )
+        streams = []
+        for _ in range(number):
+            answer = await stack.enter_async_context(client.stream("GET", EVENTS))
+            streams.append(events(answer))
+        yield streams
+
+
+@in_loop
+async def test_listeners_of_one_queue_share_a_pull_and_each_gets_all(tmp_path):
+    async with running(tmp_path, clock=FakeClock()) as served:
+        await put(served, b"before")
+        async with many(served, 20) as streams:
+            await eventually(lambda: len(served.broker.held_pulls) == 4)
+            for number in range(30):
+                await put(served, b"%d" % number, queue=number % 4)
+            for stream in streams:
+                found = await take(stream, 30)
+                assert sorted(int(one["body"]) for _, one in found) == list(range(30))
+                last = {part.split(":")[0]: int(part.split(":")[1]) for part in found[-1][0].split(",")}
+                assert last == {"0": 9, "1": 8, "2": 7, "3": 7}
+            assert len(served.broker.held_pulls) == 4
+        await eventually(lambda: not len(served.broker.held_pulls))
+
+
+@in_loop
+async def test_who_reads_slowly_reads_by_itself_and_comes_back_to_the_others(tmp_path):
+    async with running(tmp_path) as served:
+        await put(served, b"before")
+        async with listening(served) as slow, listening(served) as quick:
+            await eventually(lambda: len(served.broker.held_pulls) == 4)
+            body = b"x" * 60_000
+            for number in range(200):  # far more than buffers of the system hold
+                await put(served, b"%d " % number + body, queue=1)
+                [(_, message)] = await take(quick, 1)
+                assert message["body"].startswith(f"{number} ")
+            found = await take(slow, 200)
+            assert [int(one["body"].split()[0]) for _, one in found] == list(range(200))
+            await put(served, b"last", queue=1)
+            assert (await take(slow, 1))[0][1]["body"] == (await take(quick, 1))[0][1]["body"] == "last"
+            assert len(served.broker.held_pulls) == 4
+
+
+@in_loop
+async def test_feeds_that_may_keep_nothing_lose_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(feeds, "ALL_BYTES_MAX", 500)
+    async with running(tmp_path) as served:
+        await put(served, b"before")
+        async with listening(served) as one, listening(served) as other:
+            await eventually(lambda: len(served.broker.held_pulls) == 4)
+            for number in range(20):
+                await put(served, b"%d " % number + b"x" * (number * 50), queue=number % 2)
+            for stream in (one, other):
+                found = [int(message["body"].split()[0]) for _, message in await take(stream, 20)]
+                assert sorted(found) == list(range(20))
+
+
+@in_loop
+async def test_a_topic_that_is_deleted_ends_its_streams_with_the_reason(tmp_path):
+    clock = FakeClock()
+    async with running(tmp_path, clock=clock) as served:
+        await put(served, b"before")
+        async with served.client.stream("GET", EVENTS) as answer:
+            lines = answer.aiter_lines()
+            await eventually(lambda: len(served.broker.held_pulls) == 4)
+            served.broker.delete_topic("orders")
+            await eventually(lambda: served.broker.topics.get("orders") is None)
+            clock.advance(streaming.HOLD_MS / 1000)
+            async with asyncio.timeout(PATIENCE):
+                told = [line async for line in lines]
+        assert "event: error" in told and "orders" in told[told.index("event: error") + 1]
+
+
+@in_loop
+async def test_a_silent_topic_sends_comments(tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "ALIVE_SECONDS", 0.0)
+    async with running(tmp_path) as served:
+        await put(served, b"before")
+        async with served.client.stream("GET", EVENTS) as answer:
+            lines = answer.aiter_lines()
+            async with asyncio.timeout(PATIENCE):
+                async for line in lines:
+                    if line == ": alive":
+                        break

@@ -11,6 +11,7 @@ from metaq.broker.acl import AccessControl
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
 from metaq.model.acl.secret import Secret
+from metaq.net.peer import Peer
 from metaq.servers.http.connection import HttpConnection
 from metaq.servers.metering import account_of
 from metaq.servers.server import caller_of
@@ -29,15 +30,19 @@ class Callers:
         """Return the caller. Raises Denied: no account of this name, a wrong secret, or none where one is needed; Refused
         THROTTLED: it owes too much, or has too many connections; INVALID: the Authorization field is none of Basic."""
         connection: HttpConnection = request.state.connection
-        caller = caller_of(connection.peer)
-        if self._access is None:
-            return caller
-        access_key, secret = credentials_of(request.headers.get("authorization", ""))
-        caller = self._access.identify(caller, access_key, lambda right: right == secret)
+        caller = self.named(connection.peer, request.headers.get("authorization", ""))
         metering = connection.metering
         if metering is not None and (account := account_of(caller)) != metering.account:
             metering.proven(account, 0, refuse=True)
         return caller
+
+    def named(self, peer: Peer, authorization: str) -> Caller:
+        """Return the caller of a request with this Authorization field; "": it has none. Raises as `of`."""
+        caller = caller_of(peer)
+        if self._access is None:
+            return caller
+        access_key, secret = credentials_of(authorization)
+        return self._access.identify(caller, access_key, lambda right: right == secret)
 
 
 def claimed_account(request: Request) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import httptools
 from uvicorn.config import Config
@@ -42,6 +42,8 @@ may never see the answer."""
 AHEAD_MAX: Final = 16
 """Requests that a connection may have sent ahead of the one being answered. Then nothing is read, which uvicorn alone does
 not keep to; the piece in which they came may hold some more."""
+DIRECT_BYTES_MAX: Final = 64 * 1024
+"""Longest body of a request that is answered without the application: larger ones gain nothing by it."""
 _HEAD_PIECE: Final = 4096
 """Bytes that the parser gets at once where requests may begin: some 200 of the shortest."""
 _BODY_PIECE: Final = 64 * 1024
@@ -49,6 +51,26 @@ _BODY_PIECE: Final = 64 * 1024
 
 class ClientGone(MetaqError):
     """Nobody reads the answer any more."""
+
+
+class Direct(Protocol):
+    """Answers short requests as soon as their last byte has come, without a task and the application: the fast path of sends."""
+
+    def wants(self, url: bytes) -> bool:
+        """Return whether a POST of this URL may be answered so."""
+        ...
+
+    def answer(
+        self, connection: HttpConnection, url: bytes, head: list[tuple[bytes, bytes]], body: bytes
+    ) -> bytes | None:
+        """Return the body of the answer, JSON of status 200; None: nothing was done, and the application is to answer.
+
+        Args: head: fields of the request, names in lower case.
+        """
+        ...
+
+
+_DIRECT_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
 
 
 class RequestLimits(NamedTuple):
@@ -78,13 +100,19 @@ class _Awaited(NamedTuple):
 class HttpSpace:
     """What the connections of one server share.
 
-    Args: app: an ASGI application. clock: of the limits. quotas: what connections are charged for; None: nothing.
+    Args: app: an ASGI application. clock: of the limits. direct: answers some requests in its place. quotas: what connections are
+    charged for; None: nothing.
     """
 
     def __init__(
-        self, app: Any, clock: Clock, limits: RequestLimits | None = None, quotas: Quotas | None = None
+        self,
+        app: Any,
+        clock: Clock,
+        limits: RequestLimits | None = None,
+        direct: Direct | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
-        self.clock, self.limits, self.quotas = clock, limits or RequestLimits(), quotas
+        self.clock, self.limits, self.direct, self.quotas = clock, limits or RequestLimits(), direct, quotas
         self.faults = RateLimitedLog(log, clock)
         self.state = ServerState()
         # No lifespan, WebSockets, access log or logging of uvicorn's: the process has its own.
@@ -123,9 +151,12 @@ class HttpConnection(HttpToolsProtocol):
         self.peer, self._space = peer, space
         self.logger, self.access_log = _SILENT, False
         self._shim = PeerTransport(peer, self._close, self.pause_writing)
-        self._in_head = self._in_body = self._lingers = False
+        self._in_head = self._in_body = self._lingers = self._half = self._waits = False
+        """`_half`: the client sends no more. `_waits`: the answer may take long, see `will_wait`."""
         self._head_bytes = self._body_bytes = self._requests = 0
         """Bytes of the unfinished head, an upper bound; of the request's body; requests begun."""
+        self._direct: bytearray | None = None
+        """Body of a request that may be answered without the application, as far as it has come."""
         self._gone: asyncio.Future[None] | None = None
         self.metering = HttpMetering(self, space.quotas) if space.quotas is not None else None
         peer.on_writable = self.resume_writing
@@ -171,8 +202,19 @@ class HttpConnection(HttpToolsProtocol):
         """Return 0: what is left is presented again when the parser goes on, whatever its size."""
         return 0
 
+    def will_wait(self) -> None:
+        """Begin an answer that may take long. From now on a client that sends no more is one that has gone: most clients that
+        end their connection look like that, and an answer is only noticed not to be read when there is one.
+
+        Raises ClientGone: the client has gone, or will send no more.
+        """
+        self._waits = True
+        if self._half or self.peer.closed:
+            raise ClientGone("the client has ended the connection")
+
     async def unless_gone(self, future: asyncio.Future[T]) -> T:
-        """Wait for a future. Raises ClientGone: the connection has ended before."""
+        """Wait for a future, see `will_wait`. Raises ClientGone: the connection has ended before."""
+        self.will_wait()
         if self._gone is None:
             self._gone = asyncio.get_running_loop().create_future()
         first: set[asyncio.Future[Any]] = {future, self._gone}
@@ -192,7 +234,8 @@ class HttpConnection(HttpToolsProtocol):
     def _half_closed(self) -> bool:
         """Handle the end of the client's sending. Return whether an answer is still to come."""
         self._answer_last()
-        return self._answers and not (self._in_head or self._in_body)
+        self._half = True
+        return self._answers and not (self._in_head or self._in_body or self._waits)
 
     @property
     def _answers(self) -> bool:
@@ -215,23 +258,57 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body, self._body_bytes = False, True, 0
-        super().on_headers_complete()
+        if (direct := self._space.direct) is not None and self._may_be_direct() and direct.wants(self.url):
+            self._direct = bytearray()
+        else:
+            super().on_headers_complete()
+
+    def _may_be_direct(self) -> bool:
+        """Return whether nothing about the request needs the application: it is short, and nothing is before it."""
+        parser = self.parser
+        if self._answers or self.expect_100_continue or self.peer.congested or parser.get_method() != b"POST":
+            return False
+        size = next((value for name, value in self.headers if name == b"content-length"), b"")
+        # No number is no length: the parser has refused it, or the body is chunked.
+        return (
+            size.isdigit()
+            and int(size) <= DIRECT_BYTES_MAX
+            and parser.should_keep_alive()
+            and not parser.should_upgrade()
+        )
 
     def on_body(self, body: bytes) -> None:
         if not self._body_bytes:
             self._space.await_body(self, self._requests, 0)
         self._body_bytes += len(body)
+        if self._direct is not None:
+            self._direct += body
+            return
         super().on_body(body)
         if self._lingers and self._body_bytes > LINGER_BYTES:
             self._end()
 
     def on_message_complete(self) -> None:
         self._in_body = False
+        if self._direct is not None:
+            body, self._direct = self._direct, None
+            direct = self._space.direct
+            assert direct is not None, "it wanted the request"
+            answer = direct.answer(self, self.url, self.headers, bytes(body))
+            if answer is not None:
+                self._shim.write(b"%b%d\r\n\r\n%b" % (_DIRECT_HEAD, len(answer), answer))
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+                return
+            super().on_headers_complete()
+            super().on_body(bytes(body))
         super().on_message_complete()
         if self._lingers:
             self._end()
 
     def on_response_complete(self) -> None:
+        self._waits = False
         super().on_response_complete()
         if len(self.pipeline) < AHEAD_MAX:
             self._shim.hold(held=False)
@@ -269,7 +346,7 @@ class HttpConnection(HttpToolsProtocol):
     def _may_answer(self) -> bool:
         """Nothing else is being answered, or the request whose body is to come."""
         if self._in_body:
-            return not (self.pipeline or self.cycle.response_started)
+            return self._direct is not None or not (self.pipeline or self.cycle.response_started)
         return not self._answers
 
     def _close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -32,7 +32,12 @@ def connection_of(request: Request) -> HttpConnection:
 
 def fields_of(request: Request) -> dict[str, str]:
     """Return the header fields by their names in lower case; of one that came twice, the last."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.raw}
+    return fields_of_head(request.headers.raw)
+
+
+def fields_of_head(head: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the fields of a head whose names are in lower case; of one that came twice, the last."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in head}
 
 
 async def body_of(request: Request, bytes_max: int) -> bytes:

@@ -43,12 +43,14 @@ class HttpServer:
         self._acks = Acks(broker, services.call_soon)
         self._cold = ColdReader()
         puller, saves = Puller(broker, self._cold), OffsetSaves(broker, services.call_soon)
+        sending = Sending(broker, self._acks, callers, services.host)
+        self._streaming = Streaming(broker, puller, callers)
         pages: list[Page] = [
             HealthPages(broker),
             Scrape(broker, callers, connections),
-            Sending(broker, self._acks, callers, services.host),
+            sending,
             Pulling(puller, callers),
-            Streaming(broker, puller, callers),
+            self._streaming,
             GroupProgress(broker, callers, saves, self._acks),
             Receiving(broker, puller, callers, saves),
         ]
@@ -58,8 +60,8 @@ class HttpServer:
             pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers))
         self._faults = RateLimitedLog(log, broker.clock)
         operations = [operation for page in pages for operation in page.operations()]
-        application = Application(operations, self._faults, metaq.__version__, services.audit)
-        self._space = HttpSpace(application, broker.clock, quotas=broker.quotas)
+        app = Application(operations, self._faults, metaq.__version__, services.audit)
+        self._space = HttpSpace(app, broker.clock, direct=sending, quotas=broker.quotas)
 
     def session(self, peer: Peer) -> HttpConnection:
         """Make the session of a new connection."""
@@ -69,12 +71,14 @@ class HttpServer:
         """End what has waited too long."""
         self._space.tick()
         self._acks.tick()
+        self._streaming.tick()
         self._faults.tick()
 
     def close(self) -> None:
         """Cancel what is still being answered: its connections are closed."""
         for task in list(self._space.state.tasks):
             task.cancel()
+        self._streaming.close()
         self._cold.close()
 
 

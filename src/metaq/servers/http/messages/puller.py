@@ -21,6 +21,7 @@ from metaq.model.message import StoredMessage
 from metaq.net.address import join_address
 from metaq.servers.http.answers import Turns
 from metaq.servers.http.connection import HttpConnection
+from metaq.servers.http.metering import HttpMetering
 from metaq.servers.http.requests import when_ready
 from metaq.servers.pieces import ColdReads
 from metaq.store.reads.long_body import ColdBody, LongBody
@@ -55,13 +56,53 @@ def telling(*, raw: bool) -> Callable[[StoredMessage, bytes], StoredAsJson]:
     return functools.partial(as_json, raw=raw)
 
 
-class HttpChannel:
-    """The client of one pull, as the services see it: a `metaq.broker.pulls.pull.PullChannel`."""
+class _Waiting:
+    """A channel with one pull, whose answer is waited for: a `metaq.broker.pulls.pull.PullChannel`, but for what it keeps.
+
+    Args: caller: whose right it has. remote: who it is, in words.
+    """
+
+    def __init__(self, caller: Caller, remote: str) -> None:
+        self.caller, self.remote = caller, remote
+        self._answered: asyncio.Future[PullAnswer] | None = None
+
+    def will_answer(self) -> None:
+        """Begin to wait: the pull is about to be made, or made again."""
+        self._answered = asyncio.get_running_loop().create_future()
+
+    async def answer(self) -> PullAnswer:
+        """Wait for the answer."""
+        assert self._answered is not None, "somebody waits"
+        return await self._answered
+
+    def tell(self, what: Notice) -> None:
+        """Drop a notice: who pulls by HTTP is a member of nothing."""
+        log.debug("a client of HTTP cannot be told %s", what)
+
+    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:  # noqa: ARG002  HTTP has no requests to clients
+        done(Unanswered.UNKNOWN)
+
+    def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:  # noqa: ARG002  there is one
+        if self._answered is None or self._answered.done():
+            return
+        if isinstance(answer, Exception):
+            self._answered.set_exception(answer)
+        else:
+            self._answered.set_result(answer)
+
+
+class HttpChannel(_Waiting):
+    """The client of one pull. Args: connection: of the client. caller: whose right it has."""
 
     def __init__(self, connection: HttpConnection, caller: Caller) -> None:
-        self._connection = connection
-        self.caller, self.remote = caller, join_address(*connection.peer.address)
-        self.answered: asyncio.Future[PullAnswer] = asyncio.get_running_loop().create_future()
+        super().__init__(caller, join_address(*connection.peer.address))
+        self.reads_for: object = connection
+        self._connection, self.metering = connection, connection.metering
+
+    async def answer(self) -> PullAnswer:
+        """Wait for the answer. Raises ClientGone: the connection has ended."""
+        assert self._answered is not None, "somebody waits"
+        return await self._connection.unless_gone(self._answered)
 
     @property
     def congested(self) -> bool:
@@ -73,20 +114,22 @@ class HttpChannel:
     def may_keep(self, more: int) -> bool:
         return self._connection.peer.may_keep(more)
 
-    def tell(self, what: Notice) -> None:
-        """Drop a notice: who pulls by HTTP is a member of nothing."""
-        log.debug("a client of HTTP cannot be told %s", what)
 
-    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:  # noqa: ARG002  HTTP has no requests to clients
-        done(Unanswered.UNKNOWN)
+class FeedChannel(_Waiting):
+    """The client of a feed's pulls, which are nobody's in particular. What they keep is counted where feeds are."""
 
-    def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:  # noqa: ARG002  there is one
-        if self.answered.done():
-            return
-        if isinstance(answer, Exception):
-            self.answered.set_exception(answer)
-        else:
-            self.answered.set_result(answer)
+    congested = False
+    metering: HttpMetering | None = None
+
+    def __init__(self, caller: Caller, remote: str) -> None:
+        super().__init__(caller, remote)
+        self.reads_for: object = self
+
+    def keep(self, more: int) -> None:
+        """Count nothing: a predicate's job is the only thing that is kept, and it is one message."""
+
+    def may_keep(self, more: int) -> bool:  # noqa: ARG002  see `keep`
+        return True
 
 
 class ColdReader:
@@ -100,8 +143,8 @@ class ColdReader:
         """Release the threads."""
         self._readers.shutdown(wait=False, cancel_futures=True)
 
-    async def read(self, connection: HttpConnection, job: Callable[[], T]) -> T:
-        """Return what a job returns, or raises. Raises Refused BUSY: too many of this connection wait."""
+    async def read(self, reads_for: object, job: Callable[[], T]) -> T:
+        """Return what a job returns, or raises. Raises Refused BUSY: too many for this connection or feed wait."""
         read: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def done(future: asyncio.Future[T]) -> None:
@@ -114,7 +157,7 @@ class ColdReader:
             else:
                 read.set_result(future.result())
 
-        if not self._reads.read(connection, job, done):
+        if not self._reads.read(reads_for, job, done):
             raise Refused(Reason.BUSY, "too many reads of old messages wait for the disk")
         return await read
 
@@ -125,33 +168,42 @@ class Puller:
     def __init__(self, broker: Broker, cold: ColdReader) -> None:
         self._broker, self._cold = broker, cold
 
-    async def pull(self, connection: HttpConnection, caller: Caller, wanted: PullRequest) -> PullAnswer:
+    async def pull(self, channel: HttpChannel | FeedChannel, wanted: PullRequest) -> PullAnswer:
         """Pull, and wait for messages if the request says so. Raises Refused; ClientGone: the connection has ended."""
-        channel = HttpChannel(connection, caller)
         pulls, quotas = self._broker.pulls, self._broker.quotas
-        if connection.metering is not None and connection.metering.limited:
-            quotas.connections[channel] = connection.metering  # a held pull counts for whom its channel stands
+        if (metering := channel.metering) is not None and metering.limited:
+            quotas.connections[channel] = metering  # a held pull counts for whom its channel stands
         pull = await when_ready(lambda: pulls.make(channel, channel.caller, wanted, None))
+        channel.will_answer()
         answer = pulls.first(pull)
         try:
             while True:
                 if answer is None:
-                    answer = await connection.unless_gone(channel.answered)
+                    answer = await channel.answer()
                 if answer.outcome is not PullOutcome.COLD:
                     return answer
-                channel.answered = asyncio.get_running_loop().create_future()
-                answer = pulls.after_cold(pull, await self._read_cold(connection, answer))
+                channel.will_answer()
+                answer = pulls.after_cold(pull, await self._read_cold(channel, answer))
         finally:
             self._broker.closed(channel)
             quotas.connections.pop(channel, None)
 
-    async def _read_cold(self, connection: HttpConnection, answer: PullAnswer) -> ReadResult:
+    async def _read_cold(self, channel: HttpChannel | FeedChannel, answer: PullAnswer) -> ReadResult:
         pulled = answer.pulled
         assert pulled.cached is not None, "it is cold"
         assert pulled.job is not None, "it is cold"
         if (found := pulled.cached()) is not None:
             return found
-        return await self._cold.read(connection, pulled.job)
+        return await self._cold.read(channel.reads_for, pulled.job)
+
+    def objects(self, answer: PullAnswer, *, raw: bool = False) -> list[StoredAsJson]:
+        """Return the messages of a short answer as they are told. `raw`: their bodies in Base64."""
+        pulled = answer.pulled
+        data = bytes(pulled.long) if pulled.long is not None else pulled.body
+        messages = hot.decode_records(
+            data, 0, len(data), StoredMessage, self._broker.environment.name, pulled.min_offset, pulled.max_offset
+        )
+        return [as_json(message, self._body(message), raw=raw) for message in messages]
 
     async def told(
         self, connection: HttpConnection, answer: PullAnswer, make: Callable[[StoredMessage, bytes], object]

@@ -13,7 +13,7 @@ from metaq.model.topics.system import TOOLS_GROUP
 from metaq.options import MIB
 from metaq.servers.http.answers import json_answer
 from metaq.servers.http.callers import Callers
-from metaq.servers.http.messages.puller import OUTCOMES, Puller, telling
+from metaq.servers.http.messages.puller import OUTCOMES, HttpChannel, Puller, telling
 from metaq.servers.http.operations import JSON, Content, Operation, query_of
 from metaq.servers.http.requests import connection_of
 from metaq.wire.http.stored import StoredAsJson
@@ -82,7 +82,7 @@ class Pulling:
             bytes_max=BYTES_MAX,
         )
         connection, raw = connection_of(request), query.body == "base64"
-        answer = await self._puller.pull(connection, self._callers.of(request), wanted)
+        answer = await self._puller.pull(HttpChannel(connection, self._callers.of(request)), wanted)
         pulled, messages = answer.pulled, await self._puller.told(connection, answer, telling(raw=raw))
         # As `Pulled`, with messages that are encoded already.
         return json_answer(

@@ -29,7 +29,7 @@ from metaq.servers.http.answers import Turns, json_answer
 from metaq.servers.http.callers import Callers
 from metaq.servers.http.connection import HttpConnection
 from metaq.servers.http.messages.progress import check_offline
-from metaq.servers.http.messages.puller import Puller
+from metaq.servers.http.messages.puller import HttpChannel, Puller
 from metaq.servers.http.messages.saves import OffsetSaves
 from metaq.servers.http.operations import JSON, Content, Operation, query_of
 from metaq.servers.http.requests import connection_of, when_ready
@@ -201,7 +201,7 @@ class Receiver:
         # Read again behind the lock: another consumer may have acknowledged since.
         offset = self._offset(place)
         for _ in range(PULLS_MAX):
-            answer = await self._puller.pull(self._connection, self._caller, self._wanted(place, offset))
+            answer = await self._puller.pull(HttpChannel(self._connection, self._caller), self._wanted(place, offset))
             if answer.outcome is PullOutcome.OUT_OF_RANGE:
                 offset = self._moved(place, offset, answer)
                 continue
@@ -274,7 +274,9 @@ class Receiver:
             return
         pulls = [
             asyncio.ensure_future(
-                self._puller.pull(self._connection, self._caller, self._wanted(place, offset, max(seconds, 0.001)))
+                self._puller.pull(
+                    HttpChannel(self._connection, self._caller), self._wanted(place, offset, max(seconds, 0.001))
+                )
             )
             for place, offset in self._free.items()
         ]

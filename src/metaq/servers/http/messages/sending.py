@@ -15,14 +15,17 @@ from metaq.broker.broker import Broker
 from metaq.broker.requests import Send
 from metaq.broker.send import Sent
 from metaq.errors import BadRequest, MetaqError, Refused
+from metaq.in_pieces import InPieces, finish
 from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
+from metaq.saved import Saving
 from metaq.servers.http.answers import Turns, in_turns, json_answer, problem_answer
 from metaq.servers.http.callers import Callers
+from metaq.servers.http.connection import HttpConnection
 from metaq.servers.http.messages.atomic import AtomicSends
 from metaq.servers.http.operations import BINARY, Content, Operation, query_of
 from metaq.servers.http.problems import problem_of
-from metaq.servers.http.requests import Acks, body_of, connection_of, fields_of, when_ready
+from metaq.servers.http.requests import Acks, body_of, connection_of, fields_of, fields_of_head, when_ready
 from metaq.wire.http import cloud_events
 from metaq.wire.http.message import (
     JSON,
@@ -82,7 +85,7 @@ class Sending:
         caller = self._callers.of(request)
         self._broker.gatekeeper.check(caller, Action.PUBLISH, topic)
         body = await body_of(request, self._broker.options.frame_bytes_max)
-        batch = await _messages(topic, body, fields_of(request))
+        batch = await in_turns(_messages(topic, body, fields_of(request)))
         if batch.atomic or query.atomic:
             return await self._together(request, batch.messages, caller, query.transaction)
         if query.transaction:
@@ -98,7 +101,7 @@ class Sending:
         return await self._together(request, messages, caller, name)
 
     async def _one_by_one(self, request: Request, batch: NewMessages, caller: Caller) -> Response:
-        broker, born_host, turns = self._broker, _born_host(request), Turns()
+        broker, born_host, turns = self._broker, _born_host(connection_of(request)), Turns()
         topic, stored = request.path_params["topic"], list[Stored]()
         for message in batch.messages:
             try:
@@ -116,7 +119,7 @@ class Sending:
         return json_answer(StoredMessages(stored) if batch.several else stored[0])
 
     async def _together(self, request: Request, messages: list[NewMessage], caller: Caller, name: str) -> Response:
-        found = await self._atomic.send(messages, _born_host(request), caller, name)
+        found = await self._atomic.send(messages, _born_host(connection_of(request)), caller, name)
         self._wake()
         lack = await self._acks.kept() if any(one.message.wait_store_ok for one in messages) else ""
         warning = f"they are stored, but {lack}" if lack else ""
@@ -126,6 +129,32 @@ class Sending:
         """Answer the pulls that wait for what was stored."""
         if self._broker.held_pulls.grown:
             self._broker.answer_pulls()
+
+    # ------------------------------------------------------------------ metaq.servers.http.connection.Direct
+
+    def wants(self, url: bytes) -> bool:
+        """Return whether this is the URL of sends to a topic whose name needs no decoding."""
+        return url[:8] == b"/topics/" and url[-9:] == b"/messages" and url.count(b"/") == 3 and b"%" not in url
+
+    def answer(
+        self, connection: HttpConnection, url: bytes, head: list[tuple[bytes, bytes]], body: bytes
+    ) -> bytes | None:
+        """Store one message of which nothing has to be waited for. Return the answer; None: nothing was stored."""
+        broker = self._broker
+        if broker.quotas.active or broker.acks.due() is not None:
+            return None
+        topic, fields = url[8:-9].decode("latin-1"), fields_of_head(head)
+        try:
+            caller = self._callers.named(connection.peer, fields.get("authorization", ""))
+            broker.gatekeeper.check(caller, Action.PUBLISH, topic)
+            batch = finish(_messages(topic, body, fields))
+            if batch.several:
+                return None
+            sent = broker.sends.send(self._request(batch.messages[0], _born_host(connection), caller))
+        except (MetaqError, HTTPException, Saving):
+            return None  # the application says what is wrong, or waits
+        self._wake()
+        return msgspec.json.encode(self._told(topic, sent))
 
     def _request(self, new: NewMessage, born_host: bytes, caller: Caller) -> Send:
         message = new.message
@@ -149,25 +178,25 @@ class Sending:
         return answer
 
 
-def _born_host(request: Request) -> bytes:
-    host, port = connection_of(request).peer.address
+def _born_host(connection: HttpConnection) -> bytes:
+    host, port = connection.peer.address
     return host_bytes(host.partition("%")[0] or "0.0.0.0", port)  # noqa: S104  no address to bind
 
 
-async def _messages(topic: str, body: bytes, fields: dict[str, Any]) -> NewMessages:
-    """Return the messages of a request. Raises BadRequest; HTTPException 415."""
+def _messages(topic: str, body: bytes, fields: dict[str, Any]) -> InPieces[NewMessages]:
+    """Return the messages of a request, some at a time. Raises BadRequest; HTTPException 415."""
     kind = fields.get("content-type", "").partition(";")[0].strip().lower()
     match kind:
         case cloud_events.STRUCTURED:
             return NewMessages([cloud_events.of_structured(topic, body)], several=False)
         case cloud_events.BATCH:
-            return NewMessages(await in_turns(cloud_events.of_batch(topic, body)))
+            return NewMessages((yield from cloud_events.of_batch(topic, body)))
         case _ if cloud_events.has_fields(fields):
             return NewMessages([cloud_events.of_fields(topic, body, fields)], several=False)
         case _ if kind == JSON:
-            return await in_turns(of_json(topic, body))
+            return (yield from of_json(topic, body))
         case _ if kind == NDJSON:
-            return NewMessages(await in_turns(of_ndjson(topic, body)))
+            return NewMessages((yield from of_ndjson(topic, body)))
         case _ if kind.startswith("application/cloudevents"):
             raise HTTPException(415, f"{kind}: CloudEvents come as {cloud_events.STRUCTURED} or {cloud_events.BATCH}")
     return NewMessages([of_raw(topic, body, fields)], several=False)
