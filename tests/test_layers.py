@@ -24,6 +24,7 @@ GROUND = {
     "compiled",
     "errors",
     "clock",
+    "histogram",
     "in_pieces",
     "kept",
     "log",
@@ -34,7 +35,7 @@ GROUND = {
     "tls_options",
     "worker",
 }
-"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, work in pieces, counts of memory, logging, files that options name, the option tables, threads for what blocks."""
+"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, counts by size, work in pieces, counts of memory, logging, files that options name, the option tables, threads for what blocks."""
 
 SERVICE_BYTES = {"wire.hot", "wire.record"}
 """The bytes that services and store work on: records and batches. Commands, headers, codes and bodies are a protocol server's."""
@@ -52,6 +53,7 @@ RULES: dict[str, Rule] = {
     "compiled": Rule(set(), "whoever has a compiled module asks here whether it is taken"),
     "errors": Rule(set(), "everybody raises and catches them, so they know nobody"),
     "clock": Rule(set(), "the only place that asks what time it is; a test hands in another"),
+    "histogram": Rule(set(), "whoever measures counts alike"),
     "in_pieces": Rule(set(), "a shape of long work, for who does it and who runs it"),
     "kept": Rule(set(), "memory is counted by whoever keeps it, for the connection that it is kept for"),
     "log": Rule(set(), "rate limits need the clock and nothing else"),
@@ -305,6 +307,7 @@ NO_FILES = {
     "compiled",
     "errors",
     "clock",
+    "histogram",
     "in_pieces",
     "log",
     "options",

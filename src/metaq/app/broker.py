@@ -416,7 +416,7 @@ def _http_server(
     tls: ServerTls | None,
     servers: Sequence[Server[BrokerServices]],
 ) -> Server[BrokerServices]:
-    """Make the HTTP server, which tells the connections of all `servers`. Raises ConfigError: what it runs on is not installed."""
+    """Make the HTTP server, whose metrics are those of all `servers`, too. Raises ConfigError: what it runs on is not installed."""
     try:
         from metaq.servers.http.server import http_server  # only where it is served: it is an extra
     except ModuleNotFoundError as error:
@@ -424,10 +424,10 @@ def _http_server(
             f"httpPort={options.http_port} needs the package {error.name}: pip install 'pymetaq[http]', or leave httpPort out"
         ) from None
 
-    def connections() -> Iterator[tuple[str, int]]:
-        return ((one.name, one.connections) for one in servers if isinstance(one, PeerServer))
+    def peer_servers() -> Iterator[PeerServer[BrokerServices]]:
+        return (one for one in servers if isinstance(one, PeerServer))
 
-    return http_server(options, limits, connections, budget, tls)
+    return http_server(options, limits, peer_servers, budget, tls)
 
 
 def _access_control(options: BrokerOptions) -> tuple[AclWatch | None, Credentials | None]:

@@ -18,6 +18,7 @@ from metaq.servers.http.answers import json_answer, problem_answer
 from metaq.servers.http.connection import ClientGone
 from metaq.servers.http.operations import JSON, Content, Operation, openapi
 from metaq.servers.http.problems import Problem, problem_of
+from metaq.servers.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -36,20 +37,23 @@ class Application:
     """The application of some operations, and of `/openapi.json`, which describes them. No failure gets out of it: whoever asks is told,
     and the log has the rest.
 
-    Args: faults: gets what is nobody's mistake but ours, or the machine's.
+    Args: faults: gets what is nobody's mistake but ours, or the machine's. tally: counts requests and failures.
     """
 
-    def __init__(self, operations: Iterable[Operation], faults: RateLimitedLog, version: str) -> None:
-        self._faults = faults
+    def __init__(
+        self, operations: Iterable[Operation], faults: RateLimitedLog, version: str, tally: Tally | None = None
+    ) -> None:
+        self._faults, self._tally = faults, tally or Tally()
         description = Operation(
             name="openapi", method="GET", path="/openapi.json", text="Describe all operations by OpenAPI 3.1.", run=self._describe,
             answers={200: Content(JSON)},
         )  # fmt: skip
         listed = [*operations, description]
         self._description = openapi(listed, version)
+        self._names = {one.run: one.name for one in listed}
         self._app = Starlette(
             routes=[one.route() for one in listed],
-            exception_handlers={Refused: _refused, BadRequest: _malformed, HTTPException: _unknown},
+            exception_handlers={Refused: self._refused, BadRequest: self._malformed, HTTPException: _unknown},
         )
 
     async def _describe(self, _request: Request) -> Response:
@@ -60,6 +64,8 @@ class Application:
 
         async def noting(message: Any) -> None:
             nonlocal begun
+            if not begun:
+                self._tally.answered(self._names.get(scope.get("endpoint"), ""), message["status"])
             begun = True
             await send(message)
 
@@ -69,11 +75,12 @@ class Application:
             pass
         except Exception as error:  # noqa: BLE001  whatever a page does wrong, its request alone pays
             self._tell(scope["path"], error)
+            self._tally.failed(error)
             if begun:
                 scope["state"]["connection"].peer.close("its answer failed")
                 return
             detail = shortage(error) or f"{type(error).__name__}: {error}"
-            await problem_answer(Problem(500, "the request failed", detail))(scope, receive, send)
+            await problem_answer(Problem(500, "the request failed", detail))(scope, receive, noting)
 
     def _tell(self, path: str, error: Exception) -> None:
         if isinstance(error, MetaqError | OSError | MemoryError):
@@ -81,18 +88,18 @@ class Application:
         else:
             self._faults.error((path, type(error)), "a request of %.200s failed", path, error=error)
 
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refused), "it is registered for these"
+        self._tally.failed(error)
+        answer = problem_answer(problem_of(error))
+        if isinstance(error, Denied) and "authorization" not in request.headers:
+            answer.status_code = 401
+            answer.headers.update(AUTHENTICATE)
+        return answer
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused), "it is registered for these"
-    answer = problem_answer(problem_of(error))
-    if isinstance(error, Denied) and "authorization" not in request.headers:
-        answer.status_code = 401
-        answer.headers.update(AUTHENTICATE)
-    return answer
-
-
-async def _malformed(_request: Request, error: Exception) -> Response:
-    return problem_answer(Problem(400, "the request cannot be understood", str(error)))
+    async def _malformed(self, _request: Request, error: Exception) -> Response:
+        self._tally.failed(error)
+        return problem_answer(Problem(400, "the request cannot be understood", str(error)))
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

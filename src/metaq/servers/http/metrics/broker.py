@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import platform
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-import metaq
 from metaq.broker.broker import Broker
 from metaq.broker.statistics.counts import KeyedCounts
 from metaq.in_pieces import InPieces
 from metaq.metrics import table
 from metaq.metrics.metric import Metric, Sample
 from metaq.metrics.top import OTHERS, Others, Top
+from metaq.model.topics.system import HALF_TOPIC, OP_TOPIC
+from metaq.servers.http.metrics.process import ProcessFigures
 from metaq.store.retention.expiry import DiskStep
-from metaq.wire import hot
 
 K = TypeVar("K", bound=Hashable)
 
@@ -39,19 +38,22 @@ class BrokerMetrics:
 
     Args:
         broker: the broker.
-        connections: yields the protocol servers and how many connections each has.
+        process: figures of the process.
         most: topics, groups and pairs of them that have values of their own; 0: all.
     """
 
-    def __init__(self, broker: Broker, connections: Callable[[], Iterable[tuple[str, int]]], most: int) -> None:
-        self._broker, self._connections, self._most = broker, connections, most
+    def __init__(self, broker: Broker, process: ProcessFigures, most: int) -> None:
+        self._broker, self._process, self._most = broker, process, most
+        self._halves, self._ends = Since(broker, HALF_TOPIC), Since(broker, OP_TOPIC)
         self._topics, self._pairs = Top[str](most), Top[Pair](most)
         self._puts, self._put_bytes = Others[str](), Others[str]()
         self._gets, self._get_bytes, self._sent_back = Others[Pair](), Others[Pair](), Others[Pair]()
 
     def samples(self) -> InPieces[list[Sample]]:
         """Return the samples of this moment, but for `lags`, which may have to wait for the disk."""
-        found = [*self._of_process(), *self._of_broker(), *self._of_replication()]
+        found = [*self._process.samples(self._broker.stats.started_ms)]
+        yield
+        found += [*self._of_broker(), *self._of_times(), *self._of_replication()]
         yield
         yield from self._broker.statistics.count_now()
         stats = self._broker.stats
@@ -73,13 +75,6 @@ class BrokerMetrics:
         return found
 
     # ------------------------------------------------------------------ the parts
-
-    def _of_process(self) -> Iterator[Sample]:
-        code = "native" if hot.NATIVE else "Python"
-        yield Sample(table.BUILD, {"version": metaq.__version__, "python": platform.python_version(), "code": code})
-        yield Sample(table.START_TIME, self._broker.stats.started_ms / 1000)
-        for name, number in self._connections():
-            yield Sample(table.CONNECTIONS, number, (name,))
 
     def _of_broker(self) -> Iterator[Sample]:
         broker, stats = self._broker, self._broker.stats
@@ -103,16 +98,42 @@ class BrokerMetrics:
         for level, progress in facts.delay_levels.items():
             yield Sample(table.DELAYED, progress.end - progress.delivered, (str(level),))
         yield Sample(table.HALF_MESSAGES, facts.open_halves)
+        checks = broker.transactions.checks
+        yield Sample(table.HALVES_PUT, max(0, self._halves.count() - checks.rewritten))
+        yield Sample(table.TRANSACTIONS_ENDED, self._ends.count())
+        yield Sample(table.TRANSACTION_CHECKS, checks.asked)
+        yield Sample(table.TRANSACTIONS_GIVEN_UP, checks.given_up)
         yield Sample(table.STAGED_PARTS, facts.staged_parts)
         yield Sample(table.STAGED_BYTES, facts.staged_bytes)
+
+    def _of_times(self) -> Iterator[Sample]:
+        broker = self._broker
+        times, flusher, predicates = broker.stats.times, broker.store.flusher, broker.predicates
+        for metric, measured in (
+            (table.PUT_SECONDS, times.put),
+            (table.BORN_TO_STORED, times.to_store),
+            (table.STORED_TO_GIVEN, times.to_consumer),
+            (table.PULL_SECONDS, times.pull),
+            (table.HELD_SECONDS, times.held),
+            (table.PREDICATE_SECONDS, predicates.seconds),
+            (table.FLUSH_SECONDS, flusher.seconds),
+            (table.FLUSH_BYTES, flusher.sizes),
+            (table.DELAY_LATE, broker.schedule.late),
+        ):
+            yield Sample(metric, measured.value())
+        for outcome, count in predicates.outcomes.items():
+            yield Sample(table.PREDICATE_MESSAGES, count, (outcome,))
+        for kind, count in broker.quotas.refused().items():
+            yield Sample(table.QUOTA_REFUSALS, count, (kind.value,))
 
     def _of_replication(self) -> Iterator[Sample]:
         broker = self._broker
         yield Sample(table.LEADS, int(broker.leads))
         yield Sample(table.SLAVES, len(broker.replicas.connected))
-        end = broker.store.log.end
+        end, now = broker.store.log.end, broker.clock.monotonic()
         for address, copied in broker.replicas.reported().items():
             yield Sample(table.REPLICA_LAG, max(0, end - copied), (address,))
+            yield Sample(table.REPLICA_LAG_SECONDS, broker.replicas.behind_ms(copied, now) / 1000, (address,))
 
     # ------------------------------------------------------------------ groups
 
@@ -166,6 +187,22 @@ class BrokerMetrics:
         groups = {*members, *(group for _, group in lags)}
         found.append(Sample(table.GROUPS, len(groups)))
         return found
+
+
+class Since:
+    """How many messages a topic of the system has got since this was made, in its only queue."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._reader, self._topic = broker.store.reader, topic
+        self._first = self._end()
+
+    def _end(self) -> int:
+        queue = self._reader.existing_queue(self._topic, 0)
+        return queue.max_offset if queue is not None else 0
+
+    def count(self) -> int:
+        """Return how many."""
+        return max(0, self._end() - self._first)
 
 
 def _counts(keyed: KeyedCounts[K], *, size: bool) -> list[tuple[K, int]]:
