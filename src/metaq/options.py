@@ -544,6 +544,14 @@ class NamesrvOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions):
         low=0,
         high=65535,
     )
+    http_port: int | None = option(
+        None,
+        "Port of the HTTP server with /metrics and /health (docs/monitoring.md); 0 takes a free one. By default there is none. It "
+        "needs the extra `http`. Where `metaq up` reads a broker.conf, `httpPort` is the broker's.",
+        low=0,
+        high=65535,
+    )
+    http_bind_address: str = option("127.0.0.1", "Address that the HTTP server listens on, whatever bindAddress says.")
     kv_config_path: str | None = option(None, "The file of the KV configuration.")
     order_message_enable: bool = option(False, "Add ORDER_TOPIC_CONFIG to routes.", hot=True)
     remote_administration_enable: bool = option(

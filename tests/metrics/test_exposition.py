@@ -19,7 +19,7 @@ from metaq.metrics.metric import Kind, Sample
 HOSTILE = st.one_of(
     st.text(st.characters(codec="utf-8"), max_size=40),
     st.sampled_from(
-        ['"', "\\", "\\n", "\n", '\\"', '"} 1\nmetaq_leads 7', "# EOF", "{a=\"b\"}", "\u2028", "\r\n", "\x00", "(others)", ",", "'"]
+        ['"', "\\", "\\n", "\n", '\\"', '"} 1\nmetaq_leads 7', "# EOF", '{a="b"}', "\u2028", "\r\n", "\x00", "(others)", ",", "'"]
     ),
 )  # fmt: skip
 
@@ -33,7 +33,7 @@ def read(samples, *, open_metrics):
     }
 
 
-@given(st.sets(st.tuples(HOSTILE, HOSTILE), min_size=1, max_size=8), st.booleans(), st.integers(0, 2**53))
+@given(st.sets(st.tuples(HOSTILE, HOSTILE), min_size=1, max_size=8), st.booleans(), st.integers(0, 2**52))
 def test_hostile_labels_come_back_as_they_are_and_make_no_line_of_their_own(pairs, open_metrics, value):
     samples = [Sample(table.MESSAGES_GOT, value + number, pair) for number, pair in enumerate(pairs)]
     samples.append(Sample(table.LEADS, 1))
@@ -84,7 +84,9 @@ def test_a_histogram_counts_each_value_once_and_never_below_zero(values, bounds)
 
 
 def test_samples_of_one_metric_may_come_apart():
-    found = read([Sample(table.PULLS, 1, ("hit",)), Sample(table.LEADS, 1), Sample(table.PULLS, 2, ("miss",))], open_metrics=True)
+    found = read(
+        [Sample(table.PULLS, 1, ("hit",)), Sample(table.LEADS, 1), Sample(table.PULLS, 2, ("miss",))], open_metrics=True
+    )
     assert found[("metaq_pulls_total", (("outcome", "miss"),))] == 2
 
 
