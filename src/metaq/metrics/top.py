@@ -16,6 +16,8 @@ OTHERS: Final = "(others)"
 """Label of the sum. No topic or group can have this name."""
 DECAY: Final = 0.8
 """What a key's activity keeps from one look to the next: the last five looks count, so that one burst does not change the names."""
+PIECE: Final = 250
+"""Keys that are looked at in a piece of work."""
 STAY: Final = 1.5
 """How much more active another key must be than a named one to take its place."""
 
@@ -43,7 +45,7 @@ class Top(Generic[K]):
         for number, (key, count) in enumerate(counts, 1):
             activity[key] = self._activity.get(key, 0.0) * DECAY + _grown(self._seen.get(key, 0), count)
             seen[key] = count
-            if not number % 1000:
+            if not number % PIECE:
                 yield
         self._activity, self._seen = activity, seen
         if not self.most or len(activity) <= self.most:
@@ -71,6 +73,6 @@ class Others(Generic[K]):
             else:
                 self.total += _grown(self._seen.get(key, 0), count)
             seen[key] = count
-            if not number % 1000:
+            if not number % PIECE:
                 yield None
         self._seen = seen

@@ -13,6 +13,7 @@ from metaq.model.access import Action
 from metaq.servers.http.answers import in_turns
 from metaq.servers.http.callers import Callers
 from metaq.servers.http.metrics.broker import BrokerMetrics
+from metaq.servers.http.metrics.groups import GroupMetrics
 from metaq.servers.http.metrics.process import ProcessFigures
 from metaq.servers.http.operations import TEXT, Content, Operation, Run
 
@@ -37,6 +38,7 @@ class Scrape:
     def __init__(self, broker: Broker, callers: Callers, process: ProcessFigures) -> None:
         self._broker, self._callers = broker, callers
         self._metrics = BrokerMetrics(broker, process, broker.options.metrics_names_max)
+        self._groups = GroupMetrics(broker, broker.options.metrics_names_max)
         self._lock = asyncio.Lock()
 
     def operations(self) -> list[Operation]:
@@ -50,7 +52,6 @@ class Scrape:
         return Response(answer.body, headers={"content-type": answer.content_type})
 
     async def _collect(self, *, open_metrics: bool) -> Page:
-        metrics = self._metrics
-        samples = await in_turns(metrics.samples())
-        samples += await metrics.lag_samples(await in_turns(metrics.lags()))
+        samples = await in_turns(self._metrics.samples())
+        samples += await self._groups.samples(await in_turns(self._groups.lags()))
         return await in_turns(page(samples, open_metrics=open_metrics))
