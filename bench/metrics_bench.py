@@ -18,6 +18,7 @@ Prints one JSON object:
 
 import argparse
 import asyncio
+import gc
 import json
 import statistics
 import subprocess
@@ -133,6 +134,8 @@ async def scrapes(disk: Path, topics: int, times: int) -> dict[str, float]:
         running = await start_broker(options, store)
         try:
             await _fill(running, topics)
+            gc.collect()
+            gc.freeze()  # as `metaq broker` does when it is ready, with the topics that it has then
             url, holds = f"http://{running.addresses['http']}/metrics", Holds()
             client = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", _CLIENT, url, str(times + 1), stdout=subprocess.PIPE

@@ -98,7 +98,8 @@ RULES: dict[str, Rule] = {
         {"model", "wire"}, "what is said to servers, for event loops and blocking callers alike"
     ),
     "client": Rule(
-        {"archive", "client.conversation", "model", "net", "wire"}, "applications load it: no store, broker or server"
+        {"archive", "client.conversation", "metrics", "model", "net", "wire"},
+        "applications load it: no store, broker or server",
     ),
     "registry": Rule(
         {"client.conversation", "model", "sql"},

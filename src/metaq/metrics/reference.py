@@ -25,7 +25,7 @@ _HEAD: Final = """\
 
 All metrics of brokers, name servers, clients and pipelines. How to have them scraped, the Grafana dashboard and the alerts are in
 [monitoring.md](monitoring.md). Counters count since the start of the process. A histogram has the series `_bucket`, `_count` and
-`_sum`; those of durations have buckets from 10 µs to 50 s. Names of topics and groups are bounded by `metricsNamesMax`: the busiest have
+`_sum`; those of durations have buckets from 10 µs to 50 s, of clients from 1 ms to 500 s. Names of topics and groups are bounded by `metricsNamesMax`: the busiest have
 series of their own, all others are one, `(others)`, which only grows.
 """
 

@@ -194,6 +194,10 @@ CONSUMER_AGE: Final = _histogram(
 CONSUMER_REPEATED: Final = Metric(
     "consumer_messages_repeated", _COUNTER, "Messages handed out that had been given back before.", ("topic", "group"), of=_CONSUMER
 )  # fmt: skip
+CONSUMER_LAG: Final = Metric(
+    "consumer_lag_messages", _GAUGE, "Messages behind the last one of each queue that was handed out, as its broker told with it.",
+    ("topic", "group"), "messages", _CONSUMER,
+)  # fmt: skip
 CONSUMER_IN_FLIGHT: Final = Metric(
     "consumer_in_flight", _GAUGE, "Messages that are handed out and not ended.", ("group",), of=_CONSUMER
 )
