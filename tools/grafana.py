@@ -19,7 +19,7 @@ class Panel(NamedTuple):
 
 def quantiles(metric: str, by: str = "instance") -> tuple[tuple[str, str], ...]:
     """Return queries of a histogram's median and 99th percentile."""
-    legend = "{{%s}}" % by
+    legend = "{{" + by + "}}"
     return tuple(
         (
             f"histogram_quantile({q}, sum by ({by}, le) (rate({metric}_bucket{BROKER}[$__rate_interval])))",
