@@ -108,8 +108,9 @@ class ProcessFigures:
         tally = self._tally
         for code, count in sorted(tally.requests.items()):
             yield Sample(table.REQUESTS, count, ("unknown" if code == UNKNOWN else RequestCode(code).name,))
-        for reason, count in list(tally.failures.items()):
-            yield Sample(table.FAILURES, count, (FAULT if reason is None else name_of(reason),))
+        # All of them, from the start: how much a series that begins with 1 has grown, Prometheus does not know.
+        for reason in (None, *Reason):
+            yield Sample(table.FAILURES, tally.failures.get(reason, 0), (FAULT if reason is None else name_of(reason),))
         for (operation, status), count in sorted(tally.http.items()):
             yield Sample(table.HTTP_REQUESTS, count, (operation, str(status)))
 
