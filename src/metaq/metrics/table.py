@@ -107,7 +107,7 @@ DISK_STEP: Final = Metric(
 STORE_TROUBLE: Final = Metric(
     "store_trouble",
     _GAUGE,
-    "1 while the store cannot do something, or has lost something; `metaq broker show` says what.",
+    "1 while the store cannot do something, or has lost something; `metaq cluster` says what.",
 )
 UNSAVED_TABLES: Final = Metric("unsaved_tables", _GAUGE, "Tables whose last save failed.")
 TOPICS: Final = Metric("topics", _GAUGE, "Topics, those of the system included.")
