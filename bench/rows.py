@@ -10,6 +10,7 @@ import processes
 import rebalance_bench
 from acl_rows import ACL_ROWS
 from broker_rows import BROKER_ROWS
+from metrics_rows import METRICS_ROWS
 from replica_rows import REPLICA_ROWS
 from row import Bench, Measured, Row, beside_rocketmq, in_turn, once, paired
 from tls_rows import TLS_ROWS
@@ -371,6 +372,7 @@ ROWS = (
     *REPLICA_ROWS,
     *ACL_ROWS,
     *TLS_ROWS,
+    *METRICS_ROWS,
     Row(
         "send-odd", "single sends 4 × 64 whose queue ids are written 00 and 01", "k/s", 1 / 6, 1 / 3,
         _off_plain(400_000, odd=1), beside="plain sends", times_peer=True,

@@ -38,6 +38,7 @@ EXTRA_OF = {
     "client/producing/arrow_sending.py": "arrow",
     "registry/zookeeper": "zookeeper",
     "metrics/exposition.py": "http",
+    "metrics/pushing.py": "http",
     "servers/http": "http",
     "wire/compression.py": "compression",
     "xa/data_manager.py": "xa",

@@ -24,6 +24,7 @@ GROUND = {
     "compiled",
     "errors",
     "clock",
+    "histogram",
     "in_pieces",
     "kept",
     "log",
@@ -34,7 +35,7 @@ GROUND = {
     "tls_options",
     "worker",
 }
-"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, work in pieces, counts of memory, logging, files that options name, the option tables, threads for what blocks."""
+"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, counts by size, work in pieces, counts of memory, logging, files that options name, the option tables, threads for what blocks."""
 
 SERVICE_BYTES = {"wire.hot", "wire.record"}
 """The bytes that services and store work on: records and batches. Commands, headers, codes and bodies are a protocol server's."""
@@ -52,6 +53,7 @@ RULES: dict[str, Rule] = {
     "compiled": Rule(set(), "whoever has a compiled module asks here whether it is taken"),
     "errors": Rule(set(), "everybody raises and catches them, so they know nobody"),
     "clock": Rule(set(), "the only place that asks what time it is; a test hands in another"),
+    "histogram": Rule(set(), "whoever measures counts alike"),
     "in_pieces": Rule(set(), "a shape of long work, for who does it and who runs it"),
     "kept": Rule(set(), "memory is counted by whoever keeps it, for the connection that it is kept for"),
     "log": Rule(set(), "rate limits need the clock and nothing else"),
@@ -96,7 +98,8 @@ RULES: dict[str, Rule] = {
         {"model", "wire"}, "what is said to servers, for event loops and blocking callers alike"
     ),
     "client": Rule(
-        {"archive", "client.conversation", "model", "net", "wire"}, "applications load it: no store, broker or server"
+        {"archive", "client.conversation", "metrics", "model", "net", "wire"},
+        "applications load it: no store, broker or server",
     ),
     "registry": Rule(
         {"client.conversation", "model", "sql"},
@@ -150,6 +153,7 @@ RULES: dict[str, Rule] = {
             "client.conversation",
             "client.arrow",
             "client.identity.access",
+            "metrics",
             "model",
             "net",
             "registry.zookeeper.blocking",
@@ -165,6 +169,7 @@ RULES: dict[str, Rule] = {
             "client.conversation",
             "client.identity.access",
             "durable",
+            "metrics",
             "model",
             "net",
             "spark",
@@ -303,6 +308,7 @@ NO_FILES = {
     "compiled",
     "errors",
     "clock",
+    "histogram",
     "in_pieces",
     "log",
     "options",

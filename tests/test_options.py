@@ -44,6 +44,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
     Metaq1Options: ("broker/", "servers/", "app/", "model/metaq1/settings.py"),
     NamesrvOptions: (
         "namesrv/",
+        "servers/http/namesrv.py",
         "servers/remoting/namesrv.py",
         "broker/quota/service.py",
         "app/auditing.py",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from metaq.client.consumer.received.outcome import Pause as Pause
     from metaq.client.consumer.received.outcome import Reject as Reject
     from metaq.client.consumer.received_batch import ReceivedBatch as ReceivedBatch
+    from metaq.client.observing.metrics import ClientMetrics as ClientMetrics
     from metaq.client.producing.atomic import Atomic as Atomic
     from metaq.client.producing.atomic import AtomicResult as AtomicResult
     from metaq.client.producing.producer import Producer as Producer
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "metaq.client.observing.metrics": ("ClientMetrics",),
     "metaq.client.producing.atomic": ("Atomic", "AtomicResult"),
     "metaq.client.consumer.consumer": ("Consumer",),
     "metaq.client.consumer.received.outcome": ("Later", "Pause", "Reject"),

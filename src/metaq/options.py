@@ -23,7 +23,7 @@ from metaq.option_table import (
     nearest,
     option,
 )
-from metaq.server_options import LOG_LEVELS, AuditOptions, LogOptions, PeerOptions, QuotaOptions
+from metaq.server_options import LOG_LEVELS, AuditOptions, HttpOptions, LogOptions, PeerOptions, QuotaOptions
 
 __all__ = [
     "GIB",
@@ -143,7 +143,7 @@ class StoreOptions(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions):
+class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions, HttpOptions):
     """What `metaq.broker` and its servers obey."""
 
     section: ClassVar = "broker"
@@ -161,13 +161,6 @@ class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions):
         "Serve listenPort - 2 too, for clients that send to the VIP port; on when the file is a broker.conf.",
     )
     bind_address: str = option("127.0.0.1", "Address that the servers listen on.", aliases=("host",))
-    http_port: int | None = option(
-        None,
-        "Port of the HTTP server (docs/http.md); 0 takes a free one. By default there is none. It needs the extra `http`.",
-        low=0,
-        high=65535,
-    )
-    http_bind_address: str = option("127.0.0.1", "Address that the HTTP server listens on, whatever bindAddress says.")
     metrics_names_max: int = option(
         100,
         "Topics, groups, and pairs of them that /metrics names, those with the most traffic; the others are one sum. 0: all.",
@@ -520,7 +513,7 @@ class Metaq1Options(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamesrvOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions):
+class NamesrvOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions, HttpOptions):
     """What `metaq.namesrv` and its server obey."""
 
     section: ClassVar = "namesrv"

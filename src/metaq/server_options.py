@@ -102,3 +102,17 @@ class AuditOptions(OptionTable):
     audit_log_files: int = option(
         8, "Files that are kept beside the one that is written, of each of the two logs.", low=0, high=1000
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpOptions(OptionTable):
+    """The HTTP server."""
+
+    http_port: int | None = option(
+        None,
+        "Port of the HTTP server (docs/http.md; of a name server docs/monitoring.md); 0 takes a free one. By default there is none. "
+        "It needs the extra `http`. In a broker.conf that `metaq up` reads, `httpPort` is the broker's.",
+        low=0,
+        high=65535,
+    )
+    http_bind_address: str = option("127.0.0.1", "Address that the HTTP server listens on, whatever bindAddress says.")

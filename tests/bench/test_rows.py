@@ -178,6 +178,15 @@ def test_client_rows(tmp_path: Path) -> None:
     assert list(run_rows(tmp_path, keys)) == keys.split(",")
 
 
+@pytest.mark.slow
+def test_rows_of_metrics(tmp_path: Path) -> None:
+    """A broker is scraped while it works, and one with many topics; so little input says nothing of the ratios."""
+    keys = "metrics-send,metrics-pull,metrics-scrape,metrics-hold"
+    rows = run_rows(tmp_path, keys)
+    assert list(rows) == keys.split(",")
+    assert all(row["median"] > 0 for key, row in rows.items() if key in {"metrics-scrape", "metrics-hold"})
+
+
 def test_rebalance(tmp_path: Path) -> None:
     """Members tell their shares, one is killed, and the others have all queues."""
     command = [sys.executable, str(BENCH / "rebalance_bench.py"), "--queues", "30", "--members", "3"]

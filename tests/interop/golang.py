@@ -1,4 +1,4 @@
-"""The Go client behind a program of ours, built once into the clone's `.cache` with all that it needs."""
+"""Go's modules behind programs of ours, the RocketMQ client and Prometheus' engine, built once into the clone's `.cache` with all that it needs."""
 
 import fcntl
 import hashlib
@@ -27,10 +27,16 @@ def driver_with_tls() -> Path:
     return _driver(SOURCE / "driver.go", *(SOURCE / "unreleased" / name for name in ("tls.go", "go.mod", "go.sum")))
 
 
+def evaluator() -> Path:
+    """The program that evaluates PromQL by Prometheus' engine; its modules are 700 MB."""
+    folder = SOURCE.with_name("prometheus")
+    return _driver(folder / "evaluate.go", folder / "go.mod", folder / "go.sum")
+
+
 def _driver(*files: Path) -> Path:
     compiler = shutil.which("go")
     if compiler is None:
-        pytest.skip("go is not installed: this test runs the RocketMQ Go client")
+        pytest.skip("go is not installed: this test builds a program with it")
     parts = [file.read_bytes() for file in files]
     folder = CACHE / "go"
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +67,7 @@ def _build(compiler: str, program: Path, made_in: Path) -> None:
             capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, cwd=made_in, env={**os.environ, **settings},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        pytest.skip("the RocketMQ Go client was not built within 600 s")
+        pytest.skip("the Go program was not built within 600 s")
     if done.returncode != 0:
-        pytest.skip(f"the RocketMQ Go client could not be built: {(done.stdout + done.stderr).strip()[-300:]}")
+        pytest.skip(f"the Go program could not be built: {(done.stdout + done.stderr).strip()[-300:]}")
     fresh.rename(program)

@@ -16,7 +16,7 @@ from metaq.app.addressing.reachability import Reachability
 from metaq.app.addressing.told import advertised_host, advertised_to_clients, check_addresses, told_to_clients
 from metaq.app.audit_topic import AuditTopic
 from metaq.app.auditing import RunningAudit, open_audit
-from metaq.app.configuration import METAQ1, TLS, listen_limits
+from metaq.app.configuration import METAQ1, TLS, listen_limits, without_http
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
@@ -416,18 +416,16 @@ def _http_server(
     tls: ServerTls | None,
     servers: Sequence[Server[BrokerServices]],
 ) -> Server[BrokerServices]:
-    """Make the HTTP server, which tells the connections of all `servers`. Raises ConfigError: what it runs on is not installed."""
+    """Make the HTTP server, whose metrics are those of all `servers`, too. Raises ConfigError: what it runs on is not installed."""
     try:
         from metaq.servers.http.server import http_server  # only where it is served: it is an extra
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"httpPort={options.http_port} needs the package {error.name}: pip install 'pymetaq[http]', or leave httpPort out"
-        ) from None
+        raise ConfigError(without_http(options.http_port, error)) from None
 
-    def connections() -> Iterator[tuple[str, int]]:
-        return ((one.name, one.connections) for one in servers if isinstance(one, PeerServer))
+    def peer_servers() -> Iterator[PeerServer[BrokerServices]]:
+        return (one for one in servers if isinstance(one, PeerServer))
 
-    return http_server(options, limits, connections, budget, tls)
+    return http_server(options, limits, peer_servers, budget, tls)
 
 
 def _access_control(options: BrokerOptions) -> tuple[AclWatch | None, Credentials | None]:

@@ -591,3 +591,8 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
     return str(value)
+
+
+def without_http(port: int | None, error: ModuleNotFoundError) -> str:
+    """Return the text of the error that what the HTTP server runs on is not installed."""
+    return f"httpPort={port} needs the package {error.name}: pip install 'pymetaq[http]', or leave httpPort out"

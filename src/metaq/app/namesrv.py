@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from metaq.app.addressing.told import advertised_by, listeners_of
 from metaq.app.auditing import RunningAudit, open_audit
-from metaq.app.configuration import TLS, listen_limits, told_name_servers
+from metaq.app.configuration import TLS, listen_limits, told_name_servers, without_http
 from metaq.app.serving import Serving
 from metaq.app.tls.wanted import tls_of
 from metaq.broker.quota.service import Quotas, defaults_of
 from metaq.clock import SYSTEM, Clock
+from metaq.errors import ConfigError
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
+from metaq.net.budget import Budget
 from metaq.option_table import decide
 from metaq.options import NamesrvOptions, Settings
 from metaq.saved_file import TableFile, TextFile
 from metaq.servers.address_page import AddressPage
 from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.servers.server import PeerServer
+from metaq.servers.tally import Tally
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.tls_options import NO_TLS, TlsOptions
@@ -47,6 +50,8 @@ class Gates(NamedTuple):
     access: AccessControl | None
     audit: Audit | None
     quotas: Quotas
+    tally: Tally
+    budget: Budget
 
 
 class RunningNamesrv:
@@ -139,6 +144,8 @@ async def start_namesrv(
         acl.access if acl is not None else None,
         audit.audit if audit is not None else None,
         Quotas(clock, defaults_of(options), options.quota_wait_max / 1000),
+        Tally(),
+        Budget(listen_limits(options)),  # one for all servers: what counts is the memory of the process
     )
     kv = KvTable(TableFile(BackgroundFile(file), KV_CONFIG), clock, call_soon)
     changed = TextFile(BackgroundFile(ConfigFile(file.path.with_name(OPTIONS.name), disk)), OPTIONS)
@@ -148,9 +155,13 @@ async def start_namesrv(
         (options.bind_address, options.listen_port),
         listen_limits(options),
         functools.partial(_open_sessions, gates, ""),
+        budget=gates.budget,
         tls=server_tls,
     )
-    serving = Serving([server, *_named(options, gates, server_tls), *_page(options, server)])
+    servers = [server, *_named(options, gates, server_tls), *_page(options, server)]
+    if options.http_port is not None:
+        servers.append(_http_server(options, gates, server_tls, servers))
+    serving = Serving(servers)
     await serving.bind()
     decide(options, listen_port=server.port)  # the one that it has, for those who ask for its settings
     running = RunningNamesrv(server.address, serving, service, acl, running_tls, tls, audit)
@@ -160,6 +171,18 @@ async def start_namesrv(
         await running.close()
         raise
     return running
+
+
+def _http_server(
+    options: NamesrvOptions, gates: Gates, tls: ServerTls | None, servers: list[PeerServer[NameService]]
+) -> PeerServer[NameService]:
+    """Make the HTTP server, whose metrics are those of all `servers`, too. Raises ConfigError: what it runs on is not installed."""
+    try:
+        from metaq.servers.http.namesrv import namesrv_http_server  # only where it is served: it is an extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(without_http(options.http_port, error)) from None
+    limits = listen_limits(options)
+    return namesrv_http_server(options, limits, lambda: servers, gates.budget, gates.tally, gates.access, tls)
 
 
 def _page(options: NamesrvOptions, server: PeerServer[NameService]) -> list[PeerServer[NameService]]:
@@ -194,6 +217,7 @@ def _named(options: NamesrvOptions, gates: Gates, tls: ServerTls | None) -> list
             limits,
             functools.partial(_open_sessions, gates, name),
             what=f"the listener {name} (listeners)",
+            budget=gates.budget,
             tls=tls,
         )
         for name, place in listeners_of(options.listeners).items()
@@ -202,7 +226,13 @@ def _named(options: NamesrvOptions, gates: Gates, tls: ServerTls | None) -> list
 
 def _open_sessions(gates: Gates, listener: str, service: NameService, server: PeerServer[NameService]) -> NamesrvServer:
     sessions = NamesrvServer(
-        service, access=gates.access, address=server.address, listener=listener, audit=gates.audit, quotas=gates.quotas
+        service,
+        access=gates.access,
+        address=server.address,
+        listener=listener,
+        audit=gates.audit,
+        quotas=gates.quotas,
+        tally=gates.tally,
     )
     server.admit_by(sessions.quotas)
     return sessions

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from metaq.broker.part import BrokerPart
 from metaq.broker.statistics.counts import KeyedCounts
 from metaq.clock import Clock
+from metaq.histogram import Measured
 from metaq.log import RateLimitedLog
 from metaq.model.facts import Mornings, PutLatencies, Rates
 from metaq.wire.hot import QueueTail
@@ -35,6 +36,15 @@ class Sample(NamedTuple):
     got: int
 
 
+class Times:
+    """Histograms, seconds, each of a sample."""
+
+    def __init__(self) -> None:
+        self.put, self.pull, self.to_store, self.to_consumer = Measured(), Measured(), Measured(), Measured()
+        self.held = Measured()
+        """How long pulls waited for a message, of one in eight."""
+
+
 class Stats(BrokerPart):
     """Counters since the start. `put_*` count messages and log bytes, `got_*` messages and bytes handed out."""
 
@@ -50,6 +60,10 @@ class Stats(BrokerPart):
         self.timing = False
         """The next append is to be timed: one in each tick, so that the others pay for one look at this."""
         warnings = RateLimitedLog(log, clock)
+        self.measuring_pull = self.measuring_delivery = False
+        """The next pull, one in each second, is to be timed; and of the next messages that are given to a consumer, one batch in each
+        tick, it is to be measured how long they were on their way."""
+        self.times = Times()
         self.topic_puts = KeyedCounts[str]("topics", warnings)
         """Filled by `metaq.broker.statistics.sampling`, from the ends of the queues."""
         self.group_gets = KeyedCounts[tuple[str, str]]("topics of groups", warnings)
@@ -85,6 +99,18 @@ class Stats(BrokerPart):
         """Count how long a send has taken here, from its append to its answer."""
         self.timing = False
         self._put_seconds.append(seconds)
+        self.times.put.add(seconds)
+
+    def pulled(self, seconds: float) -> None:
+        """Count how long the store took to find what a pull gets."""
+        self.measuring_pull = False
+        self.times.pull.add(seconds)
+
+    def delivered(self, born_ms: int, stored_ms: int) -> None:
+        """Count how long a message that is given to a consumer was on its way: to the store, and from there."""
+        self.measuring_delivery = False
+        self.times.to_store.add((stored_ms - born_ms) / 1000)
+        self.times.to_consumer.add((self._clock.now_ms() - stored_ms) / 1000)
 
     def put_latencies(self) -> PutLatencies:
         """Return the latencies of the newest sends that were timed."""
@@ -96,9 +122,10 @@ class Stats(BrokerPart):
 
     def tick(self) -> None:
         """Take a sample if a second has passed, and have the next append timed."""
-        self.timing = self.times_appends
+        self.timing, self.measuring_delivery = self.times_appends, True
         if self._clock.monotonic() - self._samples[-1].at >= 1:
             self._samples.append(self._now())
+            self.measuring_pull = True
             if (today := self._today()) != self._day:
                 self._day = today
                 self.put_mornings = Mornings(self.put_mornings.today, self.put_messages)

@@ -17,8 +17,9 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPEN_METRICS_TYPE
 from prometheus_client.openmetrics.exposition import generate_latest as in_open_metrics
 
+from metaq.histogram import Histogram
 from metaq.in_pieces import InPieces
-from metaq.metrics.metric import Histogram, Kind, Metric, Sample
+from metaq.metrics.metric import Kind, Metric, Sample
 
 PREFIX: Final = "metaq_"
 _END: Final = b"# EOF\n"

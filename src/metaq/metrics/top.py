@@ -16,8 +16,15 @@ OTHERS: Final = "(others)"
 """Label of the sum. No topic or group can have this name."""
 DECAY: Final = 0.8
 """What a key's activity keeps from one look to the next: the last five looks count, so that one burst does not change the names."""
+PIECE: Final = 250
+"""Keys that are looked at in a piece of work."""
 STAY: Final = 1.5
 """How much more active another key must be than a named one to take its place."""
+
+
+def _grown(before: int, now: int) -> int:
+    """Return how much a counter has grown; one that has gone back has begun anew: its topic was deleted, and made again."""
+    return now - before if now >= before else now
 
 
 class Top(Generic[K]):
@@ -36,10 +43,9 @@ class Top(Generic[K]):
         """Choose again, by how much each key's count has grown since the last look; yields between pieces of work."""
         activity, seen = dict[K, float](), dict[K, int]()
         for number, (key, count) in enumerate(counts, 1):
-            grown = count - self._seen.get(key, 0)
-            activity[key] = self._activity.get(key, 0.0) * DECAY + max(0, grown)
+            activity[key] = self._activity.get(key, 0.0) * DECAY + _grown(self._seen.get(key, 0), count)
             seen[key] = count
-            if not number % 1000:
+            if not number % PIECE:
                 yield
         self._activity, self._seen = activity, seen
         if not self.most or len(activity) <= self.most:
@@ -65,8 +71,8 @@ class Others(Generic[K]):
             if key in named:
                 yield key, count
             else:
-                self.total += max(0, count - self._seen.get(key, 0))
+                self.total += _grown(self._seen.get(key, 0), count)
             seen[key] = count
-            if not number % 1000:
+            if not number % PIECE:
                 yield None
         self._seen = seen

@@ -21,6 +21,9 @@ from metaq.model.topics.registration import BrokerIdentity, Registration, Versio
 from metaq.model.topics.route import MASTER_ID
 from metaq.model.topics.topic import READ_WRITE
 
+UNREGISTERED: Final = "unregistered"
+DISCONNECTED: Final = "disconnected"
+EXPIRED: Final = "expired"
 _LEASE_BYTES: Final = 800
 """Estimated memory of a lease with the broker's data, without their texts."""
 _ADVERTISED_BYTES: Final = 500
@@ -85,6 +88,10 @@ class RouteTable:
         self._brokers: dict[str, BrokerData] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}  # topic → broker → queues
         self._charges: dict[str, _Charge] = {}  # broker → memory of its queues
+        self.registrations = 0
+        """How many were taken since the start."""
+        self.removed = dict.fromkeys((UNREGISTERED, DISCONNECTED, EXPIRED), 0)
+        """How many addresses were removed since the start, by why."""
 
     # ---------------------------------------------------------------- brokers come and go
 
@@ -136,6 +143,7 @@ class RouteTable:
             lease.connection.keep(-lease.size)
         connection.keep(size)
         charge.add(grown)
+        self.registrations += 1
         return broker
 
     def holder(self, who: BrokerIdentity, connection: BrokerConnection) -> str | None:
@@ -181,13 +189,13 @@ class RouteTable:
         """Drop a broker that unregisters. Unknown ones, and an address with a new owner, are ignored."""
         data = self._brokers.get(broker)
         if data is not None and data.addresses.get(broker_id) == address:
-            self._remove(address)
+            self._remove(address, UNREGISTERED)
 
     def disconnected(self, connection: BrokerConnection) -> list[str]:
         """Drop the brokers that registered through a broken connection. Return their addresses."""
         gone = [address for address, lease in self._leases.items() if lease.connection is connection]
         for address in gone:
-            self._remove(address)
+            self._remove(address, DISCONNECTED)
         return gone
 
     def expire(self) -> list[str]:
@@ -195,10 +203,11 @@ class RouteTable:
         oldest = self._clock.monotonic() - self._lease
         gone = [address for address, lease in self._leases.items() if lease.heard < oldest]
         for address in gone:
-            self._remove(address)
+            self._remove(address, EXPIRED)
         return gone
 
-    def _remove(self, address: str) -> None:
+    def _remove(self, address: str, why: str) -> None:
+        self.removed[why] += 1
         lease = self._leases.pop(address)
         lease.connection.keep(-lease.size)
         for name, data in list(self._brokers.items()):
@@ -223,6 +232,11 @@ class RouteTable:
         charge.add(-charge.bytes)
 
     # ---------------------------------------------------------------- topics
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Addresses of brokers, and topics."""
+        return len(self._leases), len(self._queues)
 
     def route(self, topic: str, origin: Origin = ANYWHERE) -> Route | None:
         """Return the topic's route for clients of `origin`, None if no live broker has a queue of it."""

@@ -3,7 +3,8 @@ bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -19,6 +20,20 @@ from metaq.namesrv.kv import KvTable
 from metaq.namesrv.routes import BrokerConnection, RouteTable
 from metaq.options import NamesrvOptions, Settings
 from metaq.saved import Pending, at_once
+
+
+class NameFigures(NamedTuple):
+    """What a name server has, and has done since its start.
+
+    `brokers`: addresses that are registered. `removed`: addresses that were, by why they were removed.
+    """
+
+    brokers: int
+    topics: int
+    registrations: int
+    routes_found: int
+    routes_missing: int
+    removed: Mapping[str, int]
 
 
 class NameService:
@@ -50,6 +65,8 @@ class NameService:
         self.all_settings = [self.settings]
         """The option tables that this process obeys; who runs it adds those that the service does not know."""
         self._kv, self._routes = kv, RouteTable(clock, options.broker_lease_ms)
+        self.started_ms = clock.now_ms()
+        self._routes_found = self._routes_missing = 0
 
     # ---------------------------------------------------------------- time
 
@@ -61,6 +78,18 @@ class NameService:
     def close(self) -> None:
         """Refuse further changes, and wait for a running save."""
         self._kv.saved.close()
+
+    def figures(self) -> NameFigures:
+        """Return what there is, and what was done."""
+        brokers, topics = self._routes.counts
+        return NameFigures(
+            brokers,
+            topics,
+            self._routes.registrations,
+            self._routes_found,
+            self._routes_missing,
+            dict(self._routes.removed),
+        )
 
     # ---------------------------------------------------------------- brokers
 
@@ -112,7 +141,9 @@ class NameService:
         """
         route = self._routes.route(topic, origin)
         if route is None:
+            self._routes_missing += 1
             raise Refused(Reason.NO_TOPIC, f"No topic route info in name server for the topic: {topic[:200]}")
+        self._routes_found += 1
         # Off by default, as in RocketMQ.
         if not self.options.order_message_enable:
             return route

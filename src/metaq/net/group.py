@@ -30,6 +30,8 @@ class Group:
         self.server = server
         self.budget = budget or Budget(limits)
         self.streams: set[LimitedStream] = set()
+        self.refused = 0
+        """Connections that were refused since the start."""
         self.turns = Turns()
         self.tick = 0
         self.crowded = False
@@ -45,15 +47,20 @@ class Group:
 
     def add(self, stream: LimitedStream, descriptor: int = 0, address: str = "") -> str:
         """Add a connection with this socket, from this address. Returns "", or which limit refuses it."""
+        refused = self._refusal(descriptor, address)
+        if refused:
+            self.refused += 1
+        else:
+            self.streams.add(stream)
+        return refused
+
+    def _refusal(self, descriptor: int, address: str) -> str:
         limits = self.limits
         if limits.connections_max and len(self.streams) >= limits.connections_max:
             return f"there are {limits.connections_max} connections already, the limit"
         if limits.descriptor_max and descriptor > limits.descriptor_max:
             return f"{descriptor} files and connections are open, and the rest of this process's limit (ulimit -n) is for files"
-        if self.admit is not None and (refused := self.admit(address)):
-            return refused
-        self.streams.add(stream)
-        return ""
+        return self.admit(address) if self.admit is not None else ""
 
     def remove(self, stream: LimitedStream) -> None:
         self.streams.discard(stream)

@@ -111,6 +111,11 @@ class Listener:
         """Connections that are open now."""
         return len(self._group.streams)
 
+    @property
+    def refused(self) -> int:
+        """Connections that were refused since the start."""
+        return self._group.refused
+
     def limit(self, limits: ListenLimits) -> None:
         """Set the limits. Connections above a lower limit stay."""
         self._group.limits = self._group.budget.limits = limits
@@ -164,6 +169,7 @@ class Listener:
             host, _ = address_of(address)
             if refused := self._may_arrive(host):
                 raw.close()
+                self._group.refused += 1
                 self._group.faults.warning(("arrive", host), "a connection is refused: %s", refused)
                 continue
             raw.setblocking(False)

@@ -10,6 +10,8 @@ from typing import Any
 from metaq.errors import MetaqError
 from metaq.pipelines.catalogue import Pipeline
 from metaq.pipelines.configuration import ConfigLike, configure
+from metaq.pipelines.options import StreamOptions
+from metaq.pipelines.pushing import push_from
 from metaq.pipelines.run import LOOK_SECONDS, OnBatch, Outcome, Run
 
 
@@ -27,6 +29,8 @@ def begin(name: str | Pipeline, spark: Any, given: ConfigLike, on_batch: OnBatch
     """
     chosen = configure(name, given)
     run = Run(chosen.pipeline.name, chosen.options.place, on_batch=on_batch)
+    if isinstance(chosen.options, StreamOptions) and chosen.options.metrics_url:
+        push_from(run, chosen.options.metrics_url, chosen.pipeline.name)
     return supervised(run, lambda: chosen.pipeline.start(spark, chosen.options, run))
 
 

@@ -103,6 +103,10 @@ class StreamOptions(ClusterOptions):
     progress_group: str | None = option(
         None, "Report progress as this consumer group, a new one: no consumer may be in it, nor another query."
     )
+    metrics_url: str | None = option(
+        None,
+        "Push metrics with each batch (docs/monitoring.md): URL of a Pushgateway, or path of a `.prom` file for node_exporter. Needs the extra `http`.",
+    )
     starting_offsets: str = option("earliest", "Where a new pipeline begins: `earliest`, `latest` or the offsets JSON.")
     read_from: str = option(
         "auto",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from metaq.errors import ConfigError
 from metaq.model.access import Caller
@@ -13,6 +13,7 @@ from metaq.net.address import is_address, is_loopback, join_address
 from metaq.net.budget import Budget, ListenLimits
 from metaq.net.listener import Listener, SecondPort
 from metaq.net.peer import Peer, Session
+from metaq.servers.tally import Tally
 
 if TYPE_CHECKING:
     from metaq.broker.acl import AccessControl
@@ -42,6 +43,7 @@ class BrokerServices(Struct, frozen=True):
     """Accounts, and who is proven to be one; None: everybody may everything."""
     audit: Audit | None = None
     """Notes administrative and refused requests; None: nobody does."""
+    tally: Tally = field(default_factory=Tally)
 
 
 class Server(Protocol[Services_contra]):
@@ -155,6 +157,11 @@ class PeerServer(Generic[Services]):
     def connections(self) -> int:
         """Connections that are open now."""
         return self._listener.connections
+
+    @property
+    def refused(self) -> int:
+        """Connections that were refused since the start: a limit or a quota is reached."""
+        return self._listener.refused
 
     async def bind(self) -> None:
         try:

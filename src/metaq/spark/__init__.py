@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from metaq.spark import decode
     from metaq.spark.engine.session import session
     from metaq.spark.source.listener import ProgressListener
+    from metaq.spark.source.metrics_listener import MetricsListener
     from metaq.spark.source.progress import Lag, QueueLag, lag
 
 __all__ = [
     "Java",
     "Lag",
+    "MetricsListener",
     "ProgressListener",
     "QueueLag",
     "archive",
@@ -40,6 +42,7 @@ __all__ = [
 
 _HOMES = {
     "Lag": "metaq.spark.source.progress",
+    "MetricsListener": "metaq.spark.source.metrics_listener",
     "ProgressListener": "metaq.spark.source.listener",
     "QueueLag": "metaq.spark.source.progress",
     "archive": "metaq.pipelines.archive.service",

@@ -71,8 +71,8 @@ class MessageReader:
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time (ms) of the message at a queue offset; -1 if it is not there."""
         queue = self.existing_queue(topic, queue_id)
-        units = queue.units(offset, 1) if queue else []
-        return self._log.store_time(units[0].log_offset) if units else -1
+        unit = queue.peek(offset) if queue and queue.min_offset <= offset < queue.max_offset else None
+        return self._log.store_time(unit.log_offset) if unit is not None else -1
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The queue offset for a time: see `ConsumeQueue.offset_at`. 0 for an unknown or empty queue."""

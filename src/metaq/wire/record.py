@@ -48,6 +48,13 @@ size."""
 BATCH_ENTRY_BYTES_MIN: Final = 22
 
 
+def times_of(record: bytes | memoryview) -> tuple[int, int]:
+    """Return when a whole record was born, and when it was stored, ms since 1970."""
+    head = HEAD.unpack_from(record)
+    place = HEAD.size + (HOST_V6 if head[7] & _BORN_V6 else HOST_V4)
+    return head[8], _STORE_TIME.unpack_from(record, place)[0]
+
+
 def encode_record(
     *,
     topic: bytes,

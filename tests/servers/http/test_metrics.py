@@ -81,10 +81,3 @@ async def test_both_formats_can_be_read_and_have_what_the_table_says(tmp_path):
             assert family.documentation == known[name].help
             if known[name].kind is not Kind.INFO:
                 assert all(set(known[name].labels) <= set(sample.labels) for sample in family.samples)
-
-
-def test_names_in_the_table():
-    assert len({metric.name for metric in table.ALL}) == len(table.ALL)
-    for metric in table.ALL:
-        assert metric.help.endswith("."), metric
-        assert not metric.unit or metric.name.endswith(metric.unit), metric

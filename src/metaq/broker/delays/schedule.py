@@ -25,6 +25,7 @@ from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import put_record
 from metaq.broker.part import BrokerPart
 from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError
+from metaq.histogram import Measured
 from metaq.log import RateLimitedLog
 from metaq.model import DelayProgress, StoredMessage
 from metaq.model import properties as props
@@ -119,6 +120,8 @@ class ScheduleService(BrokerPart):
         self.delays = delays
         """The fast path's view of levels."""
         self._save_at = 0.0
+        self.late = Measured()
+        """How much later than due the first message of each batch was delivered, s."""
 
     def open(self) -> None:
         """Recover the offsets, and open the fast path for levels whose queues exist."""
@@ -299,6 +302,10 @@ class ScheduleService(BrokerPart):
         try:
             self._appender.deliver(outcome, run.records, run.units, stop, level.number - 1, self._gates.table)
         finally:
+            if outcome.row > run.row:
+                place = run.row * UNIT_BYTES + UNIT_BYTES - 8
+                due_ms = int.from_bytes(run.units[place : place + 8], "big")
+                self.late.add((self._clock.now_ms() - due_ms) / 1000)
             run.row = outcome.row
 
     def _deliver_singly(self, level: _Level, run: _Run) -> None:

@@ -55,12 +55,23 @@ class HeldPull(Struct, eq=False):
     """Memory that it takes, bytes."""
     meters: Sequence[Meter] = ()
     """Of the quotas that it counts for."""
+    since: float = 0.0
+    """When it came, monotonic seconds, if it is to be measured how long it is held; 0: it is not."""
     over: bool = False
     """Whether it was answered or dropped. Such an entry may still lie in the heap of deadlines."""
 
     def renewed(self) -> HeldPull:
         """Return the same pull, to be held again until the same deadline."""
-        return HeldPull(self.channel, self.key, self.place, self.deadline, self.request, self.reads, size=self.size)
+        return HeldPull(
+            self.channel,
+            self.key,
+            self.place,
+            self.deadline,
+            self.request,
+            self.reads,
+            size=self.size,
+            since=self.since,
+        )
 
 
 class _Client(Struct, eq=False):
@@ -98,7 +109,8 @@ class HeldPulls:
         self._in_unread = set[QueueKey]()
         self.holders: Callable[[Channel], Sequence[Meter]] | None = None
         """Returns the meters of a connection's quotas; None: there are no quotas."""
-        self._serial = 0
+        self.serial = 0
+        """How many pulls were held so far."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -126,8 +138,8 @@ class HeldPulls:
         if kept.bytes > kept.told:
             kept.tell()
         # Breaks ties in the heap, which must not compare pulls.
-        self._serial += 1
-        heapq.heappush(self._deadlines, (pull.deadline, self._serial, pull))
+        self.serial += 1
+        heapq.heappush(self._deadlines, (pull.deadline, self.serial, pull))
         self._count += 1
         tail = self._watch(pull.key)
         if tail is not None and tail.log_end > self._log.read_end and pull.place < tail.next_offset:

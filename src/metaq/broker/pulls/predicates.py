@@ -24,6 +24,7 @@ from metaq.broker.part import BrokerPart
 from metaq.broker.pulls.paces import Paces
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
+from metaq.histogram import Measured
 from metaq.log import RateLimitedLog
 from metaq.model.filters.predicates import FAILED, NO, OUT_OF_MEMORY, RAISED, predicates_of
 from metaq.options import MIB, BrokerOptions
@@ -141,6 +142,10 @@ class Predicates(BrokerPart):
         self._groups: dict[str, _Group] = {}
         self._helpers: dict[Helper, _Busy] = {}
         self._paces = Paces()
+        self.outcomes = dict.fromkeys(("yes", "no", "raised", "failed"), 0)
+        """What became of messages that were evaluated."""
+        self.seconds = Measured()
+        """Of each question to a helper."""
         self._bytes = 0
         self._closed = False
         self._start_pause, self._start_not_before = FIRST_PAUSE, 0.0
@@ -244,7 +249,9 @@ class Predicates(BrokerPart):
     def _account(self, busy: _Busy) -> None:
         """Count the time of a question that is over."""
         assert busy.job is not None
-        self._paces.took(busy.group, busy.job.predicate, self._clock.monotonic() - busy.since)
+        seconds = self._clock.monotonic() - busy.since
+        self.seconds.add(seconds)
+        self._paces.took(busy.group, busy.job.predicate, seconds)
 
     def _send(self, helper: Helper, name: str, group: _Group, now: float) -> None:
         job = group.jobs[0]
@@ -312,6 +319,10 @@ class Predicates(BrokerPart):
                 "the predicate %s raised for %d messages of group %s, which are delivered: %s",
                 job.predicate, verdicts.count(RAISED), busy.group, text,
             )  # fmt: skip
+        refused, raised = verdicts.count(NO), verdicts.count(RAISED)
+        self.outcomes["no"] += refused
+        self.outcomes["raised"] += raised
+        self.outcomes["yes"] += len(verdicts) - refused - raised
         job.verdicts += verdicts
         group.careful = max(0, group.careful - group.trip)
         group.trip = 0
@@ -337,6 +348,7 @@ class Predicates(BrokerPart):
         if group.trip == 1:
             # This message alone ends the helper. FAILED delivers it; else it would be evaluated again and again.
             job.verdicts.append(FAILED)
+            self.outcomes["failed"] += 1
             group.careful = max(0, group.careful - 1)
             self._log.error(
                 ("failed", job.predicate, name),

@@ -41,6 +41,7 @@ from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.options import MIB
 from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire.hot import Filter, PullGate, PullPath
+from metaq.wire.record import times_of
 
 LIFTED_BYTES_MAX = 8 * MIB
 """Response bytes of one pull at most, whatever its `maxMsgBytes` (docs/formats/extensions.md)."""
@@ -53,6 +54,8 @@ LOOKS_PER_PULL = 7
 """Further reads of a pull with an SQL filter before it is answered with the offset reached."""
 LOOK_SECONDS = 0.002
 """Time after which no further read begins, s: the event loop has other clients."""
+SAMPLED = 7
+"""Bits of a held pull's number that are 0 where it is measured how long it is held: one in eight."""
 LOOKS_PER_WAKE = 8
 """Reads per wake-up. If all were filtered out, answer with the offset reached; the client continues there."""
 ADMISSIONS_SHARE = 16
@@ -392,6 +395,7 @@ class PullService(BrokerPart):
         admission, offset = pull.admission, pull.request.offset
         if admission.predicate:
             return self._by_predicate.first(pull)
+        began = self._clock.monotonic() if self._stats.measuring_pull else None
         pulled = self._reader.pull(  # not `self.read`: one Python call less
             admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
             in_pieces=True, read_end=self._log.read_end,
@@ -399,6 +403,8 @@ class PullService(BrokerPart):
         # Only SQL filters read messages; hashes of tags are compared in the queue's index, a whole range at once.
         if pulled.status is _NO_MATCH and admission.wanted is not None and admission.wanted.reads:
             pulled, offset = self._further(pull, pulled, offset)
+        if began is not None and pulled.status is not ReadStatus.COLD:
+            self._stats.pulled(self._clock.monotonic() - began)
         answer = self._answer(pull, pulled, offset)
         if answer.outcome is _FOUND:
             self._count(pull, answer)
@@ -406,12 +412,17 @@ class PullService(BrokerPart):
         if answer.outcome is PullOutcome.NOTHING_NEW and pull.hold_ms:
             # OFFSET_FOUND_NULL: the records are there again soon, without an append that would wake the pull.
             held_max = HOLD_SECONDS_MAX if pulled.status is not ReadStatus.OFFSET_FOUND_NULL else REPAIR_SECONDS
-            deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
+            now = self._clock.monotonic()
+            deadline, since = (
+                now + min(pull.hold_ms / 1000, held_max),
+                0.0 if self._held_pulls.serial & SAMPLED else now,
+            )
             key = (admission.topic, pull.request.queue_id)
             reads = admission.wanted is not None and admission.wanted.reads
             subscription = pull.request.subscription  # not `pull.size`: a call less
             size = HELD_BYTES + FILTER_FACTOR * len(subscription) if subscription else HELD_BYTES
-            if self._held_pulls.hold(HeldPull(pull.channel, key, offset, deadline, pull, reads, size=size)):
+            held = HeldPull(pull.channel, key, offset, deadline, pull, reads, size=size, since=since)
+            if self._held_pulls.hold(held):
                 return None
         if answer.outcome is PullOutcome.NOTHING_NEW and offset > pull.request.offset:
             answer = _gone_on(answer)
@@ -483,6 +494,17 @@ class PullService(BrokerPart):
                 channel.write_fast(b"".join(answers))
         for held, _, _ in answered:
             held_pulls.remove(held)
+            if held.since:
+                self._stats.times.held.add(self._clock.monotonic() - held.since)
+        if answered and self._stats.measuring_delivery:
+            self._measure_delivery(answered[0][0])
+
+    def _measure_delivery(self, held: HeldPull) -> None:
+        queue = self._reader.existing_queue(*held.key)
+        units = queue.units(held.place, 1) if queue is not None else []
+        record = self._reader.record_at(units[0].log_offset) if units else None
+        if record is not None:
+            self._stats.delivered(*times_of(record))
 
     def woken(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
         """Return responses (or errors) of held pulls whose queue grew. Called after every append, behind `answer_plain`."""
@@ -539,6 +561,8 @@ class PullService(BrokerPart):
         # The deadline came while units were being filtered out: the client continues where the broker has come.
         if answer.outcome is PullOutcome.NOTHING_NEW and held.place > pull.request.offset:
             answer = _gone_on(answer)
+        if held.since:
+            self._stats.times.held.add(self._clock.monotonic() - held.since)
         self._count(pull, answer)
         return answer
 
@@ -574,6 +598,8 @@ class PullService(BrokerPart):
             admission, pulled = pull.admission, answer.pulled
             size = len(pulled.body) if pulled.long is None else len(pulled.long)
             self._stats.got(admission.group.name, admission.topic, 1, pulled.count, size)
+            if self._stats.measuring_delivery and pulled.long is None:
+                self._stats.delivered(*times_of(pulled.body))
         elif answer.outcome is not _COLD:
             self._stats.missed()
 

@@ -89,6 +89,8 @@ class Quotas(BrokerPart):
         self._arrivals: dict[str, Bucket] = {}
         """Address → connections that it may still open now."""
         self._watchers: list[Callable[[bool], None]] = []
+        self._refused: dict[QuotaKind, int] = dict.fromkeys(QuotaKind, 0)
+        """What was refused to those whose meters are forgotten."""
         self.later: Later | None = None
         """Calls back after so many seconds; None: the running event loop does."""
         self._look()
@@ -155,7 +157,7 @@ class Quotas(BrokerPart):
             meter.limit(self.limits_of(subject), now)
         for connection in list(self.connections.values()):
             connection.refresh()
-        self._meters = {subject: meter for subject, meter in self._meters.items() if meter.limits.limited}
+        self._keep({subject: meter for subject, meter in self._meters.items() if meter.limits.limited})
         for watcher in self._watchers:
             watcher(self.active)
 
@@ -241,5 +243,18 @@ class Quotas(BrokerPart):
         if len(used) >= METERS_MAX:
             # Whoever has so many addresses owes with each of them: what holds then are the limits of all peers together.
             used = {subject: meter for subject, meter in used.items() if meter.connections or meter.held_pulls}
-        self._meters = used
+        self._keep(used)
         self._arrivals = {name: one for name, one in self._arrivals.items() if now - one.since < BURST_SECONDS}
+
+    def _keep(self, meters: dict[Subject, Meter]) -> None:
+        for subject, meter in self._meters.items():
+            if subject not in meters:
+                self._refused[subject[0]] += meter.refused
+        self._meters = meters
+
+    def refused(self) -> dict[QuotaKind, int]:
+        """Return how many requests and connections were refused since the start, by the kind of the quota."""
+        found = dict(self._refused)
+        for subject, meter in self._meters.items():
+            found[subject[0]] += meter.refused
+        return found

@@ -123,6 +123,8 @@ class TransactionChecks:
         self._round: _CheckRound | None = None
         self._ended_at = self._clock.monotonic()
         self._carry_before = 0
+        self.asked = self.rewritten = self.given_up = 0
+        """Checks that were sent, half messages that were written anew, and those that were given up, since the start."""
         self._turn = 0
         """Number of questions so far: each goes to the next producer of its group (round robin)."""
 
@@ -234,6 +236,7 @@ class TransactionChecks:
                     "connected; the check counts", group,
                 )  # fmt: skip
             elif check is not None:
+                self.asked += 1
                 asked.append(Effect(channel, TransactionCheck(group, check)))
         now.slot = half.queue_offset + 1
         return True
@@ -272,6 +275,7 @@ class TransactionChecks:
             topic, queue_id = destination(half)
             record = renewed(half, checked=checked)
             put = self._appender.put([record], carrying=carrying)
+            self.rewritten += 1
         except Refused as error:
             if error.reason not in {Reason.ILLEGAL_MESSAGE, Reason.INVALID}:
                 # Anything else (a full disk, flow control) passes; these never do, and would stop the round for ever.
@@ -288,6 +292,7 @@ class TransactionChecks:
         # The copy first, then the mark: a crash in between leaves a half message that is checked once more.
         self._topics.ensure(CHECK_MAX_TOPIC)
         self._appender.put([given_up(half)], carrying=carrying)
+        self.given_up += 1
         self._progress.finish(half.queue_offset)
         self._log.warning(
             ("given up", half.properties.get(props.PRODUCER_GROUP)), "nobody has ended the transaction of message %.100s, "

@@ -66,7 +66,9 @@ class Readings:
 
     def __init__(self, core: ClientCore, group: str, observing: Observing, decode: Decode | None) -> None:
         self._decode = decode
-        watchers = Tracer.of(core, group, observing, role="CONSUME"), MessageLog.of(core, group, observing)
+        watchers = (
+            Tracer.of(core, group, observing, role="CONSUME"), MessageLog.of(core, group, observing), observing.meter(group),
+        )  # fmt: skip
         self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
         self.idle = decode is None and not self._observers
         """Whether handing out a message needs nothing: there are no observers, and no values to make."""

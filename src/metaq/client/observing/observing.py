@@ -1,6 +1,6 @@
 """Observers of sends and deliveries: tracers (`metaq.client.observing.tracing`) and the message log (`message_log`).
 
-There are none unless a client was made with `trace=True` or `message_log=True`: then they get sends by the request, in the
+There are none unless a client was made with `trace=True`, `message_log=True` or `metrics=…`: then they get sends by the request, in the
 background loop, when their outcome is known; deliveries one by one, in whichever thread they begin and end.
 """
 
@@ -36,6 +36,7 @@ class ObservedArguments(ClientArguments, total=False):
         says how many.
     message_log (False): write a line to the log (logger `metaq.messages`, INFO) for each send and each delivery.
     message_log_rate (100): lines per second at most; the log says how many were left out.
+    metrics (None): a `metaq.ClientMetrics` that counts what this client does, for Prometheus (docs/monitoring.md).
     See docs/trace.md.
     """
 
@@ -44,6 +45,7 @@ class ObservedArguments(ClientArguments, total=False):
     trace_rate: int
     message_log: bool
     message_log_rate: int
+    metrics: Metrics | None
 
 
 class Observing(Struct, frozen=True):
@@ -54,11 +56,16 @@ class Observing(Struct, frozen=True):
     trace_rate: int = 2000
     message_log: bool = False
     message_log_rate: int = 100
+    metrics: Metrics | None = None
 
     @property
     def wanted(self) -> bool:
         """Whether sends or deliveries are watched at all."""
-        return self.trace or self.message_log
+        return self.trace or self.message_log or self.metrics is not None
+
+    def meter(self, group: str) -> Meter | None:
+        """Return what counts for the metrics of a client of this group; None: they are not wanted."""
+        return self.metrics.meter(group) if self.metrics is not None else None
 
     @classmethod
     def taken_from(cls, arguments: dict[str, Any]) -> Self:
@@ -71,6 +78,8 @@ class Observing(Struct, frozen=True):
             check_whole(name, rate)
             if not 1 <= rate <= RATE_MAX:
                 raise ConfigError(f"{name}={rate}: need 1 to {RATE_MAX} a second")
+        if given.get("metrics") is not None and not hasattr(given["metrics"], "meter"):
+            raise TypeError(f"metrics is {given['metrics']!r}: pass a metaq.ClientMetrics")
         if "trace_topic" in given:
             checked(check_topic, given["trace_topic"])
         return cls(**given)
@@ -160,4 +169,16 @@ class DeliveryObserver(Observer, Protocol):
 
     def ended(self, message: StoredMessage, begun: object, result: Result, cost_ms: int) -> None:
         """Called when it is finished, or has failed."""
+        ...
+
+
+class Meter(SendObserver, DeliveryObserver, Protocol):
+    """Counts for the metrics of one client, a producer or a consumer."""
+
+
+class Metrics(Protocol):
+    """What a client takes as its `metrics`: a `metaq.ClientMetrics` (`metaq.client.observing.metrics`)."""
+
+    def meter(self, group: str) -> Meter:
+        """Return the observer of a client of this group."""
         ...

@@ -158,7 +158,7 @@ class ProducerBase(Generic[Sent_contra]):
     def _observe(self, observing: Observing) -> None:
         """Start the tracer and the message log, if they are wanted."""
         self._tracer = Tracer.of(self._core, self.group, observing, role="PRODUCE")
-        watchers = self._tracer, MessageLog.of(self._core, self.group, observing)
+        watchers = self._tracer, MessageLog.of(self._core, self.group, observing), observing.meter(self.group)
         self._accumulator.observers = tuple(one for one in watchers if one is not None)
         for observer in self._accumulator.observers:
             self._core.thread.post(observer.start)

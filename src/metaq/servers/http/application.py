@@ -21,6 +21,7 @@ from metaq.servers.http.connection import ClientGone
 from metaq.servers.http.metering import UNCHARGED, HttpMetering
 from metaq.servers.http.operations import JSON, Content, Operation, Run, openapi
 from metaq.servers.http.problems import Problem, ProblemError, problem_of
+from metaq.servers.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +42,21 @@ class Application:
     """The application of some operations, and of `/openapi.json`, which describes them. No failure gets out of it: whoever asks is told,
     and the log has the rest.
 
-    Args: faults: gets what is nobody's mistake but ours, or the machine's. audit: of the process.
+    Args:
+        faults: gets what is nobody's mistake but ours, or the machine's.
+        audit: of the process.
+        tally: counts requests and failures.
     """
 
     def __init__(
-        self, operations: Iterable[Operation], faults: RateLimitedLog, version: str, audit: Audit | None = None
+        self,
+        operations: Iterable[Operation],
+        faults: RateLimitedLog,
+        version: str,
+        audit: Audit | None = None,
+        tally: Tally | None = None,
     ) -> None:
-        self._faults, self._audit = faults, HttpAudit(audit)
+        self._faults, self._audit, self._tally = faults, HttpAudit(audit), tally or Tally()
         description = Operation(
             name="openapi", method="GET", path="/openapi.json", text="Describe all operations by OpenAPI 3.1.", run=self._describe,
             answers={200: Content(JSON)},
@@ -57,7 +66,7 @@ class Application:
         self._app = Starlette(
             routes=[one.route(self._run_of(one)) for one in listed],
             exception_handlers={
-                Refused: self._on_refused, BadRequest: _malformed, HTTPException: _unknown, ProblemError: _problem,
+                Refused: self._on_refused, BadRequest: self._malformed, HTTPException: _unknown, ProblemError: _problem,
             },
         )  # fmt: skip
 
@@ -88,6 +97,9 @@ class Application:
 
         async def noting(message: Any) -> None:
             nonlocal begun
+            if not begun:
+                operation: Operation | None = scope["state"].get("operation")
+                self._tally.answered(operation.name if operation is not None else "", message["status"])
             begun = True
             await send(message)
 
@@ -100,11 +112,12 @@ class Application:
             pass
         except Exception as error:  # noqa: BLE001  whatever a page does wrong, its request alone pays
             self._tell(scope["path"], error)
+            self._tally.failed(error)
             if begun:
                 scope["state"]["connection"].peer.close("its answer failed")
                 return
             detail = shortage(error) or f"{type(error).__name__}: {error}"
-            await problem_answer(Problem(500, "the request failed", detail))(scope, receive, send)
+            await problem_answer(Problem(500, "the request failed", detail))(scope, receive, noting)
 
     async def _charge(self, request: Request) -> Response | None:
         """Charge a request to whoever sends it, and have it wait. Return what refuses it; None: it is taken."""
@@ -123,6 +136,7 @@ class Application:
 
     def _refused(self, request: Request, error: Refused) -> Response:
         self._audit.refused(request, error)
+        self._tally.failed(error)
         answer = problem_answer(problem_of(error))
         metering: HttpMetering | None = request.state.connection.metering
         if error.reason is Reason.THROTTLED and metering is not None:
@@ -138,16 +152,16 @@ class Application:
         else:
             self._faults.error((path, type(error)), "a request of %.200s failed", path, error=error)
 
+    async def _malformed(self, _request: Request, error: Exception) -> Response:
+        self._tally.failed(error)
+        return problem_answer(Problem(400, "the request cannot be understood", str(error)))
+
 
 def _size_of(request: Request) -> int:
     """Return the bytes of a request, as far as its head tells them."""
     promised = request.headers.get("content-length", "")
     head = sum(len(name) + len(value) + 4 for name, value in request.headers.raw)
     return head + (int(promised) if promised.isdecimal() and len(promised) < _DIGITS_MAX else 0)
-
-
-async def _malformed(_request: Request, error: Exception) -> Response:
-    return problem_answer(Problem(400, "the request cannot be understood", str(error)))
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

@@ -22,6 +22,7 @@ from metaq.servers.http.messages.receiving import Receiving
 from metaq.servers.http.messages.saves import OffsetSaves
 from metaq.servers.http.messages.sending import Sending
 from metaq.servers.http.messages.streaming import Streaming
+from metaq.servers.http.metrics.process import ProcessFigures, ServerFigures
 from metaq.servers.http.requests import Acks
 from metaq.servers.http.scrape import Scrape
 from metaq.servers.server import BrokerServices, PeerServer
@@ -35,19 +36,21 @@ log = logging.getLogger(__name__)
 class HttpServer:
     """The sessions of one broker's HTTP server. A `metaq.servers.server.SessionServer`.
 
-    Args: services: of the broker. connections: yields the protocol servers and how many connections each has.
+    Args: services: of the broker. process: figures of its process.
     """
 
-    def __init__(self, services: BrokerServices, connections: Callable[[], Iterable[tuple[str, int]]]) -> None:
+    def __init__(self, services: BrokerServices, process: ProcessFigures) -> None:
+        self._process = process
+        process.start()
         broker, callers = services.broker, Callers(services.access)
         self._acks = Acks(broker, services.call_soon)
         self._cold = ColdReader()
         puller, saves = Puller(broker, self._cold), OffsetSaves(broker, services.call_soon)
-        sending = Sending(broker, self._acks, callers, services.host)
+        sending = Sending(broker, self._acks, callers, services.host, services.tally)
         self._streaming = Streaming(broker, puller, callers)
         pages: list[Page] = [
             HealthPages(broker),
-            Scrape(broker, callers, connections),
+            Scrape(broker, callers, process),
             sending,
             Pulling(puller, callers),
             self._streaming,
@@ -60,7 +63,7 @@ class HttpServer:
             pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers))
         self._faults = RateLimitedLog(log, broker.clock)
         operations = [operation for page in pages for operation in page.operations()]
-        app = Application(operations, self._faults, metaq.__version__, services.audit)
+        app = Application(operations, self._faults, metaq.__version__, services.audit, services.tally)
         self._space = HttpSpace(app, broker.clock, direct=sending, quotas=broker.quotas)
 
     def session(self, peer: Peer) -> HttpConnection:
@@ -76,6 +79,7 @@ class HttpServer:
 
     def close(self) -> None:
         """Cancel what is still being answered: its connections are closed."""
+        self._process.close()
         for task in list(self._space.state.tasks):
             task.cancel()
         self._streaming.close()
@@ -85,8 +89,8 @@ class HttpServer:
 def http_server(
     options: BrokerOptions,
     limits: ListenLimits,
-    connections: Callable[[], Iterable[tuple[str, int]]],
-    budget: Budget | None = None,
+    servers: Callable[[], Iterable[ServerFigures]],
+    budget: Budget,
     tls: ServerTls | None = None,
 ) -> PeerServer[BrokerServices]:
     """Make the server of a broker's `httpPort`, not bound yet.
@@ -94,14 +98,14 @@ def http_server(
     Args:
         options: have its address and port.
         limits: of what peers may take.
-        connections: yields the protocol servers and how many connections each has.
+        servers: returns all protocol servers.
         budget: of all servers of the process.
         tls: of the process; None: plain text only.
     """
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> HttpServer:
         server.admit_by(services.broker.quotas)
-        return HttpServer(services, connections)
+        return HttpServer(services, ProcessFigures(servers, budget, services.tally))
 
     assert options.http_port is not None, "there is an HTTP server"
     return PeerServer(

@@ -34,6 +34,7 @@ from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later,
 from metaq.servers.remoting.quota.waits import ALWAYS_TAKEN, OUR_LANGUAGE, telling_the_wait
 from metaq.servers.server import caller_of
 from metaq.servers.slices import Slices, SlowWork
+from metaq.servers.tally import UNKNOWN, Tally
 from metaq.servers.waiting import Parked, Parking, Wording
 from metaq.wire.codes import ResponseCode, request_name
 from metaq.wire.command import FRAME_BYTES_MAX, LENGTH_BYTES, Command, decode, encode, frame_bytes, reply
@@ -123,6 +124,7 @@ class Handling(Struct, frozen=True):
     slow_work: SlowWork = field(default_factory=SlowWork)
     audit: RequestAudit | None = None
     quotas: Quotas = field(default_factory=lambda: Quotas(SYSTEM, {}, 0.0))
+    tally: Tally = field(default_factory=Tally)
 
     def tick(self) -> None:
         """End what has waited too long."""
@@ -279,6 +281,7 @@ class RemotingSession:
             self.handling.questions.answered(self, command)
             return None
         handler = self.handling.handlers.get(command.code)
+        self.handling.tally.asked(command.code if handler is not None else UNKNOWN)
         if handler is None:
             if (audit := self.handling.audit) is not None:
                 audit.unsupported(self, command)
@@ -410,6 +413,7 @@ class RemotingSession:
 
     def failure(self, command: Command, error: Exception) -> Command:
         """Return the answer for an error."""
+        self.handling.tally.failed(error)
         if (audit := self.handling.audit) is not None:
             audit.failed(self, command, error)
         if isinstance(error, Refused):

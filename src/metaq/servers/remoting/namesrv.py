@@ -30,6 +30,7 @@ from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, RemotingSe
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
 from metaq.servers.remoting.reports import namesrv_settings_text
 from metaq.servers.slices import SlowWork
+from metaq.servers.tally import Tally
 from metaq.servers.waiting import Parking
 from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode
@@ -56,6 +57,7 @@ class NamesrvServer:
         listener: name of the listener whose connections these are; "" for that of listenPort.
         audit: notes administrative and refused requests.
         quotas: of all listeners together; None: this one has its own.
+        tally: counts requests, likewise.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class NamesrvServer:
         listener: str = "",
         audit: Audit | None = None,
         quotas: Quotas | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self.service, self.listener = service, listener
         options = service.options
@@ -96,6 +99,7 @@ class NamesrvServer:
             slow_work=SlowWork(service.clock.monotonic),
             audit=RequestAudit(audit, handlers) if audit is not None else None,
             quotas=self.quotas,
+            tally=tally or Tally(),
         )
 
     def session(self, peer: Peer) -> RemotingSession:

@@ -48,6 +48,7 @@ from metaq.servers.remoting.transactions import BranchHandlers, TransactionHandl
 from metaq.servers.remoting.workspace import Workspace
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer, WhenAnnounced
 from metaq.servers.slices import SlowWork
+from metaq.servers.tally import Tally
 from metaq.servers.waiting import BYTES_MAX, Parking
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class RemotingServer:
         signers: Signers | None = None,
         audit: Audit | None = None,
         connections: Callable[[], int] = lambda: 0,
+        tally: Tally | None = None,
     ) -> None:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
@@ -140,6 +142,7 @@ class RemotingServer:
             SlowWork(broker.clock.monotonic),
             RequestAudit(audit, handlers) if audit is not None else None,
             broker.quotas,
+            tally or Tally(),
         )
 
     def session(self, peer: Peer) -> BrokerSession:
@@ -174,6 +177,7 @@ def remoting_server(
             signers=None if access is None else Signers(access),
             audit=services.audit,
             connections=lambda: server.connections,
+            tally=services.tally,
         )  # fmt: skip
 
     if tls is not None:

@@ -7,6 +7,8 @@ import os
 import threading
 from collections.abc import Callable
 
+from metaq.clock import SYSTEM
+from metaq.histogram import SIZES, Measured
 from metaq.store.log.commit_log import CommitLog
 from metaq.store.log.parts import State
 from metaq.store.log.sync_thread import STEP_BYTES, SyncThread
@@ -29,6 +31,10 @@ class Flusher:
         self._waiters: list[tuple[int, Callable[[bool], None]]] = []
         self._stopping = False
         self._beside: SyncThread | None = None
+        self.seconds, self.sizes = Measured(), Measured(SIZES)
+        """Of the syncs: how long each took, and how many bytes it made durable."""
+        self._since = 0.0
+        """When the native thread was asked for what it has not told yet; 0: for nothing."""
         state.flushed = commit_log.end  # recovery has synced what it found
         self.worker = Worker("flush", self.flush, lambda: self._interval_ms() / 1000, state.fail)
         state.when_failed(lambda _why: self.worker.wake())  # nothing is durable any more: whoever waits is told
@@ -88,11 +94,17 @@ class Flusher:
             start = self._state.flushed
             while start < end:  # in steps of 64 MiB: waiters for the first bytes need not wait for the last
                 stop = min(end, start + STEP_BYTES)
+                began = SYSTEM.monotonic()
                 self._log.sync(start, stop)
+                self._measure(began, stop - start)
                 start = self._state.flushed = stop
                 self._tell()
         except OSError as error:
             self._fail(error.errno or 0)
+
+    def _measure(self, began: float, size: int) -> None:
+        self.seconds.add(SYSTEM.monotonic() - began)
+        self.sizes.add(size)
 
     def _wait(self, beside: SyncThread) -> None:
         end = self._log.end
@@ -117,12 +129,16 @@ class Flusher:
             with self._lock:
                 if self._state.failed is None:
                     beside.ask(self._state.flushed)
+                    self._since = self._since or SYSTEM.monotonic()
         except OSError as error:
             self._fail(error.errno or 0)
 
     def _settle(self, beside: SyncThread) -> None:
         with self._lock:
             done, error = beside.look()
+            if self._since and done > self._state.flushed:
+                self._measure(self._since, done - self._state.flushed)
+                self._since = 0.0
             # Two threads may settle: the one with the older news must not take the mark back.
             self._state.flushed = max(self._state.flushed, done)
         if error:

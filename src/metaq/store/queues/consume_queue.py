@@ -219,14 +219,15 @@ class ConsumeQueue:
         """Up to `count` units from queue offset `start`; fewer at the end of the queue, none outside it."""
         return list(map(Unit._make, UNIT.iter_unpack(self.unit_bytes(start, count))))
 
-    def unit_bytes(self, start: int, count: int) -> bytes:
-        """Return the same as stored, 20 bytes each."""
+    def unit_bytes(self, start: int, count: int, *, peek: bool = False) -> bytes:
+        """Return the same as stored, 20 bytes each. Args: peek: leave no file open."""
         # Crosses file borders, unlike a pull: searches and repairs want the whole range.
         found = b""
         stop = min(start + count, self.max_offset)
         while max(start, self.min_offset) == start < stop and (file := self.run.find(start * UNIT_BYTES)):
             ends = min(stop, file.end // UNIT_BYTES)
-            found += file.read(start * UNIT_BYTES, (ends - start) * UNIT_BYTES)
+            read = file.peek if peek else file.read
+            found += read(start * UNIT_BYTES, (ends - start) * UNIT_BYTES)
             start = ends
         return found
 

@@ -26,6 +26,7 @@ from metaq.servers.http.messages.atomic import AtomicSends
 from metaq.servers.http.operations import BINARY, Content, Operation, query_of
 from metaq.servers.http.problems import problem_of
 from metaq.servers.http.requests import Acks, body_of, connection_of, fields_of, fields_of_head, when_ready
+from metaq.servers.tally import Tally
 from metaq.wire.http import cloud_events
 from metaq.wire.http.message import (
     JSON,
@@ -55,10 +56,18 @@ class SendQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sending:
-    """The pages. Args: broker: stores. acks: waits for its promises. callers: finds who sends. address: this process's."""
+    """The pages.
 
-    def __init__(self, broker: Broker, acks: Acks, callers: Callers, address: str) -> None:
-        self._broker, self._acks, self._callers = broker, acks, callers
+    Args:
+        broker: stores.
+        acks: waits for its promises.
+        callers: finds who sends.
+        address: this process's.
+        tally: counts what is answered without the application.
+    """
+
+    def __init__(self, broker: Broker, acks: Acks, callers: Callers, address: str, tally: Tally) -> None:
+        self._broker, self._acks, self._callers, self._tally = broker, acks, callers, tally
         self._atomic = AtomicSends(broker, address)
 
     def operations(self) -> list[Operation]:
@@ -154,6 +163,7 @@ class Sending:
         except (MetaqError, HTTPException, Saving):
             return None  # the application says what is wrong, or waits
         self._wake()
+        self._tally.answered("send", 200)
         return msgspec.json.encode(self._told(topic, sent))
 
     def _request(self, new: NewMessage, born_host: bytes, caller: Caller) -> Send:

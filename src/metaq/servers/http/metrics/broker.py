@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import platform
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TypeVar
 
-import metaq
 from metaq.broker.broker import Broker
 from metaq.broker.statistics.counts import KeyedCounts
 from metaq.in_pieces import InPieces
 from metaq.metrics import table
 from metaq.metrics.metric import Metric, Sample
 from metaq.metrics.top import OTHERS, Others, Top
+from metaq.model.topics.system import HALF_TOPIC, OP_TOPIC
+from metaq.servers.http.metrics.groups import Pair
+from metaq.servers.http.metrics.process import ProcessFigures
 from metaq.store.retention.expiry import DiskStep
-from metaq.wire import hot
 
 K = TypeVar("K", bound=Hashable)
-
-PIECE: Final = 500
-"""Queues looked at in a piece of work."""
-Pair: TypeAlias = tuple[str, str]
-"""(topic, group)."""
-
-
-class Lag(NamedTuple):
-    """What a group has still to consume of a topic."""
-
-    messages: int
-    queue_id: int
-    offset: int
-    """The queue with the most of them, and the offset of its next one."""
 
 
 class BrokerMetrics:
@@ -39,24 +24,27 @@ class BrokerMetrics:
 
     Args:
         broker: the broker.
-        connections: yields the protocol servers and how many connections each has.
+        process: figures of the process.
         most: topics, groups and pairs of them that have values of their own; 0: all.
     """
 
-    def __init__(self, broker: Broker, connections: Callable[[], Iterable[tuple[str, int]]], most: int) -> None:
-        self._broker, self._connections, self._most = broker, connections, most
+    def __init__(self, broker: Broker, process: ProcessFigures, most: int) -> None:
+        self._broker, self._process, self._most = broker, process, most
+        self._halves, self._ends = Since(broker, HALF_TOPIC), Since(broker, OP_TOPIC)
         self._topics, self._pairs = Top[str](most), Top[Pair](most)
         self._puts, self._put_bytes = Others[str](), Others[str]()
         self._gets, self._get_bytes, self._sent_back = Others[Pair](), Others[Pair](), Others[Pair]()
 
     def samples(self) -> InPieces[list[Sample]]:
-        """Return the samples of this moment, but for `lags`, which may have to wait for the disk."""
-        found = [*self._of_process(), *self._of_broker(), *self._of_replication()]
+        """Return the samples of this moment, but for those of groups, which may have to wait for the disk."""
+        found = [*self._process.samples(self._broker.stats.started_ms)]
+        yield
+        found += [*self._of_broker(), *self._of_times(), *self._of_replication()]
         yield
         yield from self._broker.statistics.count_now()
         stats = self._broker.stats
-        yield from self._topics.look((key, one.messages) for key, one in list(stats.topic_puts.table.items()))
-        yield from self._pairs.look((key, one.messages) for key, one in list(stats.group_gets.table.items()))
+        yield from self._topics.look(_counts(stats.topic_puts, size=False))
+        yield from self._pairs.look(_counts(stats.group_gets, size=False))
         for metric, keyed, others, bytes_too in (
             (table.MESSAGES_PUT, stats.topic_puts, self._puts, False),
             (table.BYTES_PUT, stats.topic_puts, self._put_bytes, True),
@@ -73,13 +61,6 @@ class BrokerMetrics:
         return found
 
     # ------------------------------------------------------------------ the parts
-
-    def _of_process(self) -> Iterator[Sample]:
-        code = "native" if hot.NATIVE else "Python"
-        yield Sample(table.BUILD, {"version": metaq.__version__, "python": platform.python_version(), "code": code})
-        yield Sample(table.START_TIME, self._broker.stats.started_ms / 1000)
-        for name, number in self._connections():
-            yield Sample(table.CONNECTIONS, number, (name,))
 
     def _of_broker(self) -> Iterator[Sample]:
         broker, stats = self._broker, self._broker.stats
@@ -103,73 +84,65 @@ class BrokerMetrics:
         for level, progress in facts.delay_levels.items():
             yield Sample(table.DELAYED, progress.end - progress.delivered, (str(level),))
         yield Sample(table.HALF_MESSAGES, facts.open_halves)
+        checks = broker.transactions.checks
+        yield Sample(table.HALVES_PUT, max(0, self._halves.count() - checks.rewritten))
+        yield Sample(table.TRANSACTIONS_ENDED, self._ends.count())
+        yield Sample(table.TRANSACTION_CHECKS, checks.asked)
+        yield Sample(table.TRANSACTIONS_GIVEN_UP, checks.given_up)
         yield Sample(table.STAGED_PARTS, facts.staged_parts)
         yield Sample(table.STAGED_BYTES, facts.staged_bytes)
+
+    def _of_times(self) -> Iterator[Sample]:
+        broker = self._broker
+        times, flusher, predicates = broker.stats.times, broker.store.flusher, broker.predicates
+        for metric, measured in (
+            (table.PUT_SECONDS, times.put),
+            (table.BORN_TO_STORED, times.to_store),
+            (table.STORED_TO_GIVEN, times.to_consumer),
+            (table.PULL_SECONDS, times.pull),
+            (table.HELD_SECONDS, times.held),
+            (table.PREDICATE_SECONDS, predicates.seconds),
+            (table.FLUSH_SECONDS, flusher.seconds),
+            (table.FLUSH_BYTES, flusher.sizes),
+            (table.DELAY_LATE, broker.schedule.late),
+        ):
+            yield Sample(metric, measured.value())
+        for outcome, count in predicates.outcomes.items():
+            yield Sample(table.PREDICATE_MESSAGES, count, (outcome,))
+        for kind, count in broker.quotas.refused().items():
+            yield Sample(table.QUOTA_REFUSALS, count, (kind.value,))
 
     def _of_replication(self) -> Iterator[Sample]:
         broker = self._broker
         yield Sample(table.LEADS, int(broker.leads))
         yield Sample(table.SLAVES, len(broker.replicas.connected))
-        end = broker.store.log.end
+        end, now = broker.store.log.end, broker.clock.monotonic()
         for address, copied in broker.replicas.reported().items():
             yield Sample(table.REPLICA_LAG, max(0, end - copied), (address,))
-
-    # ------------------------------------------------------------------ groups
-
-    def lags(self) -> InPieces[dict[Pair, Lag]]:
-        """Return what each group has still to consume of each topic in which it has an offset."""
-        reader, found, work = self._broker.store.reader, dict[Pair, Lag](), 0
-        end_of_log = reader.log_tail.read_end
-        for pair, offsets in list(self._broker.offsets.table.items()):
-            total, widest = 0, Lag(0, 0, 0)
-            for queue_id, offset in list(offsets.items()):
-                queue = reader.existing_queue(pair[0], queue_id)
-                if queue is not None:
-                    at = max(offset, queue.min_offset)
-                    left = max(0, queue.readable_end(end_of_log) - at)
-                    total += left
-                    if left > widest.messages:
-                        widest = Lag(left, queue_id, at)
-                work += 1
-                if work % PIECE == 0:
-                    yield
-            found[pair] = widest._replace(messages=total)
-        return found
-
-    async def lag_samples(self, lags: Mapping[Pair, Lag]) -> list[Sample]:
-        """Return the lags as samples: the largest by name, the others as one."""
-        named = sorted(lags, key=lambda pair: lags[pair].messages, reverse=True)[: self._most or None]
-        store_time = self._broker.store.reader.store_time
-
-        def ages() -> list[float]:
-            now_ms = self._broker.clock.now_ms()
-            return [
-                max(0, now_ms - born) / 1000
-                if lags[pair].messages and (born := store_time(pair[0], lags[pair].queue_id, lags[pair].offset)) > 0
-                else 0.0
-                for pair in named
-            ]
-
-        # In a thread: what a group is late with may be on the disk alone.
-        found = [Sample(table.GROUP_LAG, lags[pair].messages, pair) for pair in named]
-        of_time = await asyncio.to_thread(ages)
-        found += [Sample(table.GROUP_LAG_SECONDS, age, pair) for pair, age in zip(named, of_time, strict=True)]
-        if len(named) < len(lags):
-            rest = sum(lag.messages for lag in lags.values()) - sum(lags[pair].messages for pair in named)
-            found.append(Sample(table.GROUP_LAG, rest, (OTHERS, OTHERS)))
-        members = {name: len(group.members) for name, group in self._broker.members.consumers.items()}
-        largest = sorted(members, key=members.__getitem__, reverse=True)[: self._most or None]
-        found += [Sample(table.GROUP_MEMBERS, members[name], (name,)) for name in largest]
-        if len(largest) < len(members):
-            left = sum(members.values()) - sum(members[name] for name in largest)
-            found.append(Sample(table.GROUP_MEMBERS, left, (OTHERS,)))
-        groups = {*members, *(group for _, group in lags)}
-        found.append(Sample(table.GROUPS, len(groups)))
-        return found
+            yield Sample(table.REPLICA_LAG_SECONDS, broker.replicas.behind_ms(copied, now) / 1000, (address,))
 
 
-def _counts(keyed: KeyedCounts[K], *, size: bool) -> list[tuple[K, int]]:
-    return [(key, one.size if size else one.messages) for key, one in keyed.table.items()]
+class Since:
+    """How many messages a topic of the system has got since this was made, in its only queue."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._reader, self._topic = broker.store.reader, topic
+        self._first = self._end()
+
+    def _end(self) -> int:
+        queue = self._reader.existing_queue(self._topic, 0)
+        return queue.max_offset if queue is not None else 0
+
+    def count(self) -> int:
+        """Return how many."""
+        return max(0, self._end() - self._first)
+
+
+def _counts(keyed: KeyedCounts[K], *, size: bool) -> Iterator[tuple[K, int]]:
+    """Yield the counts. Made one by one, and not kept: see `metaq.servers.http.metrics.groups`."""
+    for key in list(keyed.table):
+        if (one := keyed.table.get(key)) is not None:
+            yield key, one.size if size else one.messages
 
 
 def _named(
