@@ -96,7 +96,7 @@ class NamesrvHttp:
     ) -> None:
         self._process, self._faults = process, RateLimitedLog(log, service.clock)
         pages = NamesrvPages(service, Callers(access), process, access)
-        app = Application(pages.operations(), self._faults, metaq.__version__, tally)
+        app = Application(pages.operations(), self._faults, metaq.__version__, tally=tally)
         self._space = HttpSpace(app, service.clock)
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(TICK_SECONDS, self._look)
