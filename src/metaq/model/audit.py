@@ -41,9 +41,9 @@ class AuditRecord(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Name of the broker, or `namesrv`."""
     outcome: str
     protocol: str = ""
-    """`remoting` or `metaq1`."""
+    """`remoting`, `metaq1` or `http`."""
     request: str = ""
-    """Name of the request code, or of the 1.x command."""
+    """Name of the request code, of the 1.x command, or of the operation of HTTP."""
     code: int = 0
     address: str = ""
     """`host:port` of the peer."""

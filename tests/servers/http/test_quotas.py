@@ -68,7 +68,7 @@ async def test_bytes_in_and_out_are_charged(tmp_path):
 @in_loop
 async def test_a_pull_that_waits_counts_as_held(tmp_path):
     async with running(tmp_path) as served:
-        await served.client.post("/topics/orders/messages", content=b"a")
+        await served.client.post("/topics/orders/messages", json={"body": "a", "queue": 0})
         await limited(served, held_pulls=1)
         meter = served.broker.quotas.meter(*HERE)
         path = "/topics/orders/queues/0/messages?offset=1&wait=60"

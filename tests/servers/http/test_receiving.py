@@ -44,11 +44,11 @@ async def test_what_is_acknowledged_does_not_come_again(tmp_path):
     async with running(tmp_path) as served:
         await put(served, "a", "b", "c")
         await put(served, "d", queue=2)
-        first = await receive(served, max=2, client="one")
-        assert len(first["messages"]) == 2 and first["client"] == "one"
-        assert (await receive(served, max=2, client="one"))["messages"] != []
+        first = await receive(served, max=2, consumer="one")
+        assert len(first["messages"]) == 2 and first["consumer"] == "one"
+        assert (await receive(served, max=2, consumer="one"))["messages"] != []
         seen = list[str]()
-        while found := await receive(served, max=2, client="one"):
+        while found := await receive(served, max=2, consumer="one"):
             if not found["messages"]:
                 break
             told = await ack(served, found)
@@ -115,18 +115,18 @@ async def test_a_group_begins_at_the_end_and_misses_nothing_from_then_on(tmp_pat
 async def test_messages_that_are_retried_come_back_as_their_own(tmp_path):
     async with running(tmp_path) as served:
         await put(served, "a", "b")
-        first = await receive(served, client="one")
+        first = await receive(served, consumer="one")
         failed = first["messages"][0]["message"]
         told = await served.client.post(f"/groups/billing/messages/{failed['offsetId']}/retry", json={"delayLevel": 1})
         assert told.status_code == 204
         await ack(served, first)
-        again = await receive(served, client="one", wait=60)
+        again = await receive(served, consumer="one", wait=60)
         assert bodies(again) == ["a"]
         message = again["messages"][0]["message"]
         assert (message["topic"], message["reconsumeTimes"]) == ("orders", 1)
         await ack(served, again)
         assert served.broker.offsets.get("billing", RETRY_PREFIX + "billing", 0) == 1
-        assert bodies(await receive(served, client="one")) == []
+        assert bodies(await receive(served, consumer="one")) == []
 
 
 @in_loop
@@ -147,7 +147,7 @@ async def test_what_the_filter_passes_over_is_passed_over_for_good(tmp_path):
 async def test_acknowledgements_in_no_order_are_told(tmp_path):
     async with running(tmp_path) as served:
         await put(served, "a", "b", "c")
-        found = await receive(served, client="one")
+        found = await receive(served, consumer="one")
         last = {"messages": found["messages"][2:]}
         problem = await ack(served, last, status=409)
         assert problem["reason"] == "not-in-order" and "offset 0" in problem["detail"]
@@ -199,7 +199,7 @@ async def test_messages_that_are_gone_are_told(tmp_path):
     ("path", "query", "status"),
     [
         ("/groups/billing/topics/nobody/messages", {}, 404), ("/groups/a%2Fb/topics/orders/messages", {}, 404),
-        ("/groups/a b/topics/orders/messages", {}, 400), (RECEIVE, {"max": 0}, 400), (RECEIVE, {"client": "a b"}, 400),
+        ("/groups/a b/topics/orders/messages", {}, 400), (RECEIVE, {"max": 0}, 400), (RECEIVE, {"consumer": "a b"}, 400),
         (RECEIVE, {"start": "0"}, 400), (RECEIVE, {"filter": "a AND", "filterType": "SQL92"}, 400),
     ],
 )  # fmt: skip

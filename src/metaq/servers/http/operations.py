@@ -39,7 +39,7 @@ class Content:
     def schema(self, of_type: Mapping[str, Any]) -> dict[str, Any]:
         """Return its schema. Args: of_type: those of all types, by their `repr`."""
         if not self.types:
-            return {"schema": {} if self.kind == BINARY else {"type": "string"}}
+            return {"schema": {"type": "string", **({"format": "binary"} if self.kind == BINARY else {})}}
         found = [of_type[repr(one)] for one in self.types]
         return {"schema": found[0] if len(found) == 1 else {"oneOf": found}}
 

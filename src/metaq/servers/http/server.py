@@ -15,6 +15,7 @@ from metaq.servers.http.application import Application, Page
 from metaq.servers.http.callers import Callers
 from metaq.servers.http.connection import HttpConnection, HttpSpace
 from metaq.servers.http.health import HealthPages
+from metaq.servers.http.inspection import Inspecting
 from metaq.servers.http.messages.progress import GroupProgress
 from metaq.servers.http.messages.puller import ColdReader, Puller
 from metaq.servers.http.messages.pulling import Pulling
@@ -56,6 +57,7 @@ class HttpServer:
             self._streaming,
             GroupProgress(broker, callers, saves, self._acks),
             Receiving(broker, puller, callers, saves),
+            Inspecting(broker, callers, metaq.__version__),
         ]
         if broker.metaq1 is not None:
             from metaq.servers.http.metaq1.gateway import Gateway  # only where MetaQ 1.x is served: see `Metaq1Service`

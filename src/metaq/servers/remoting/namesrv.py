@@ -21,9 +21,9 @@ from metaq.model.topics.advertised import Advertised, Origin
 from metaq.model.topics.registration import BrokerIdentity, Registration
 from metaq.namesrv.service import NameService
 from metaq.net.peer import Peer
+from metaq.servers.option_states import option_states
 from metaq.servers.remoting.acl.accounts import AccountHandlers, ServerName
 from metaq.servers.remoting.acl.signed import by_signature
-from metaq.servers.remoting.administration.option_states import option_states
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, RemotingSession

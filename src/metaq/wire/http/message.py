@@ -73,7 +73,8 @@ class JsonMessage(Struct, forbid_unknown_fields=True, rename="camel", kw_only=Tr
     body: msgspec.Raw | UnsetType = UNSET
     body_base64: str | UnsetType = field(name="bodyBase64", default=UNSET)
     tag: str = ""
-    keys: str | list[str] = []
+    keys: str | list[str] | UnsetType = UNSET
+    """Unset and not empty by default: a generated client would send what it takes for the default."""
     properties: dict[str, str] = {}
     queue: Whole | UnsetType = UNSET
     delay_level: Whole = 0
@@ -84,10 +85,15 @@ class JsonMessage(Struct, forbid_unknown_fields=True, rename="camel", kw_only=Tr
     def message(self, topic: str) -> NewMessage:
         """Return it, for a topic. Raises BadRequest: two bodies or none, Base64 that is none, and as `new_message`."""
         return new_message(
-            topic, self._bytes(), tag=self.tag, keys=self.keys.split() if isinstance(self.keys, str) else self.keys,
+            topic, self._bytes(), tag=self.tag, keys=self._keys(),
             properties=self.properties, queue=ANY_QUEUE if self.queue is UNSET else self.queue,
             delay_level=self.delay_level, flag=self.flag, wait=self.wait,
         )  # fmt: skip
+
+    def _keys(self) -> Sequence[str]:
+        if self.keys is UNSET:
+            return ()
+        return self.keys.split() if isinstance(self.keys, str) else self.keys
 
     def _bytes(self) -> bytes:
         if (self.body is UNSET) is (self.body_base64 is UNSET):

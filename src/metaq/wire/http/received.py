@@ -63,9 +63,9 @@ class Gone(Struct, frozen=True):
 
 
 class Received(Struct, frozen=True):
-    """Answer to a group that receives. `client`: who holds the queues of these messages."""
+    """Answer to a group that receives. `consumer`: who holds the queues of these messages."""
 
-    client: str
+    consumer: str
     messages: list[ReceivedMessage]
     gone: list[Gone] = []
 

@@ -51,7 +51,7 @@ class ReceiveQuery(Struct, frozen=True, forbid_unknown_fields=True, rename="came
 
     max: Annotated[int, Meta(ge=1, le=1000, description="Messages at most.")] = 32
     wait: Annotated[float, Meta(ge=0, le=WAIT_SECONDS_MAX, description="Seconds to wait for a message.")] = 0.0
-    client: Annotated[
+    consumer: Annotated[
         str,
         Meta(
             pattern="^[A-Za-z0-9_.@-]{0,100}$",
@@ -106,11 +106,11 @@ class Receiving:
         if receiver.begin(places):
             await self._saves.saved()
         messages = await receiver.receive(places)
-        return json_answer({"client": receiver.client, "messages": messages, "gone": receiver.gone})
+        return json_answer({"consumer": receiver.consumer, "messages": messages, "gone": receiver.gone})
 
 
 class Receiver:
-    """One request of a group. `client`: who holds the queues. `gone`: what has left the log unread."""
+    """One request of a group. `consumer`: who holds the queues. `gone`: what has left the log unread."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Receiver:
     ) -> None:
         self._broker, self._puller, self._connection, self._caller = broker, puller, connection, caller
         self._group, self._query = group, query
-        self.client = query.client or broker.clock.token()[:16]
+        self.consumer = query.consumer or broker.clock.token()[:16]
         self.gone = list[Gone]()
         self._left, self._bytes_left = query.max, BYTES_MAX
         self._free = dict[Place, int]()
@@ -176,7 +176,7 @@ class Receiver:
         """Return the next messages of a queue, whose lock is held then."""
         offset = self._offset(place)
         if offset == self._broker.lookup.max_offset(*place):
-            if self._holder(place) in {None, self.client}:
+            if self._holder(place) in {None, self.consumer}:
                 self._free[place] = offset
             else:
                 self._held = True
@@ -231,7 +231,7 @@ class Receiver:
         told, start, found = await self._puller.told(self._connection, answer, tell), offset, list[dict[str, object]]()
         end = told[-1].offset + 1 if told else offset
         for one in told:
-            ack = AckId(self._group, place.topic, place.queue, start, one.offset + 1, end, self.client)
+            ack = AckId(self._group, place.topic, place.queue, start, one.offset + 1, end, self.consumer)
             found.append({"ackId": str(ack), "message": one.text})
             start = one.offset + 1
         self._left -= len(found)
@@ -264,7 +264,7 @@ class Receiver:
 
     def _locks(self, place: Place) -> QueueLocks:
         queue = MessageQueue(place.topic, self._broker.environment.name, place.queue)
-        return QueueLocks(self._group, self.client, (queue,))
+        return QueueLocks(self._group, self.consumer, (queue,))
 
     # -- waiting
     async def _anything(self, seconds: float) -> None:

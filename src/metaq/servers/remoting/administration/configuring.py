@@ -6,7 +6,7 @@ import logging
 
 from metaq.broker.broker import Broker
 from metaq.model.access import Action
-from metaq.servers.remoting.administration.option_states import option_states
+from metaq.servers.option_states import option_states
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, handles
 from metaq.servers.remoting.reports import found_out
 from metaq.wire import bodies, extensions
