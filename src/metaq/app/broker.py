@@ -18,12 +18,14 @@ from metaq.app.audit_topic import AuditTopic
 from metaq.app.auditing import RunningAudit, open_audit
 from metaq.app.configuration import METAQ1, TLS, listen_limits
 from metaq.app.files import broker_files
+from metaq.app.opening import Opening
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
 from metaq.app.progress.offset_table import OffsetTableProgress
 from metaq.app.registration import NameServerRegistration, Registration, ZookeeperRegistration
 from metaq.app.role.configured import check_role
 from metaq.app.role.running import RunningRole
+from metaq.app.service_manager import Told, nobody
 from metaq.app.serving import Serving
 from metaq.app.tls.wanted import tls_of
 from metaq.broker.broker import Broker
@@ -48,12 +50,14 @@ from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable
 from metaq.store.message_store import MessageStore
 from metaq.store.reads.pull import ReadResult
+from metaq.store.start_progress import StartProgress
 from metaq.tls_options import NO_TLS, TlsOptions
 
 if TYPE_CHECKING:
     from metaq.app.acl.files import AclWatch
     from metaq.app.tls.running import RunningTls
     from metaq.net.tls.server import ServerTls
+    from metaq.servers.http.starting import EarlyServer
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +144,8 @@ class Front(NamedTuple):
     name_servers: NameServerRegistration
     registrations: Sequence[Registration]
     """All registrations, that at the name servers first."""
+    early: EarlyServer | None
+    """The server that answers before the store is open; None: there is none."""
 
 
 class RunningBroker:
@@ -303,6 +309,7 @@ async def start_broker(
     metaq1: Metaq1Settings | None = None,
     servers: Sequence[Server[BrokerServices]] = (),
     tls: TlsOptions = NO_TLS,
+    told: Told = nobody,
 ) -> RunningBroker:
     """Start a broker. Return once it accepts connections and, with name servers, is registered at one of them.
 
@@ -314,6 +321,7 @@ async def start_broker(
         metaq1: settings of MetaQ 1.x; None: it is not served.
         servers: servers of further protocols, not bound yet.
         tls: of its ports, and of its connections to name servers and other brokers.
+        told: is told how far a long start is.
     Raises:
         ConfigError: a port is taken, a configuration file or one of accounts or TLS is broken, or a name server's address is no address.
         StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
@@ -334,9 +342,12 @@ async def start_broker(
     front = _front(options, metaq1, name_servers, servers, credentials, running_tls)
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
     await front.serving.bind()
+    opening = Opening(clock, told, front.early.tick if front.early is not None else lambda: None)
     try:
-        running = _compose(
+        await _answer_early(options, front, clock, opening)
+        running = await _compose(
             (options, store_options, metaq1),
+            opening,
             clock,
             disk,
             front,
@@ -352,6 +363,7 @@ async def start_broker(
         # The ports are taken already: they must be free for the next try.
         await front.serving.close()
         raise
+    opening.stage("taking its role, and opening its tables")
     try:
         await running.accept()
     except BaseException:
@@ -360,6 +372,16 @@ async def start_broker(
     if url is not None:
         running.follow(url, name_servers)
     return running
+
+
+async def _answer_early(options: BrokerOptions, front: Front, clock: Clock, opening: Opening) -> None:
+    """Have the HTTP server, if there is one, say how far the start is. Raises ConfigError: another process took its port."""
+    if front.early is None:
+        return
+    from metaq.servers.http.starting import StartingSessions  # as in `_http_server`
+
+    sessions = StartingSessions(clock, _name(options), options.broker_role, lambda: opening.status)
+    await front.early.begin(sessions)
 
 
 def _check_patterns(options: BrokerOptions) -> None:
@@ -404,9 +426,10 @@ def _front(
         )  # fmt: skip
         servers.append(server)
         registrations += [ZookeeperRegistration(metaq1, server), OffsetTableProgress(metaq1)]
-    if options.http_port is not None:
-        servers.append(_http_server(options, limits, budget, ports, servers))
-    return Front(Serving([*servers, *more]), remoting, announced, registrations)
+    early = _http_server(options, limits, budget, ports, servers) if options.http_port is not None else None
+    if early is not None:
+        servers.append(early)
+    return Front(Serving([*servers, *more]), remoting, announced, registrations, early)
 
 
 def _http_server(
@@ -415,7 +438,7 @@ def _http_server(
     budget: Budget,
     tls: ServerTls | None,
     servers: Sequence[Server[BrokerServices]],
-) -> Server[BrokerServices]:
+) -> EarlyServer:
     """Make the HTTP server, which tells the connections of all `servers`. Raises ConfigError: what it runs on is not installed."""
     try:
         from metaq.servers.http.server import http_server  # only where it is served: it is an extra
@@ -451,8 +474,9 @@ def _name(options: BrokerOptions) -> str:
     return options.broker_name or platform.node() or "DEFAULT_BROKER"
 
 
-def _compose(
+async def _compose(
     settings: tuple[BrokerOptions, StoreOptions, Metaq1Settings | None],
+    opening: Opening,
     clock: Clock,
     disk: Disk | None,
     front: Front,
@@ -463,7 +487,11 @@ def _compose(
     options, store_options, metaq1 = settings
     port, host = front.remoting.port, advertised_host(options, front.remoting.host)
     store_host = host_bytes(host, port)
-    store = MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk)
+
+    def make(progress: StartProgress) -> MessageStore:
+        return MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk, progress=progress)
+
+    store = await opening.open(make)
     try:
         loop, own_thread = asyncio.get_running_loop(), threading.get_ident()
         # From here on syncs run without the GIL, where the compiled module is there.

@@ -22,6 +22,7 @@ from metaq.servers.http.messages.sending import Sending
 from metaq.servers.http.messages.streaming import Streaming
 from metaq.servers.http.requests import Acks
 from metaq.servers.http.scrape import Scrape
+from metaq.servers.http.starting import EarlyServer
 from metaq.servers.server import BrokerServices, PeerServer
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def http_server(
     connections: Callable[[], Iterable[tuple[str, int]]],
     budget: Budget | None = None,
     tls: ServerTls | None = None,
-) -> PeerServer[BrokerServices]:
+) -> EarlyServer:
     """Make the server of a broker's `httpPort`, not bound yet.
 
     Args:
@@ -96,7 +97,7 @@ def http_server(
         return HttpServer(services, connections)
 
     assert options.http_port is not None, "there is an HTTP server"
-    return PeerServer(
+    return EarlyServer(
         "http", (options.http_bind_address, options.http_port), limits, open_sessions,
         what="the HTTP server (httpPort)", budget=budget, tls=tls,
     )  # fmt: skip
