@@ -20,8 +20,8 @@ from metaq.store.message_store import MessageStore
 from tests.store.support import HOST, put
 
 COUNT = 3000
-FILES = 3 * COUNT // 300
-"""Consume-queue files of the folder."""
+OPENED = 9 * COUNT // 300
+"""Times that a replay opens a consume-queue file: each of them three times."""
 
 
 class SlowDisk(Disk):
