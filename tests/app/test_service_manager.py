@@ -10,7 +10,7 @@ import socket
 
 import pytest
 
-from metaq.app.service_manager import ServiceManager
+from metaq.app.supervision.service_manager import ServiceManager
 from metaq.testing.embedded import SMALL
 from tests.support import PATIENCE, environment, metaq_command, process, read_line
 

@@ -18,15 +18,17 @@ from metaq.app.audit_topic import AuditTopic
 from metaq.app.auditing import RunningAudit, open_audit
 from metaq.app.configuration import METAQ1, TLS, listen_limits
 from metaq.app.files import broker_files
-from metaq.app.opening import Opening
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
 from metaq.app.progress.offset_table import OffsetTableProgress
 from metaq.app.registration import NameServerRegistration, Registration, ZookeeperRegistration
 from metaq.app.role.configured import check_role
 from metaq.app.role.running import RunningRole
-from metaq.app.service_manager import Told, nobody
 from metaq.app.serving import Serving
+from metaq.app.supervision.concerns import Concerns
+from metaq.app.supervision.loop_watch import LoopWatch
+from metaq.app.supervision.opening import Opening
+from metaq.app.supervision.service_manager import Told, nobody
 from metaq.app.tls.wanted import tls_of
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
@@ -133,6 +135,7 @@ class Tasks(NamedTuple):
     """Watches the files of TLS."""
     audit: RunningAudit | None
     audit_topic: AuditTopic | None
+    loop: LoopWatch
 
 
 class Front(NamedTuple):
@@ -199,6 +202,7 @@ class RunningBroker:
     def _tick(self) -> None:
         # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._tasks.loop.tick()
         servers = (server.tick for server in self._serving.started())
         watches = (watch.tick for watch in (self._tasks.acl, self._tasks.tls) if watch is not None)
         ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, self._tick_audit, *watches
@@ -533,11 +537,12 @@ async def _compose(
         topic = AuditTopic(options.audit_log_topic) if options.audit_log_topic else None
         also = topic.put if topic is not None else None
         audit = open_audit(options, environment.name, store.folder.root, clock, disk, also)
+        watch = LoopWatch(SYSTEM, TICK_SECONDS)  # timers of the loop are of real time, whatever clock a test has
         services = BrokerServices(
             broker, call_soon, front.name_servers.when_announced, host, control,
-            audit.audit if audit is not None else None,
+            audit.audit if audit is not None else None, Concerns(watch, front.name_servers, acl, tls),
         )  # fmt: skip
-        tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit, topic)
+        tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit, topic, watch)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()

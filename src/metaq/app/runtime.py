@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload, Reloadable
-from metaq.app.service_manager import ServiceManager
+from metaq.app.supervision.service_manager import ServiceManager
 from metaq.errors import ConfigError, MetaqError
 from metaq.log import when_dead
 from metaq.option_table import Origins

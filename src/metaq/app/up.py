@@ -5,7 +5,7 @@ from __future__ import annotations
 from metaq.app.addressing.told import from_here
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.namesrv import RunningNamesrv, start_namesrv
-from metaq.app.service_manager import Told, nobody
+from metaq.app.supervision.service_manager import Told, nobody
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import SYSTEM, Clock
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions

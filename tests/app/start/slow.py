@@ -12,7 +12,7 @@ import threading
 
 from metaq.app.broker import start_broker
 from metaq.app.runtime import run, set_up_logging
-from metaq.app.service_manager import ServiceManager
+from metaq.app.supervision.service_manager import ServiceManager
 from metaq.clock import SYSTEM
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.store.disk import Disk

@@ -12,7 +12,7 @@ from metaq.app.configuration import Configuration, load, template
 from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload
 from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, print_ready, run, set_up_logging, with_origins
-from metaq.app.service_manager import ServiceManager, nobody
+from metaq.app.supervision.service_manager import ServiceManager, nobody
 from metaq.cli.servers.flags import DEFAULT_FOLDER
 from metaq.errors import ConfigError
 from metaq.store.offline.sizes import SMALL, first_use

@@ -43,7 +43,7 @@ class HttpServer:
         self._cold = ColdReader()
         puller = Puller(broker, self._cold)
         pages: list[Page] = [
-            HealthPages(broker),
+            HealthPages(broker, services.watched),
             Scrape(broker, callers, connections),
             Sending(broker, self._acks, callers),
             Pulling(puller, callers),

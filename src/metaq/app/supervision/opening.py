@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from metaq.app.service_manager import Told, nobody
+from metaq.app.supervision.service_manager import Told, nobody
 from metaq.clock import Clock
 from metaq.errors import MetaqError
 from metaq.log import RateLimitedLog, when_dead
