@@ -240,11 +240,13 @@ class RunningBroker:
         if not self.failure.done():
             self.failure.set_result(why)
 
-    async def accept(self) -> None:
+    async def accept(self, stage: Callable[[str], None]) -> None:
         """Take the role, accept clients, and register then: whoever finds the broker in a registry must find all its servers.
 
+        Args: stage: is told what is done now.
         Raises ConfigError: it cannot have its role, another process took a port, or a registry can never be used.
         """
+        stage("taking its role, and opening its tables")
         await self._tasks.role.take()
         if self._tasks.acl is not None:
             self._tasks.acl.start()
@@ -252,6 +254,7 @@ class RunningBroker:
             self._tasks.tls.start()
         self._tasks.delivery.start(self._broker.deliver)
         await self._serving.start(self._services)
+        stage("registering: clients are served, and will find it")
         for registration in self._tasks.registrations:
             await registration.start(self._services)
         self._tasks.role.start(self._services)
@@ -347,35 +350,43 @@ async def start_broker(
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
     await front.serving.bind()
     opening = Opening(clock, told, front.early.tick if front.early is not None else lambda: None)
+    opening.begin()
     try:
-        await _answer_early(options, front, clock, opening)
-        running = await _compose(
-            (options, store_options, metaq1),
-            opening,
-            clock,
-            disk,
-            front,
-            BrokerPeers(
-                name_servers, credentials=credentials, tls=running_tls.client if running_tls is not None else None
-            ),
-            (acl, credentials),
-            running_tls,
+        running = await _opened(
+            (options, store_options, metaq1), opening, clock, disk, front, name_servers, (acl, credentials), running_tls
         )
         running.settings[TLS] = Settings(tls)
         running.show(running.settings[TLS])
-    except BaseException:
-        # The ports are taken already: they must be free for the next try.
-        await front.serving.close()
-        raise
-    opening.stage("taking its role, and opening its tables")
-    try:
-        await running.accept()
-    except BaseException:
-        await running.close()
-        raise
+        try:
+            await running.accept(opening.stage)
+        except BaseException:
+            await running.close()
+            raise
+    finally:
+        opening.end()
     if url is not None:
         running.follow(url, name_servers)
     return running
+
+
+async def _opened(
+    settings: tuple[BrokerOptions, StoreOptions, Metaq1Settings | None],
+    opening: Opening,
+    clock: Clock,
+    disk: Disk | None,
+    front: Front,
+    name_servers: Sequence[str],
+    access: tuple[AclWatch | None, Credentials | None],
+    tls: RunningTls | None,
+) -> RunningBroker:
+    """Open the store behind ports that are taken. Whatever it raises, they are free for the next try."""
+    try:
+        await _answer_early(settings[0], front, clock, opening)
+        peers = BrokerPeers(name_servers, credentials=access[1], tls=tls.client if tls is not None else None)
+        return await _compose(settings, opening, clock, disk, front, peers, access, tls)
+    except BaseException:
+        await front.serving.close()
+        raise
 
 
 async def _answer_early(options: BrokerOptions, front: Front, clock: Clock, opening: Opening) -> None:

@@ -1,4 +1,4 @@
-"""The opening of a broker's store, in a thread: the event loop says meanwhile how far it is, and may stop it."""
+"""The start of a broker: its store is opened in a thread, and the event loop says meanwhile how far it is, and may stop it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Opening:
 
     Args:
         told: is told.
-        tick: called ten times a second while the store is opened.
+        tick: called ten times a second from `begin` to `end`.
     """
 
     def __init__(self, clock: Clock, told: Told = nobody, tick: Callable[[], None] = lambda: None) -> None:
@@ -38,11 +38,22 @@ class Opening:
         self._stage = ""
         """What is done behind the store; "": the store is being opened."""
         self._lines = RateLimitedLog(log, clock)
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def status(self) -> str:
         """How far it is, in words."""
         return self._stage or self.progress.now().text()
+
+    def begin(self) -> None:
+        """Say how far it is from now on."""
+        self._watching = asyncio.ensure_future(self._watch())
+        self._watching.add_done_callback(when_dead(log, "nobody is told how far the start is"))
+
+    def end(self) -> None:
+        """The start is over, however it has ended."""
+        if self._watching is not None:
+            self._watching.cancel()
 
     def stage(self, text: str) -> None:
         """The store is open; what is done now."""
@@ -56,8 +67,6 @@ class Opening:
         """
         worker = Worker("metaq-open-store")
         making = asyncio.ensure_future(worker.run(lambda: make(self.progress)))
-        watching = asyncio.ensure_future(self._watch())
-        watching.add_done_callback(when_dead(log, "nobody is told how far the start is"))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -71,7 +80,6 @@ class Opening:
                 await worker.run(store.close)
             raise
         finally:
-            watching.cancel()
             worker.end()
 
     async def _watch(self) -> None:
