@@ -192,6 +192,7 @@ class ConsumerBase(Closable, Generic[Received_co]):
         watchers = (
             Tracer.of(self._core, self.group, given.observing, role="CONSUME"),
             MessageLog.of(self._core, self.group, given.observing),
+            given.observing.delivery_spans(self._core, self.group, options.model),
         )
         self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
         self._deliveries = Deliveries(self._observers, self._core.clock) if self._observers else None

@@ -68,7 +68,8 @@ class Readings:
         self._decode = decode
         watchers = Tracer.of(core, group, observing, role="CONSUME"), MessageLog.of(core, group, observing)
         self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
-        self.idle = decode is None and not self._observers
+        self._spans = observing.delivery_spans(core, group)
+        self.idle = decode is None and not self._observers and self._spans is None
         """Whether handing out a message needs nothing: there are no observers, and no values to make."""
 
     def begin(self) -> None:
@@ -81,6 +82,9 @@ class Readings:
 
     def hand_out(self, messages: Iterable[ReadMessage]) -> None:
         """Notify the observers of messages that are handed out now."""
+        messages = list(messages)
+        if self._spans is not None:
+            self._spans.received(messages)
         for message in messages:
             if self._decode is not None:
                 message._decode = self._decode  # noqa: SLF001  a slot for us

@@ -6,8 +6,9 @@ background loop, when their outcome is known; deliveries one by one, in whicheve
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from msgspec import Struct
 
@@ -23,6 +24,13 @@ from metaq.model.topics.topic import check_topic
 from metaq.model.trace import Result
 from metaq.wire.record import decode_batch
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from metaq.client.observing.spans import DeliverySpans, SendSpans
+    from metaq.client.shared.core import ClientCore
+    from metaq.model.clients import MessageModel
+
 RATE_MAX = 1_000_000
 
 
@@ -36,6 +44,8 @@ class ObservedArguments(ClientArguments, total=False):
         says how many.
     message_log (False): write a line to the log (logger `metaq.messages`, INFO) for each send and each delivery.
     message_log_rate (100): lines per second at most; the log says how many were left out.
+    opentelemetry (False): True records spans of sends and deliveries with OpenTelemetry's global tracer provider, another
+        provider with that one; messages carry the context of their trace. See docs/opentelemetry.md.
     See docs/trace.md.
     """
 
@@ -44,6 +54,7 @@ class ObservedArguments(ClientArguments, total=False):
     trace_rate: int
     message_log: bool
     message_log_rate: int
+    opentelemetry: bool | TracerProvider
 
 
 class Observing(Struct, frozen=True):
@@ -54,11 +65,12 @@ class Observing(Struct, frozen=True):
     trace_rate: int = 2000
     message_log: bool = False
     message_log_rate: int = 100
+    opentelemetry: Any = False
 
     @property
     def wanted(self) -> bool:
         """Whether sends or deliveries are watched at all."""
-        return self.trace or self.message_log
+        return self.trace or self.message_log or self.opentelemetry is not False
 
     @classmethod
     def taken_from(cls, arguments: dict[str, Any]) -> Self:
@@ -73,7 +85,38 @@ class Observing(Struct, frozen=True):
                 raise ConfigError(f"{name}={rate}: need 1 to {RATE_MAX} a second")
         if "trace_topic" in given:
             checked(check_topic, given["trace_topic"])
+        provider = given.get("opentelemetry", False)
+        if provider.__class__ is not bool and not hasattr(provider, "get_tracer"):
+            raise TypeError(f"opentelemetry={provider!r}: need True, False, or a TracerProvider of OpenTelemetry")
         return cls(**given)
+
+    def send_spans(self, core: ClientCore, group: str) -> SendSpans | None:
+        """Return the spans of a producer; None if none are wanted. Raises ConfigError: OpenTelemetry is not installed."""
+        if self.opentelemetry is False:
+            return None
+        with _needed():
+            from metaq.client.observing.spans import SendSpans
+        return SendSpans(core, group, self._provider)
+
+    def delivery_spans(self, core: ClientCore, group: str, model: MessageModel | None = None) -> DeliverySpans | None:
+        """Return the spans of a consumer; otherwise as `send_spans`."""
+        if self.opentelemetry is False:
+            return None
+        with _needed():
+            from metaq.client.observing.spans import DeliverySpans
+        return DeliverySpans(core, group, self._provider, model)
+
+    @property
+    def _provider(self) -> TracerProvider | None:
+        return None if self.opentelemetry is True else self.opentelemetry
+
+
+@contextlib.contextmanager
+def _needed() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"opentelemetry=True needs the package {error.name}: pip install 'pymetaq[otel]'") from None
 
 
 class SentMessage(NamedTuple):

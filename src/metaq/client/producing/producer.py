@@ -60,10 +60,14 @@ class Producer(ProducerBase[Sent_contra]):
             topic, body, tag, keys,
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,
         )  # fmt: skip
-        stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
-        if not plain and (receipt := self._direct.send(message, stream, message_id, timeout)) is not None:
-            return receipt
-        return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout).result()
+
+        def send(message: Message) -> SendReceipt:
+            stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
+            if not plain and (receipt := self._direct.send(message, stream, message_id, timeout)) is not None:
+                return receipt
+            return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout).result()
+
+        return send(message) if self._spans is None else self._spans.around(message, send)
 
     def request(
         self,
@@ -88,6 +92,13 @@ class Producer(ProducerBase[Sent_contra]):
         self._check_open()
         message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._serialize)
         seconds = as_request(message, timeout)
+        if self._spans is None:
+            return self._ask(message, ordering_key, queue, seconds)
+        return self._spans.around(message, lambda stamped: self._ask(stamped, ordering_key, queue, seconds))
+
+    def _ask(
+        self, message: Message, ordering_key: str | None, queue: MessageQueue | None, seconds: float
+    ) -> StoredMessage:
         if (
             self._requesting.is_known
             and not self._core.thread.current
@@ -131,7 +142,14 @@ class Producer(ProducerBase[Sent_contra]):
         """Send and forget: no answer, no retry. Raises NoRoute, ConnectionFailed: it was not even sent."""
         self._check_open()
         message = as_message(topic, body, tag, serialize=self._serialize)
-        self._core.thread.run(self._oneway(message, None), self._accumulator.limits.timeout)
+
+        def send(message: Message) -> None:
+            self._core.thread.run(self._oneway(message, None), self._accumulator.limits.timeout)
+
+        if self._spans is None:
+            send(message)
+        else:
+            self._spans.around(message, send, ends=True)
 
     def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic[Sent_contra]:
         """Several messages, for any topics and brokers, all of which are delivered, or none:
