@@ -329,13 +329,15 @@ class _Current:
     Who takes another message before it is done with this one has several in hand, and none of them is the current one then.
     """
 
-    __slots__ = ("_outer", "_within", "span")
+    __slots__ = ("_is_over", "_outer", "_within", "span")
 
     _KEY: Final = context.create_key("metaq.delivery")
 
     def __init__(self, span: Span, outer: context.Context) -> None:
         self.span, self._outer = span, outer
-        alone = context.get_value(self._KEY) is None
+        self._is_over = False
+        before = context.get_value(self._KEY)
+        alone = not isinstance(before, _Current) or before._is_over  # noqa: SLF001  one that another thread has settled
         self._within = context.set_value(self._KEY, self, trace.set_span_in_context(span, outer)) if alone else None
         if self._within is not None:
             context.attach(self._within)
@@ -350,6 +352,7 @@ class _Current:
 
     def end(self) -> None:
         """End the span. By a token of `attach` another thread could not: a message may be settled anywhere."""
+        self._is_over = True
         if self._within is not None and context.get_current() is self._within:
             context.attach(self._outer)
         self.span.end()
