@@ -56,8 +56,11 @@ from metaq.store.start_progress import StartProgress
 from metaq.tls_options import NO_TLS, TlsOptions
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
     from metaq.app.acl.files import AclWatch
     from metaq.app.tls.running import RunningTls
+    from metaq.app.tracing.broker_spans import BrokerSpans
     from metaq.net.tls.server import ServerTls
     from metaq.servers.http.starting import EarlyServer
 
@@ -181,6 +184,8 @@ class RunningBroker:
         self._faults = RateLimitedLog(log, broker.clock)
         self._reaching: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
+        self._spans: BrokerSpans | None = None
+        self._tracing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()
         broker.store.state.when_failed(self._on_store_failure)
@@ -240,6 +245,22 @@ class RunningBroker:
         if not self.failure.done():
             self.failure.set_result(why)
 
+    def trace_by(self, provider: TracerProvider | None) -> None:
+        """Make spans by this provider; None: by that of `otelEndpoint`, if there is one. Raises ConfigError."""
+        endpoint = self._broker.options.otel_endpoint
+        if provider is None and not endpoint:
+            return
+        try:
+            from metaq.app.tracing.broker_spans import BrokerSpans, provider_of  # only where they are wanted: an extra
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"otelEndpoint={endpoint} needs the package {error.name}: pip install 'pymetaq[otel]', or leave it out"
+            ) from None
+        made = provider or provider_of(endpoint, self.name)
+        self._spans = BrokerSpans(self._broker, made, self.address, owned=provider is None)
+        self._tracing = asyncio.create_task(self._spans.follow(), name="look for traced messages")
+        self._tracing.add_done_callback(when_dead(log, "no spans are made of stored messages any more"))
+
     async def accept(self, stage: Callable[[str], None]) -> None:
         """Take the role, accept clients, and register then: whoever finds the broker in a registry must find all its servers.
 
@@ -284,7 +305,7 @@ class RunningBroker:
     async def close(self) -> None:
         """Unregister, close connections, save, flush, and mark the store as closed."""
         self._timer.cancel()
-        beside = [task for task in (self._reaching, self._following) if task is not None]
+        beside = [task for task in (self._reaching, self._following, self._tracing) if task is not None]
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
@@ -299,6 +320,8 @@ class RunningBroker:
                 await registration.stop()
             await self._serving.close()
             await self._tasks.peers.close()
+            if self._spans is not None:
+                await self._spans.close()
             self._broker.close()
             if self._tasks.audit is not None:
                 self._tasks.audit.file.close()
@@ -317,6 +340,7 @@ async def start_broker(
     servers: Sequence[Server[BrokerServices]] = (),
     tls: TlsOptions = NO_TLS,
     told: Told = nobody,
+    tracer_provider: TracerProvider | None = None,
 ) -> RunningBroker:
     """Start a broker. Return once it accepts connections and, with name servers, is registered at one of them.
 
@@ -329,6 +353,7 @@ async def start_broker(
         servers: servers of further protocols, not bound yet.
         tls: of its ports, and of its connections to name servers and other brokers.
         told: is told how far a long start is.
+        tracer_provider: of OpenTelemetry: makes the broker's spans, instead of that of `otelEndpoint`.
     Raises:
         ConfigError: a port is taken, a configuration file or one of accounts or TLS is broken, or a name server's address is no address.
         StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
@@ -358,6 +383,7 @@ async def start_broker(
         running.settings[TLS] = Settings(tls)
         running.show(running.settings[TLS])
         try:
+            running.trace_by(tracer_provider)
             await running.accept(opening.stage)
         except BaseException:
             await running.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from metaq.app.addressing.told import from_here
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.namesrv import RunningNamesrv, start_namesrv
@@ -11,6 +13,9 @@ from metaq.clock import SYSTEM, Clock
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.store.disk import Disk
 from metaq.tls_options import NO_TLS, TlsOptions
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 
 class RunningUp:
@@ -47,6 +52,7 @@ async def start_up(
     metaq1: Metaq1Settings | None = None,
     tls: TlsOptions = NO_TLS,
     told: Told = nobody,
+    tracer_provider: TracerProvider | None = None,
 ) -> RunningUp:
     """Start both. The broker registers at this name server, and at those of `namesrvAddr`.
 
@@ -57,7 +63,14 @@ async def start_up(
         own = from_here(first.address)
         addresses = ";".join(filter(None, [own, broker.namesrv_addr]))
         second = await start_broker(
-            broker.replace(namesrv_addr=addresses), store, clock, disk, metaq1, tls=tls, told=told
+            broker.replace(namesrv_addr=addresses),
+            store,
+            clock,
+            disk,
+            metaq1,
+            tls=tls,
+            told=told,
+            tracer_provider=tracer_provider,
         )
     except BaseException:
         await first.close()
