@@ -41,6 +41,7 @@ from metaq.log import RateLimitedLog, when_dead
 from metaq.model.acl.changes import accounts_of, patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
+from metaq.model.trace_context import SpanProvider
 from metaq.net.address import join_address, split_address
 from metaq.net.budget import Budget, ListenLimits
 from metaq.options import BrokerOptions, Settings, StoreOptions
@@ -56,8 +57,6 @@ from metaq.store.start_progress import StartProgress
 from metaq.tls_options import NO_TLS, TlsOptions
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
-
     from metaq.app.acl.files import AclWatch
     from metaq.app.tls.running import RunningTls
     from metaq.app.tracing.broker_spans import BrokerSpans
@@ -245,7 +244,7 @@ class RunningBroker:
         if not self.failure.done():
             self.failure.set_result(why)
 
-    def trace_by(self, provider: TracerProvider | None) -> None:
+    def trace_by(self, provider: SpanProvider | None) -> None:
         """Make spans by this provider; None: by that of `otelEndpoint`, if there is one. Raises ConfigError."""
         endpoint = self._broker.options.otel_endpoint
         if provider is None and not endpoint:
@@ -340,7 +339,7 @@ async def start_broker(
     servers: Sequence[Server[BrokerServices]] = (),
     tls: TlsOptions = NO_TLS,
     told: Told = nobody,
-    tracer_provider: TracerProvider | None = None,
+    tracer_provider: SpanProvider | None = None,
 ) -> RunningBroker:
     """Start a broker. Return once it accepts connections and, with name servers, is registered at one of them.
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from metaq.app.addressing.told import from_here
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.namesrv import RunningNamesrv, start_namesrv
 from metaq.app.supervision.service_manager import Told, nobody
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import SYSTEM, Clock
+from metaq.model.trace_context import SpanProvider
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.store.disk import Disk
 from metaq.tls_options import NO_TLS, TlsOptions
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
 
 
 class RunningUp:
@@ -52,7 +48,7 @@ async def start_up(
     metaq1: Metaq1Settings | None = None,
     tls: TlsOptions = NO_TLS,
     told: Told = nobody,
-    tracer_provider: TracerProvider | None = None,
+    tracer_provider: SpanProvider | None = None,
 ) -> RunningUp:
     """Start both. The broker registers at this name server, and at those of `namesrvAddr`.
 

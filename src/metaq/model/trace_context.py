@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -17,6 +17,14 @@ STATE_CHARS_MAX: Final = 512
 """Longest `tracestate` that is taken over: what every vendor has to pass on, and no more."""
 SAMPLED: Final = 1
 _PARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
+
+
+class SpanProvider(Protocol):
+    """A tracer provider of OpenTelemetry, for those who only hand it on."""
+
+    def get_tracer(self, instrumenting_module_name: str, /, *args: Any, **more: Any) -> Any:
+        """Return a tracer."""
+        ...
 
 
 class TraceParent(Struct, frozen=True):

@@ -15,7 +15,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider as SdkProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, TracerProvider, TraceState
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, TraceState
 
 import metaq
 from metaq.broker.broker import Broker
@@ -24,9 +24,10 @@ from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage
 from metaq.model import properties as props
 from metaq.model.access import Caller
-from metaq.model.trace_context import TRACEPARENT, TraceParent, trace_parent_of
+from metaq.model.trace_context import TRACEPARENT, SpanProvider, TraceParent, trace_parent_of
 from metaq.store.reads.pull import ReadResult
 from metaq.wire.record import decode_record
+from metaq.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ LOOK_SECONDS: Final = 0.2
 SPANS_MAX: Final = 1000
 """Spans of a second, at most: what a trace costs is bounded, whoever asks for it."""
 WORD: Final = TRACEPARENT.encode() + b"\x01"
+CLOSE_SECONDS: Final = 2.0
+"""Longest wait for a collector at a stop, s."""
 SERVICE: Final = "metaq-broker"
 
 
@@ -47,9 +50,9 @@ class BrokerSpans:
         owned: the provider is shut down when this is closed.
     """
 
-    def __init__(self, broker: Broker, provider: TracerProvider, address: str, *, owned: bool) -> None:
+    def __init__(self, broker: Broker, provider: SpanProvider, address: str, *, owned: bool) -> None:
         self._broker, self._provider, self._owned = broker, provider, owned
-        self._tracer = trace.get_tracer("metaq.broker", metaq.__version__, provider)
+        self._tracer: trace.Tracer = provider.get_tracer("metaq.broker", metaq.__version__)
         host, _, port = address.rpartition(":")
         self._common: dict[str, Any] = {
             "messaging.system": "rocketmq",
@@ -73,8 +76,14 @@ class BrokerSpans:
         """Note the last records, and let the provider send what it has."""
         await self._look()
         if self._owned and isinstance(self._provider, SdkProvider):
-            # In a thread: it waits for the collector.
-            await asyncio.to_thread(self._provider.shutdown)
+            worker = Worker("metaq-spans")  # a daemon: it may wait for the collector longer than a stop should take
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await worker.run(self._provider.shutdown)
+            except TimeoutError:
+                log.warning("the collector takes no spans, and the last ones are lost")
+            finally:
+                worker.end()
 
     async def _look(self) -> None:
         store = self._broker.store

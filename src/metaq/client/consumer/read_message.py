@@ -15,6 +15,7 @@ from typing import Generic
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import DeliveryObserver, Observing
 from metaq.client.observing.tracing import Tracer
+from metaq.client.observing.wanted import delivery_spans
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.serializers import Decode
 from metaq.client.shared.values import Received_co
@@ -68,7 +69,7 @@ class Readings:
         self._decode = decode
         watchers = Tracer.of(core, group, observing, role="CONSUME"), MessageLog.of(core, group, observing)
         self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
-        self._spans = observing.delivery_spans(core, group)
+        self._spans = delivery_spans(observing, core, group)
         self.idle = decode is None and not self._observers and self._spans is None
         """Whether handing out a message needs nothing: there are no observers, and no values to make."""
 

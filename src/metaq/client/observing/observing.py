@@ -6,9 +6,8 @@ background loop, when their outcome is known; deliveries one by one, in whicheve
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from msgspec import Struct
 
@@ -22,14 +21,8 @@ from metaq.model import properties as props
 from metaq.model.topics.system import TRACE_TOPIC
 from metaq.model.topics.topic import check_topic
 from metaq.model.trace import Result
+from metaq.model.trace_context import SpanProvider
 from metaq.wire.record import decode_batch
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
-
-    from metaq.client.observing.spans import DeliverySpans, SendSpans
-    from metaq.client.shared.core import ClientCore
-    from metaq.model.clients import MessageModel
 
 RATE_MAX = 1_000_000
 
@@ -54,7 +47,7 @@ class ObservedArguments(ClientArguments, total=False):
     trace_rate: int
     message_log: bool
     message_log_rate: int
-    opentelemetry: bool | TracerProvider
+    opentelemetry: bool | SpanProvider
 
 
 class Observing(Struct, frozen=True):
@@ -65,7 +58,7 @@ class Observing(Struct, frozen=True):
     trace_rate: int = 2000
     message_log: bool = False
     message_log_rate: int = 100
-    opentelemetry: Any = False
+    opentelemetry: bool | SpanProvider = False
 
     @property
     def wanted(self) -> bool:
@@ -89,34 +82,6 @@ class Observing(Struct, frozen=True):
         if provider.__class__ is not bool and not hasattr(provider, "get_tracer"):
             raise TypeError(f"opentelemetry={provider!r}: need True, False, or a TracerProvider of OpenTelemetry")
         return cls(**given)
-
-    def send_spans(self, core: ClientCore, group: str) -> SendSpans | None:
-        """Return the spans of a producer; None if none are wanted. Raises ConfigError: OpenTelemetry is not installed."""
-        if self.opentelemetry is False:
-            return None
-        with _needed():
-            from metaq.client.observing.spans import SendSpans
-        return SendSpans(core, group, self._provider)
-
-    def delivery_spans(self, core: ClientCore, group: str, model: MessageModel | None = None) -> DeliverySpans | None:
-        """Return the spans of a consumer; otherwise as `send_spans`."""
-        if self.opentelemetry is False:
-            return None
-        with _needed():
-            from metaq.client.observing.spans import DeliverySpans
-        return DeliverySpans(core, group, self._provider, model)
-
-    @property
-    def _provider(self) -> TracerProvider | None:
-        return None if self.opentelemetry is True else self.opentelemetry
-
-
-@contextlib.contextmanager
-def _needed() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"opentelemetry=True needs the package {error.name}: pip install 'pymetaq[otel]'") from None
 
 
 class SentMessage(NamedTuple):

@@ -23,7 +23,6 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
-    TracerProvider,
     TraceState,
 )
 
@@ -38,7 +37,7 @@ from metaq.model import properties as props
 from metaq.model.clients import MessageModel
 from metaq.model.properties import PROPERTIES_BYTES_MAX
 from metaq.model.trace import Result
-from metaq.model.trace_context import STATE_CHARS_MAX, TRACEPARENT, TRACESTATE, trace_parent_of
+from metaq.model.trace_context import STATE_CHARS_MAX, TRACEPARENT, TRACESTATE, SpanProvider, trace_parent_of
 
 SYSTEM: Final = "rocketmq"
 LINKS_MAX: Final = 128
@@ -62,9 +61,10 @@ Attributes = dict[str, Any]
 class _Spans:
     """What spans of producers and consumers have in common."""
 
-    def __init__(self, core: ClientCore, group: str, provider: TracerProvider | None) -> None:
+    def __init__(self, core: ClientCore, group: str, provider: SpanProvider | None) -> None:
         self._core, self._group = core, group
-        self._tracer = trace.get_tracer("metaq", metaq.__version__, provider)
+        made = provider or trace.get_tracer_provider()
+        self._tracer: trace.Tracer = made.get_tracer("metaq", metaq.__version__)
         self._common: Attributes = {"messaging.system": SYSTEM, "messaging.client.id": core.client_id}
         if core.namespace.name:
             self._common["messaging.rocketmq.namespace"] = core.namespace.name
@@ -81,7 +81,7 @@ class _Spans:
 class SendSpans(_Spans):
     """Of one producer. A `metaq.client.observing.observing.SendObserver`; `around` and `batch` in any thread."""
 
-    def __init__(self, core: ClientCore, group: str, provider: TracerProvider | None) -> None:
+    def __init__(self, core: ClientCore, group: str, provider: SpanProvider | None) -> None:
         super().__init__(core, group, provider)
         self._open: dict[str, Span] = {}
         """`traceparent` of each message that has no outcome yet → its span, if that is recorded."""
@@ -275,7 +275,7 @@ class DeliverySpans(_Spans):
     """Of one consumer. A `metaq.client.observing.observing.DeliveryObserver`."""
 
     def __init__(
-        self, core: ClientCore, group: str, provider: TracerProvider | None, model: MessageModel | None = None
+        self, core: ClientCore, group: str, provider: SpanProvider | None, model: MessageModel | None = None
     ) -> None:
         super().__init__(core, group, provider)
         self._common["messaging.consumer.group.name"] = group

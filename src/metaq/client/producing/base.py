@@ -14,6 +14,7 @@ from metaq.client.identity.options import client_options
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import ObservedArguments, Observing
 from metaq.client.observing.tracing import Tracer
+from metaq.client.observing.wanted import send_spans
 from metaq.client.producing.accumulator import Accumulator, BatchStream, SendLimits, Stay, check_body
 from metaq.client.producing.arguments import check_limits, send_rules, waits_when_full
 from metaq.client.producing.atomic import Outlet
@@ -159,7 +160,7 @@ class ProducerBase(Generic[Sent_contra]):
     def _observe(self, observing: Observing) -> None:
         """Start the tracer and the message log, if they are wanted."""
         self._tracer = Tracer.of(self._core, self.group, observing, role="PRODUCE")
-        self._spans = observing.send_spans(self._core, self.group)
+        self._spans = send_spans(observing, self._core, self.group)
         watchers = self._tracer, MessageLog.of(self._core, self.group, observing), self._spans
         self._accumulator.observers = tuple(one for one in watchers if one is not None)
         for observer in self._accumulator.observers:
