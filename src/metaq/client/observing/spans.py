@@ -32,7 +32,7 @@ from metaq.client.observing.observing import Sends, SentMessage
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.futures import SendBatch, SendFuture
 from metaq.errors import MetaqError
-from metaq.model import Message, StoredMessage, TransactionOutcome
+from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.clients import MessageModel
 from metaq.model.properties import PROPERTIES_BYTES_MAX
@@ -119,6 +119,20 @@ class SendSpans(_Spans):
             span.end()
         return done
 
+    def around_wait(self, message: Message, send: Callable[[Message], SendReceipt]) -> SendReceipt:
+        """As `around`, for a caller that waits for the outcome: it ends the span by itself."""
+        stamped, span = self.begin(message)
+        try:
+            receipt = send(stamped)
+        except BaseException as error:
+            self.failed(stamped, span, error)
+            raise
+        if self._forget(stamped) is not None:  # else it was told already
+            span.set_attribute("messaging.message.id", receipt.message_id)
+            self._stored(span, receipt.queue)
+            span.end()
+        return receipt
+
     async def awaited(self, message: Message, send: Callable[[Message], Awaitable[R]], *, ends: bool = False) -> R:
         """As `around`, for a coroutine."""
         stamped, span = self.begin(message)
@@ -165,8 +179,8 @@ class SendSpans(_Spans):
             _fail(span, _kind_of(error), str(error))
             span.end()
 
-    def _forget(self, message: Message) -> None:
-        self._open.pop(message.properties.get(TRACEPARENT, _NOTHING), None)
+    def _forget(self, message: Message) -> Span | None:
+        return self._open.pop(message.properties.get(TRACEPARENT, _NOTHING), None)
 
     def batch(self, messages: Sequence[Message], send: Callable[[list[Message]], SendBatch]) -> SendBatch:
         """Send a batch: a span for each message, which its consumers find, and one for the request.
@@ -222,12 +236,14 @@ class SendSpans(_Spans):
         if one.error is not None:
             _fail(span, _kind_of(one.error), str(one.error))
         else:
-            queue = sends.batch.receipt(one.place).queue
-            span.set_attribute("messaging.destination.partition.id", f"{queue.broker}:{queue.queue_id}")
-            if (address := self._core.address_of(queue.broker)) is not None:
-                host, _, port = address.rpartition(":")
-                span.set_attributes({"server.address": host, "server.port": int(port)})
+            self._stored(span, sends.batch.receipt(one.place).queue)
         span.end()
+
+    def _stored(self, span: Span, queue: MessageQueue) -> None:
+        span.set_attribute("messaging.destination.partition.id", f"{queue.broker}:{queue.queue_id}")
+        if (address := self._core.address_of(queue.broker)) is not None:
+            host, _, port = address.rpartition(":")
+            span.set_attributes({"server.address": host, "server.port": int(port)})
 
     def _end(self, text: str, kind: str, why: str) -> None:
         span = self._open.pop(text, None) or self._batches.pop(text, None)

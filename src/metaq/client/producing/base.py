@@ -45,6 +45,7 @@ from metaq.model.topics.system import AUTO_CREATE_TOPIC
 from metaq.model.topics.topic import check_group, check_topic
 
 if TYPE_CHECKING:
+    from metaq.client.observing.spans import SendSpans
     from metaq.client.producing.arrow_sending import ArrowSend
 
 DEFAULT_GROUP = "metaq_producer"
@@ -163,6 +164,7 @@ class ProducerBase(Generic[Sent_contra]):
         self._spans = send_spans(observing, self._core, self.group)
         watchers = self._tracer, MessageLog.of(self._core, self.group, observing), self._spans
         self._accumulator.observers = tuple(one for one in watchers if one is not None)
+        self._accumulator.direct_observers = tuple(one for one in watchers[:2] if one is not None)
         for observer in self._accumulator.observers:
             self._core.thread.post(observer.start)
 
@@ -219,12 +221,28 @@ class ProducerBase(Generic[Sent_contra]):
             topic, body, tag, keys,
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,
         )  # fmt: skip
+        if self._spans is not None:
+            return self._submit_traced(self._spans, message, ordering_key, selector, queue, message_id, strict=strict)
+        stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
+        return self._hand_in(message, stream, message_id)
 
+    def _submit_traced(
+        self,
+        spans: SendSpans,
+        message: Message,
+        ordering_key: str | None,
+        selector: Selector | None,
+        queue: MessageQueue | None,
+        message_id: str | None,
+        *,
+        strict: bool,
+    ) -> SendFuture:
+        # Not in `submit`: what a function within it takes is slower there, also on its fast path.
         def hand_in(message: Message) -> SendFuture:
             stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
             return self._hand_in(message, stream, message_id)
 
-        return hand_in(message) if self._spans is None else self._spans.around(message, hand_in)
+        return spans.around(message, hand_in)
 
     def _hand_in(
         self,

@@ -18,6 +18,7 @@ from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, Trans
 from metaq.model.transactions.staging import Phase
 
 if TYPE_CHECKING:
+    from metaq.client.observing.spans import SendSpans
     from metaq.client.producing.arrow_sending import ArrowSent
 
 
@@ -60,14 +61,34 @@ class Producer(ProducerBase[Sent_contra]):
             topic, body, tag, keys,
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,
         )  # fmt: skip
+        if self._spans is not None:
+            return self._send_traced(
+                self._spans, message, ordering_key, selector, queue, message_id, timeout, strict=strict
+            )
+        stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
+        if not plain and (receipt := self._direct.send(message, stream, message_id, timeout)) is not None:
+            return receipt
+        return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout).result()
 
+    def _send_traced(
+        self,
+        spans: SendSpans,
+        message: Message,
+        ordering_key: str | None,
+        selector: Selector | None,
+        queue: MessageQueue | None,
+        message_id: str | None,
+        timeout: float | None,
+        *,
+        strict: bool,
+    ) -> SendReceipt:
         def send(message: Message) -> SendReceipt:
             stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
-            if not plain and (receipt := self._direct.send(message, stream, message_id, timeout)) is not None:
+            if (receipt := self._direct.send(message, stream, message_id, timeout)) is not None:
                 return receipt
             return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout).result()
 
-        return send(message) if self._spans is None else self._spans.around(message, send)
+        return spans.around_wait(message, send)
 
     def request(
         self,

@@ -76,13 +76,18 @@ class Producer(ProducerBase[Sent_contra]):
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,
         )  # fmt: skip
 
-        async def send(message: Message) -> SendReceipt:
-            def hand_in(stream: BatchStream) -> SendFuture:
-                return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout)
+        spans = self._spans
+        stamped, span = (message, None) if spans is None else spans.begin(message)
 
+        def hand_in(stream: BatchStream) -> SendFuture:
+            return self._hand_in(stamped, stream, message_id, urgent=True, timeout=timeout)
+
+        try:
             return await (await self._handed_in(message.topic, ordering_key, selector, queue, hand_in, strict=strict))
-
-        return await (send(message) if self._spans is None else self._spans.awaited(message, send))
+        except BaseException as error:
+            if spans is not None and span is not None:
+                spans.failed(stamped, span, error)
+            raise
 
     async def _handed_in(
         self,
