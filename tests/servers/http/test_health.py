@@ -176,6 +176,18 @@ def test_certificates_that_expire(tmp_path, mode):
 
 
 @in_loop
+async def test_a_slave_says_how_far_behind_it_is(tmp_path):
+    """It serves reads meanwhile."""
+    async with broker(tmp_path, broker_role="SLAVE", broker_id=1) as (started, client):
+        await until(client, "notes", "it has heard nothing of its master yet")
+        roles = started._broker.roles
+        roles.master_end, roles.master_heard_ms = 5_000, started._broker.clock.now_ms()
+        await until(client, "notes", "it is 5000 bytes behind its master, as that said 0 s ago")
+        roles.master_end = 0
+        assert not [note for note in (await client.get("/health")).json()["notes"] if "behind" in note]
+
+
+@in_loop
 async def test_a_loop_that_stood_still(tmp_path, monkeypatch):
     monkeypatch.setattr(loop_watch, "STUCK_SECONDS", 0.2)
     async with broker(tmp_path) as (_, client):

@@ -88,6 +88,12 @@ class HealthPages:
             yield "it is draining: its topics are announced as read-only"
         if not broker.leads and (follows := broker.store.state.follows) is not None:
             yield follows
+            told = broker.roles.master_end
+            if told < 0:
+                yield "it has heard nothing of its master yet"
+            elif (behind := told - broker.store.log.end) > 0:
+                seconds = (broker.clock.now_ms() - broker.roles.master_heard_ms) // 1000
+                yield f"it is {behind} bytes behind its master, as that said {seconds} s ago"
         if trouble := broker.store.keeper.trouble:
             yield trouble
         for name, why in broker.reports.unsaved().items():
