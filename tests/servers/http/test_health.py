@@ -178,7 +178,10 @@ def test_certificates_that_expire(tmp_path, mode):
 @in_loop
 async def test_a_slave_says_how_far_behind_it_is(tmp_path):
     """It serves reads meanwhile."""
-    async with broker(tmp_path, broker_role="SLAVE", broker_id=1) as (started, client):
+    async with broker(tmp_path, broker_role="SLAVE", broker_id=1, ha_master_address=f"127.0.0.1:{free_port()}") as (
+        started,
+        client,
+    ):
         await until(client, "notes", "it has heard nothing of its master yet")
         roles = started._broker.roles
         roles.master_end, roles.master_heard_ms = 5_000, started._broker.clock.now_ms()
