@@ -284,16 +284,20 @@ def test_a_request_and_its_reply_are_one_trace(metaq_broker, spans):
             with spans.tracer.start_as_current_span("answering"):
                 message.reply(b"pong")
 
+        replies = []
         thread = threading.Thread(target=consumer.run, args=(handler,))
         thread.start()
         with metaq.Producer(metaq_broker.namesrv, group="p", opentelemetry=spans.provider) as producer:
             for _ in range(2):  # by the loop, then in the caller's thread
-                assert producer.request(topic, b"ping", timeout=PATIENCE).body == b"pong"
+                reply = producer.request(topic, b"ping", timeout=PATIENCE)
+                assert reply.body == b"pong"
+                replies.append(trace_parent_of(reply.properties))
         consumer.stop()
         thread.join(PATIENCE)
     sent, processed, inner = (spans.named(f"{name}", 2) for name in (f"send {topic}", f"process {topic}", "answering"))
     assert {ids(span) for span in sent} == {(span.context.trace_id, span.parent.span_id) for span in processed}
     assert {ids(span) for span in processed} == {(span.context.trace_id, span.parent.span_id) for span in inner}
+    assert {ids(span) for span in processed} == {(reply.trace_id, reply.span_id) for reply in replies}
 
 
 def test_asyncio(metaq_broker, spans):

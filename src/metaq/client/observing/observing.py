@@ -7,7 +7,7 @@ background loop, when their outcome is known; deliveries one by one, in whicheve
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from msgspec import Struct
 
@@ -156,6 +156,15 @@ class SendObserver(Observer, Protocol):
 
     def sent(self, sends: Sends) -> None:
         """In the loop, once per request that is wanted. Must be quick, and raise nothing."""
+        ...
+
+
+@runtime_checkable
+class Carrying(Protocol):
+    """A token of a delivery, something of which goes with a reply."""
+
+    def carried_by(self, properties: dict[str, str] | None) -> dict[str, str] | None:
+        """Return the properties of a reply."""
         ...
 
 

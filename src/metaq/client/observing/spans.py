@@ -366,6 +366,16 @@ class _Current:
         current = context.get_value(cls._KEY)
         return current._outer if isinstance(current, cls) else context.get_current()  # noqa: SLF001  its own
 
+    def carried_by(self, properties: dict[str, str] | None) -> dict[str, str] | None:
+        """Return the properties of a reply: it was made in this delivery, unless its maker says otherwise."""
+        own = properties or {}
+        created = self.span.get_span_context()
+        if not created.is_valid or creation_context(own) is not None:
+            return properties
+        carrying = dict(own)
+        inject(carrying, created)
+        return carrying
+
     def end(self) -> None:
         """End the span. By a token of `attach` another thread could not: a message may be settled anywhere."""
         self._is_over = True
