@@ -13,6 +13,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 EXTRA_OF = {
     "app/tls/made.py": "tls",
+    "app/tracing": "otel",
+    "client/observing/spans.py": "otel",
     "archive/iceberg.py": "iceberg",
     "archive/iceberg_io.py": "iceberg",
     "archive/index.py": "arrow",
@@ -48,7 +50,12 @@ EXTRA_OF = {
 FREELY = {"uvloop": "uvloop", "pytest": "dev"}
 """Imported only where it is installed."""
 
-DISTRIBUTION_OF = {"google": "protobuf", "prometheus_client": "prometheus-client", "yaml": "pyyaml"}
+DISTRIBUTION_OF = {
+    "google": "protobuf",
+    "opentelemetry": "opentelemetry-api",
+    "prometheus_client": "prometheus-client",
+    "yaml": "pyyaml",
+}
 """Top-level package → the distribution that brings it, where the two are called differently."""
 
 

@@ -249,6 +249,7 @@ ONLY_IN: dict[str, set[str]] = {
     "uvicorn": {"servers.http"},
     "httptools": {"servers.http"},
     "prometheus_client": {"metrics"},
+    "opentelemetry": {"app.tracing", "client.observing.spans"},
     "socket": {"net", "testing"},
     "socketserver": set(),
     "ssl": {"net"},

@@ -22,7 +22,7 @@ UNITS = sorted(path.name for path in FOLDER.iterdir())
 EXPOSURE_MAX = 2.0
 """Of `systemd-analyze security`, which goes to 10."""
 NEEDED = {
-    "Type": "exec", "User": "metaq", "UMask": "0077", "LimitCORE": "0", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes",
+    "Type": "notify", "User": "metaq", "UMask": "0077", "LimitCORE": "0", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes",
     "PrivateTmp": "yes", "PrivateDevices": "yes", "CapabilityBoundingSet": "", "MemoryDenyWriteExecute": "yes", "RestrictNamespaces": "yes",
     "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX", "SystemCallArchitectures": "native", "StateDirectoryMode": "0700",
 }  # fmt: skip

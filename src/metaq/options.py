@@ -166,6 +166,11 @@ class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions, HttpOpt
         "Topics, groups, and pairs of them that /metrics names, those with the most traffic; the others are one sum. 0: all.",
         low=0,
     )
+    otel_endpoint: str = option(
+        "",
+        "URL of an OpenTelemetry collector, such as http://127.0.0.1:4318: it gets spans of messages that carry a sampled trace "
+        "(docs/opentelemetry.md). Empty: nobody does. It needs the extra `otel`.",
+    )
     broker_ip1: str | None = option(None, "Address that clients are told; by default the first that is not loopback.")
     broker_ip2: str | None = option(None, "Address that slaves are told; by default that of clients.")
     advertised_addresses: str = option(

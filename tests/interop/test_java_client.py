@@ -5,7 +5,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import metaq
 from tests.interop.driver import DriverError, Event, ForeignClient, java_client
 from tests.interop.servers import CLUSTER, Server
 from tests.support import eventually
@@ -248,3 +252,31 @@ def test_a_crash_loses_nothing_acknowledged(java: ForeignClient, server: Server,
         "c", lambda got: {event["body"] for event in got} >= {f"before-{i}" for i in range(20)} | {"after"}
     )
     assert len({event["id"] for event in events}) == 21
+
+
+def test_a_trace_that_java_began_goes_on_here_and_ours_there(java: ForeignClient, server: Server, topic: str) -> None:
+    """The context of a trace is a user property: Java's client carries it as any other, both ways."""
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    java.send("p", topic, ["from java"], properties={"traceparent": parent})
+    with metaq.Consumer(
+        server.namesrv, group=f"{topic}-ours", topics=topic, start="earliest", opentelemetry=provider
+    ) as consumer:
+        message = consumer.receive()
+        assert message is not None
+        message.ack()
+        [processed] = exporter.get_finished_spans()
+    assert processed.parent is not None
+    assert (processed.name, f"{processed.context.trace_id:032x}") == (f"process {topic}", parent[3:35])
+    assert f"{processed.parent.span_id:016x}" == parent[36:52]
+    exporter.clear()
+    java.consumer("c", server.namesrv, f"{topic}-group", {topic: "*"})
+    with metaq.Producer(server.namesrv, group="ours", opentelemetry=provider) as producer:
+        producer.send(topic, b"from here")
+    [sent] = exporter.get_finished_spans()
+    carried = {event["body"]: event["properties"]["traceparent"][:52] for event in java.wait("c", 2)}
+    assert carried == {
+        "from java": parent[:52],
+        "from here": f"00-{sent.context.trace_id:032x}-{sent.context.span_id:016x}",
+    }

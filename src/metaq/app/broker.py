@@ -25,6 +25,10 @@ from metaq.app.registration import NameServerRegistration, Registration, Zookeep
 from metaq.app.role.configured import check_role
 from metaq.app.role.running import RunningRole
 from metaq.app.serving import Serving
+from metaq.app.supervision.concerns import Concerns
+from metaq.app.supervision.loop_watch import LoopWatch
+from metaq.app.supervision.opening import Opening
+from metaq.app.supervision.service_manager import Told, nobody
 from metaq.app.tls.wanted import tls_of
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
@@ -37,6 +41,7 @@ from metaq.log import RateLimitedLog, when_dead
 from metaq.model.acl.changes import accounts_of, patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
+from metaq.model.trace_context import SpanProvider
 from metaq.net.address import join_address, split_address
 from metaq.net.budget import Budget, ListenLimits
 from metaq.options import BrokerOptions, Settings, StoreOptions
@@ -48,12 +53,15 @@ from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable
 from metaq.store.message_store import MessageStore
 from metaq.store.reads.pull import ReadResult
+from metaq.store.start_progress import StartProgress
 from metaq.tls_options import NO_TLS, TlsOptions
 
 if TYPE_CHECKING:
     from metaq.app.acl.files import AclWatch
     from metaq.app.tls.running import RunningTls
+    from metaq.app.tracing.broker_spans import BrokerSpans
     from metaq.net.tls.server import ServerTls
+    from metaq.servers.http.starting import EarlyServer
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +137,7 @@ class Tasks(NamedTuple):
     """Watches the files of TLS."""
     audit: RunningAudit | None
     audit_topic: AuditTopic | None
+    loop: LoopWatch
 
 
 class Front(NamedTuple):
@@ -140,6 +149,8 @@ class Front(NamedTuple):
     name_servers: NameServerRegistration
     registrations: Sequence[Registration]
     """All registrations, that at the name servers first."""
+    early: EarlyServer | None
+    """The server that answers before the store is open; None: there is none."""
 
 
 class RunningBroker:
@@ -172,6 +183,8 @@ class RunningBroker:
         self._faults = RateLimitedLog(log, broker.clock)
         self._reaching: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
+        self._spans: BrokerSpans | None = None
+        self._tracing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()
         broker.store.state.when_failed(self._on_store_failure)
@@ -193,6 +206,7 @@ class RunningBroker:
     def _tick(self) -> None:
         # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._tasks.loop.tick()
         servers = (server.tick for server in self._serving.started())
         watches = (watch.tick for watch in (self._tasks.acl, self._tasks.tls) if watch is not None)
         ticks = self._broker.tick, *servers, self._tasks.role.tick, self._tick_store, self._tick_audit, *watches
@@ -230,11 +244,29 @@ class RunningBroker:
         if not self.failure.done():
             self.failure.set_result(why)
 
-    async def accept(self) -> None:
+    def trace_by(self, provider: SpanProvider | None) -> None:
+        """Make spans by this provider; None: by that of `otelEndpoint`, if there is one. Raises ConfigError."""
+        endpoint = self._broker.options.otel_endpoint
+        if provider is None and not endpoint:
+            return
+        try:
+            from metaq.app.tracing.broker_spans import BrokerSpans, provider_of  # only where they are wanted: an extra
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"otelEndpoint={endpoint} needs the package {error.name}: pip install 'pymetaq[otel]', or leave it out"
+            ) from None
+        made = provider or provider_of(endpoint, self.name)
+        self._spans = BrokerSpans(self._broker, made, self.address, owned=provider is None)
+        self._tracing = asyncio.create_task(self._spans.follow(), name="look for traced messages")
+        self._tracing.add_done_callback(when_dead(log, "no spans are made of stored messages any more"))
+
+    async def accept(self, stage: Callable[[str], None]) -> None:
         """Take the role, accept clients, and register then: whoever finds the broker in a registry must find all its servers.
 
+        Args: stage: is told what is done now.
         Raises ConfigError: it cannot have its role, another process took a port, or a registry can never be used.
         """
+        stage("taking its role, and opening its tables")
         await self._tasks.role.take()
         if self._tasks.acl is not None:
             self._tasks.acl.start()
@@ -242,6 +274,7 @@ class RunningBroker:
             self._tasks.tls.start()
         self._tasks.delivery.start(self._broker.deliver)
         await self._serving.start(self._services)
+        stage("registering: clients are served, and will find it")
         for registration in self._tasks.registrations:
             await registration.start(self._services)
         self._tasks.role.start(self._services)
@@ -271,7 +304,7 @@ class RunningBroker:
     async def close(self) -> None:
         """Unregister, close connections, save, flush, and mark the store as closed."""
         self._timer.cancel()
-        beside = [task for task in (self._reaching, self._following) if task is not None]
+        beside = [task for task in (self._reaching, self._following, self._tracing) if task is not None]
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
@@ -286,6 +319,8 @@ class RunningBroker:
                 await registration.stop()
             await self._serving.close()
             await self._tasks.peers.close()
+            if self._spans is not None:
+                await self._spans.close()
             self._broker.close()
             if self._tasks.audit is not None:
                 self._tasks.audit.file.close()
@@ -303,6 +338,8 @@ async def start_broker(
     metaq1: Metaq1Settings | None = None,
     servers: Sequence[Server[BrokerServices]] = (),
     tls: TlsOptions = NO_TLS,
+    told: Told = nobody,
+    tracer_provider: SpanProvider | None = None,
 ) -> RunningBroker:
     """Start a broker. Return once it accepts connections and, with name servers, is registered at one of them.
 
@@ -314,6 +351,8 @@ async def start_broker(
         metaq1: settings of MetaQ 1.x; None: it is not served.
         servers: servers of further protocols, not bound yet.
         tls: of its ports, and of its connections to name servers and other brokers.
+        told: is told how far a long start is.
+        tracer_provider: of OpenTelemetry: makes the broker's spans, instead of that of `otelEndpoint`.
     Raises:
         ConfigError: a port is taken, a configuration file or one of accounts or TLS is broken, or a name server's address is no address.
         StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
@@ -334,32 +373,55 @@ async def start_broker(
     front = _front(options, metaq1, name_servers, servers, credentials, running_tls)
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
     await front.serving.bind()
+    opening = Opening(clock, told, front.early.tick if front.early is not None else lambda: None)
+    opening.begin()
     try:
-        running = _compose(
-            (options, store_options, metaq1),
-            clock,
-            disk,
-            front,
-            BrokerPeers(
-                name_servers, credentials=credentials, tls=running_tls.client if running_tls is not None else None
-            ),
-            (acl, credentials),
-            running_tls,
+        running = await _opened(
+            (options, store_options, metaq1), opening, clock, disk, front, name_servers, (acl, credentials), running_tls
         )
         running.settings[TLS] = Settings(tls)
         running.show(running.settings[TLS])
-    except BaseException:
-        # The ports are taken already: they must be free for the next try.
-        await front.serving.close()
-        raise
-    try:
-        await running.accept()
-    except BaseException:
-        await running.close()
-        raise
+        try:
+            running.trace_by(tracer_provider)
+            await running.accept(opening.stage)
+        except BaseException:
+            await running.close()
+            raise
+    finally:
+        opening.end()
     if url is not None:
         running.follow(url, name_servers)
     return running
+
+
+async def _opened(
+    settings: tuple[BrokerOptions, StoreOptions, Metaq1Settings | None],
+    opening: Opening,
+    clock: Clock,
+    disk: Disk | None,
+    front: Front,
+    name_servers: Sequence[str],
+    access: tuple[AclWatch | None, Credentials | None],
+    tls: RunningTls | None,
+) -> RunningBroker:
+    """Open the store behind ports that are taken. Whatever it raises, they are free for the next try."""
+    try:
+        await _answer_early(settings[0], front, clock, opening)
+        peers = BrokerPeers(name_servers, credentials=access[1], tls=tls.client if tls is not None else None)
+        return await _compose(settings, opening, clock, disk, front, peers, access, tls)
+    except BaseException:
+        await front.serving.close()
+        raise
+
+
+async def _answer_early(options: BrokerOptions, front: Front, clock: Clock, opening: Opening) -> None:
+    """Have the HTTP server, if there is one, say how far the start is. Raises ConfigError: another process took its port."""
+    if front.early is None:
+        return
+    from metaq.servers.http.starting import StartingSessions  # as in `_http_server`
+
+    sessions = StartingSessions(clock, _name(options), options.broker_role, lambda: opening.status)
+    await front.early.begin(sessions)
 
 
 def _check_patterns(options: BrokerOptions) -> None:
@@ -404,9 +466,10 @@ def _front(
         )  # fmt: skip
         servers.append(server)
         registrations += [ZookeeperRegistration(metaq1, server), OffsetTableProgress(metaq1)]
-    if options.http_port is not None:
-        servers.append(_http_server(options, limits, budget, ports, servers))
-    return Front(Serving([*servers, *more]), remoting, announced, registrations)
+    early = _http_server(options, limits, budget, ports, servers) if options.http_port is not None else None
+    if early is not None:
+        servers.append(early)
+    return Front(Serving([*servers, *more]), remoting, announced, registrations, early)
 
 
 def _http_server(
@@ -415,7 +478,7 @@ def _http_server(
     budget: Budget,
     tls: ServerTls | None,
     servers: Sequence[Server[BrokerServices]],
-) -> Server[BrokerServices]:
+) -> EarlyServer:
     """Make the HTTP server, whose metrics are those of all `servers`, too. Raises ConfigError: what it runs on is not installed."""
     try:
         from metaq.servers.http.server import http_server  # only where it is served: it is an extra
@@ -449,8 +512,9 @@ def _name(options: BrokerOptions) -> str:
     return options.broker_name or platform.node() or "DEFAULT_BROKER"
 
 
-def _compose(
+async def _compose(
     settings: tuple[BrokerOptions, StoreOptions, Metaq1Settings | None],
+    opening: Opening,
     clock: Clock,
     disk: Disk | None,
     front: Front,
@@ -461,7 +525,11 @@ def _compose(
     options, store_options, metaq1 = settings
     port, host = front.remoting.port, advertised_host(options, front.remoting.host)
     store_host = host_bytes(host, port)
-    store = MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk)
+
+    def make(progress: StartProgress) -> MessageStore:
+        return MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk, progress=progress)
+
+    store = await opening.open(make)
     try:
         loop, own_thread = asyncio.get_running_loop(), threading.get_ident()
         # From here on syncs run without the GIL, where the compiled module is there.
@@ -503,11 +571,12 @@ def _compose(
         topic = AuditTopic(options.audit_log_topic) if options.audit_log_topic else None
         also = topic.put if topic is not None else None
         audit = open_audit(options, environment.name, store.folder.root, clock, disk, also)
+        watch = LoopWatch(SYSTEM, TICK_SECONDS)  # timers of the loop are of real time, whatever clock a test has
         services = BrokerServices(
             broker, call_soon, front.name_servers.when_announced, host, control,
-            audit.audit if audit is not None else None,
+            audit.audit if audit is not None else None, watched=Concerns(watch, front.name_servers, acl, tls),
         )  # fmt: skip
-        tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit, topic)
+        tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit, topic, watch)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:
         store.close()

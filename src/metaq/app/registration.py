@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from metaq.app.addressing.told import advertised_to_clients, advertised_to_slaves
@@ -166,6 +166,13 @@ class NameServerRegistration:
         if self._registrar is not None and self._namesakes is not None:
             await self._registrar.exchange(self.name_servers)
             self._namesakes.exchange(self.name_servers)
+
+    def notes(self) -> Iterator[str]:
+        """Yield why clients will not find this broker: no name server takes its registration, whatever the others of it say."""
+        failing = dict(self._registrar.failing) if self._registrar is not None else {}
+        if failing and set(self.name_servers) <= set(failing):
+            told = "; ".join(f"{address}: {why}" for address, why in failing.items())
+            yield f"no name server takes its registration, and no new client finds it: {told}"
 
     def renew(self) -> None:
         """Register now, with all that there is: another broker may have stood under this one's number until now."""

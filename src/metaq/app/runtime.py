@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload, Reloadable
+from metaq.app.supervision.service_manager import ServiceManager
 from metaq.errors import ConfigError, MetaqError
 from metaq.log import when_dead
 from metaq.option_table import Origins
@@ -73,10 +74,11 @@ def run(
     start: Callable[[], Awaitable[Running]],
     reload: Reload | None = None,
     tell_ready: Callable[[Running], None] = print_ready,
+    manager: ServiceManager | None = None,
 ) -> int:
     """Run one service until SIGTERM, Ctrl-C or its own failure. Returns the exit code.
 
-    `tell_ready`: called when it accepts clients.
+    `tell_ready`: called when it accepts clients. `manager`: is told, too; None: nobody has started it that wants to know.
 
     SIGHUP reloads the configuration by `reload`. Without one there is nothing to read, and SIGHUP stops the service:
     its terminal was closed. A failure to start (ConfigError, StoreLocked, a taken port) is one line on standard error.
@@ -87,14 +89,17 @@ def run(
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(start, reload, tell_ready))
+            return runner.run(_serve(start, reload, tell_ready, manager))
     except MetaqError as error:
         print(f"metaq: {error}", file=sys.stderr)  # noqa: T201  the one line that the user sees
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
 
 
 async def _serve(
-    start: Callable[[], Awaitable[Running]], reload: Reload | None, tell_ready: Callable[[Running], None]
+    start: Callable[[], Awaitable[Running]],
+    reload: Reload | None,
+    tell_ready: Callable[[Running], None],
+    manager: ServiceManager | None,
 ) -> int:
     loop = asyncio.get_running_loop()
     stop, hung_up = asyncio.Event(), asyncio.Event()
@@ -104,13 +109,17 @@ async def _serve(
     if os.environ.get(STOP_WITH_STDIN) == "1":  # metaq.testing: the child goes when its parent is gone
         loop.add_reader(0, _stop_at_end, loop, stop)
     stopping = asyncio.ensure_future(stop.wait())
+    if manager is not None:
+        manager.start()
     try:
         while True:
-            ended = await _serve_once(start, stopping, hung_up, reload, tell_ready)
+            ended = await _serve_once(start, stopping, hung_up, reload, tell_ready, manager)
             if ended is not None:
                 return ended
     finally:
         stopping.cancel()
+        if manager is not None:
+            manager.close()
 
 
 async def _serve_once(
@@ -119,6 +128,7 @@ async def _serve_once(
     hung_up: asyncio.Event,
     reload: Reload | None,
     tell_ready: Callable[[Running], None],
+    manager: ServiceManager | None,
 ) -> int | None:
     """Run the service until it ends. Returns the exit code; None: it is to be started again."""
     starting = asyncio.ensure_future(start())
@@ -126,6 +136,8 @@ async def _serve_once(
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():  # a signal during the start, for example while waiting for a name server
+            if manager is not None:
+                manager.stopping("stopping: the start is given up")
             starting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await starting
@@ -136,6 +148,8 @@ async def _serve_once(
             reloading = asyncio.ensure_future(reload.whenever(hung_up, service))
             reloading.add_done_callback(when_dead(log, "the configuration is not read again any more, until a restart"))
         tell_ready(service)
+        if manager is not None:
+            manager.ready(service.ready)
         # Objects of the start live as long as the process: frozen, they are not walked in every full collection.
         gc.collect()
         gc.freeze()
@@ -154,6 +168,11 @@ async def _serve_once(
             log.warning("%s", again.result())
         else:
             log.info("stopping%s", f": {asked}" if asked else "")
+        if manager is not None and goes_on:
+            manager.starting(again.result())
+        elif manager is not None:
+            why = failure or asked
+            manager.stopping(f"stopping: {why}" if why else "stopping")
         await service.close()
         if goes_on:
             gc.unfreeze()  # its objects are garbage now

@@ -5,8 +5,10 @@ from __future__ import annotations
 from metaq.app.addressing.told import from_here
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.namesrv import RunningNamesrv, start_namesrv
+from metaq.app.supervision.service_manager import Told, nobody
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import SYSTEM, Clock
+from metaq.model.trace_context import SpanProvider
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.store.disk import Disk
 from metaq.tls_options import NO_TLS, TlsOptions
@@ -45,6 +47,8 @@ async def start_up(
     disk: Disk | None = None,
     metaq1: Metaq1Settings | None = None,
     tls: TlsOptions = NO_TLS,
+    told: Told = nobody,
+    tracer_provider: SpanProvider | None = None,
 ) -> RunningUp:
     """Start both. The broker registers at this name server, and at those of `namesrvAddr`.
 
@@ -54,7 +58,16 @@ async def start_up(
     try:
         own = from_here(first.address)
         addresses = ";".join(filter(None, [own, broker.namesrv_addr]))
-        second = await start_broker(broker.replace(namesrv_addr=addresses), store, clock, disk, metaq1, tls=tls)
+        second = await start_broker(
+            broker.replace(namesrv_addr=addresses),
+            store,
+            clock,
+            disk,
+            metaq1,
+            tls=tls,
+            told=told,
+            tracer_provider=tracer_provider,
+        )
     except BaseException:
         await first.close()
         raise

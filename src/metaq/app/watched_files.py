@@ -75,6 +75,12 @@ class WatchedFiles(Generic[Found]):
         self._death: BaseException | None = None
         self._faults = RateLimitedLog(log, clock)
 
+    @property
+    def trouble(self) -> str:
+        """What of the files could not be read, and what does not change for that; "" while all is well."""
+        why = self._why
+        return f"{self._stays}: {why}" if why else ""
+
     def start(self) -> None:
         """Look from now on."""
         self._thread = threading.Thread(target=self._run, name=f"metaq-files-{self._what}", daemon=True)

@@ -57,6 +57,10 @@ class Reports:
         self._held_pulls, self._lookup, self._schedule, self._stats = held_pulls, lookup, schedule, stats
         self._statistics, self._roles, self._scrub = statistics, roles, scrub
 
+    def unsaved(self) -> Mapping[str, str]:
+        """Return the table files whose last save failed → reason."""
+        return self._unsaved()
+
     def facts(self) -> BrokerFacts:
         """Return the broker's current figures."""
         stats, store = self._stats, self._environment.store

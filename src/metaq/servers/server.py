@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct, field, structs
@@ -31,6 +31,18 @@ WhenAnnounced: TypeAlias = Callable[[Callable[[], None]], None]
 """Calls its argument when the name servers know the topics as they are."""
 
 
+class Watched(Protocol):
+    """What the process of a broker watches beside its services."""
+
+    def reasons(self) -> Iterable[str]:
+        """Return what keeps clients from being served."""
+        ...
+
+    def notes(self) -> Iterable[str]:
+        """Return what somebody should look after, and does not keep clients from it."""
+        ...
+
+
 class BrokerServices(Struct, frozen=True):
     """What a broker's protocol servers work with."""
 
@@ -44,6 +56,8 @@ class BrokerServices(Struct, frozen=True):
     audit: Audit | None = None
     """Notes administrative and refused requests; None: nobody does."""
     tally: Tally = field(default_factory=Tally)
+    watched: Watched | None = None
+    """None: nothing is."""
 
 
 class Server(Protocol[Services_contra]):

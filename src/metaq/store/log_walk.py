@@ -84,9 +84,9 @@ class LogWalk:
         self._units: dict[QueueKey, dict[int, Unit]] = {}
         self._looks = _LOOKS_MAX
 
-    def walk(self, start: int, *, check_crc: bool) -> Walk:
-        """Walk. Changes nothing. Raises NeedsWholeLog."""
-        scan = LogScan(self._run, start, check_crc=check_crc, past=self._past)
+    def walk(self, start: int, *, check_crc: bool, told: Callable[[int], None] | None = None) -> Walk:
+        """Walk. Changes nothing. `told`: gets the LogOffset that it has come to, after each step. Raises NeedsWholeLog."""
+        scan = LogScan(self._run, start, check_crc=check_crc, past=self._past, told=told)
         for heads in scan:
             for head in heads:
                 why = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from metaq.in_pieces import InPieces, finish
@@ -13,6 +14,7 @@ from metaq.store.queues.index_file import ON_THE_WAY
 from metaq.store.reads.outline import Outline, outline
 from metaq.store.reads.pull import Puller
 from metaq.store.reads.repair import Repairs
+from metaq.store.reads.search import records_with
 from metaq.store.retention.floors import Floors
 from metaq.wire import hot
 
@@ -33,6 +35,8 @@ class MessageReader:
         self.record_at = parts.log.record
         self.log_bytes = parts.log.read
         """What replicas copy: the log's bytes as they are, up to its end and its file's; b"" where there are none."""
+        self.records_with = functools.partial(records_with, parts.log)
+        """`metaq.store.reads.search.records_with`."""
         self.log_tail = parts.log.tail
         """Says up to where clients may read: `read_end`."""
         self.repairs = repairs

@@ -26,6 +26,7 @@ from metaq.store.reads.pull import Puller
 from metaq.store.reads.repair import Repairs
 from metaq.store.recovery import Recovery, survey
 from metaq.store.retention.housekeeping import Housekeeper
+from metaq.store.start_progress import StartProgress
 from metaq.store.store_keeper import StoreKeeper
 from metaq.store.worker import is_no_room
 from metaq.wire import hot
@@ -49,6 +50,7 @@ class MessageStore:
         *,
         disk: Disk | None = None,
         threads: bool = True,
+        progress: StartProgress | None = None,
     ) -> None:
         """Open the folder, recover it, start the threads.
 
@@ -56,12 +58,14 @@ class MessageStore:
             store_host: 8 bytes (20 with IPv6) that every record carries.
             cluster: value of plain sends' CLUSTER.
             threads: False for a test that takes their steps itself.
+            progress: is told how far the recovery is, and may stop it.
 
-        Raises: StoreLocked, StoreForeign, StoreCorrupt: nothing was touched. StoreFull: no room to recover.
+        Raises: StartStopped: by `progress`. StoreLocked, StoreForeign, StoreCorrupt: nothing was touched. StoreFull: no room to recover.
         """
         self.options, self.clock, self.disk = options, clock, disk or Disk()
         self.delays_ms = delays_of(options.message_delay_level)
         self.folder = StoreFolder(options, self.disk)
+        self._progress = progress or StartProgress(clock)
         # The lock comes first: nothing may be looked at while another broker has the folder.
         self.folder.open()
         # Undone in the end of a failed start: a program with a broker in it goes on.
@@ -134,6 +138,7 @@ class MessageStore:
             self.index,
             check_crc=options.check_crc_on_recover,
             refuse_damage=options.refuse_damaged_log,
+            progress=self._progress,
         )
         plan = self.recovered = recovery.plan()
         self.folder.mark_running()  # before anything is changed

@@ -28,6 +28,7 @@ from metaq.store.mapped_file import any_byte
 from metaq.store.queues.consume_queue import ConsumeQueue, Unit
 from metaq.store.queues.dispatch import Dispatcher, index_keys, topic_of
 from metaq.store.queues.index_file import Index, IndexHeader
+from metaq.store.start_progress import StartProgress
 from metaq.wire import hot
 from metaq.wire.files import DELETED_TOPICS
 from metaq.wire.record import split
@@ -218,10 +219,16 @@ class Recovery:
         *,
         check_crc: bool,
         refuse_damage: bool = False,
+        progress: StartProgress | None = None,
     ) -> None:
-        """`refuse_damage`: raise StoreCorrupt where the log is damaged, and step over nothing."""
+        """
+        Args:
+            refuse_damage: raise StoreCorrupt where the log is damaged, and step over nothing.
+            progress: is told how far it is, and may stop it: then `plan` and `act` raise StartStopped.
+        """
         self._facts, self._log, self._queues, self._index = facts, commit_log, queues, index
         self._check_crc, self._refuses = check_crc, refuse_damage
+        self._progress = progress or StartProgress()
 
     # ------------------------------------------------------------------ the plan
 
@@ -342,7 +349,9 @@ class Recovery:
             deleted={topic.encode(): place for topic, place in facts.deleted.items()},
         )
         walk = LogWalk(self._log.run, judge, self._queues, self._has_unit, promise)
-        found = walk.walk(start.log_offset, check_crc=self._check_crc)
+        files = self._log.run.files
+        self._progress.check(start.log_offset, files[-1].end if files else start.log_offset)
+        found = walk.walk(start.log_offset, check_crc=self._check_crc, told=self._progress.at)
         log_end, why, records = self._judged_end(found)
         self._refuse_damage(log_end, why, found.places)
         index = plan_index(facts, start, log_end)
@@ -520,12 +529,19 @@ class Recovery:
             lost=plan.lost,
         )
         damaged = {place.start for place in plan.places}
+        self._progress.replay(plan.dispatch_from, plan.log_end)
         for heads in LogScan(
-            self._log.run, plan.dispatch_from, plan.log_end, check_crc=False, past=past_places(plan.places)
+            self._log.run,
+            plan.dispatch_from,
+            plan.log_end,
+            check_crc=False,
+            past=past_places(plan.places),
+            told=self._progress.at,
         ):
             for head in heads:
                 if head.log_offset not in damaged:
                     dispatcher.dispatch(head, now_ms)
+        self._progress.secure()
         dispatcher.fill_ends({key: known[-1].stop for key, known in plan.missing.items() if known}, plan.log_end)
         # The end is set behind the dispatch: the scan above reads the files, whatever the end is.
         self._log.start_at(plan.log_end)

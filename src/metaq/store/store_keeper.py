@@ -89,6 +89,11 @@ class StoreKeeper:
         """What fails in the background, and how often in a row; "" while all is well."""
         return "; ".join(filter(None, [*(worker.trouble for worker in self._workers), self._repairs.trouble]))
 
+    @property
+    def dead(self) -> list[str]:
+        """Names of the threads that have ended by themselves: what they did is not done any more."""
+        return [worker.name for worker in self._workers if worker.died]
+
     def helped_by(self, worker: Worker) -> None:
         """From now on, `trouble` tells what fails in this worker, too."""
         self._workers.append(worker)

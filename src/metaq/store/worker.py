@@ -57,8 +57,8 @@ def giving_way(items: Iterable[T]) -> Iterator[T]:
 class Worker:
     """A thread that takes `step` whenever it is woken, and at least every `wait()` seconds.
 
-    A step that raises does not end it. `on_failure` is called, once, with the reason, when `FAILURES_MAX` or more in a row
-    have failed and it is not for want of room, descriptors or memory; the thread goes on trying even then.
+    A step that raises an Exception does not end it, anything else does. `on_failure` is called, once, with the reason, when `FAILURES_MAX` or more in a row
+    have failed and it is not for want of room, descriptors or memory; the thread goes on trying even then. It is called, too, when the thread dies.
     """
 
     def __init__(
@@ -86,6 +86,11 @@ class Worker:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def died(self) -> bool:
+        """Whether the thread has ended, and nobody told it to."""
+        return self._thread.ident is not None and not self._thread.is_alive() and not self._end.is_set()
+
     def start(self) -> None:
         self._thread.start()
 
@@ -112,10 +117,21 @@ class Worker:
                 self._failed(error)
                 # On `_end` and not on `_wake`: a thread that is woken for each message would try without a pause.
                 self._end.wait(self._pause(self._failures))
+            except (
+                BaseException
+            ) as error:  # a SystemExit of a library: nothing more is done here, and nobody would notice
+                self._died(error)
+                raise
             else:
                 if self._failures:
                     log.info("%s works again after %d failures", self.name, self._failures)
                 self._failures, self._gave_up, self.trouble = 0, False, ""
+
+    def _died(self, error: BaseException) -> None:
+        self.trouble = f"{self.name} has died: {type(error).__name__}: {error}"
+        log.critical("%s", self.trouble, exc_info=error)
+        if self._on_failure is not None:
+            self._on_failure(self.trouble)
 
     def _failed(self, error: Exception) -> None:
         self._failures += 1

@@ -138,6 +138,11 @@ class AclWatch:
         """Path of the main file."""
         return str(self._files.main)
 
+    def notes(self) -> Iterator[str]:
+        """Yield what an operator should know of the files."""
+        if trouble := self._watched.trouble:
+            yield trouble
+
     def start(self) -> None:
         """Look from now on."""
         self._watched.start()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from metaq.app.configuration import read_properties
 from metaq.app.tls.made import made_context
 from metaq.app.watched_files import Marks, WatchedFiles, marks_of
+from metaq.clock import SYSTEM
 from metaq.errors import ConfigError
 from metaq.named_file import read_named
 from metaq.net.tls.client import ClientTls
@@ -21,6 +22,7 @@ from metaq.net.tls.contexts import (
     Password,
     ServerFiles,
     client_context,
+    expiry_ms,
     prove,
     server_context,
 )
@@ -30,6 +32,9 @@ from metaq.tls_options import TlsOptions
 log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX: Final = 1024 * 1024
+EXPIRES_DAYS: Final = 14
+"""So long before a certificate expires its broker says so."""
+_DAY_MS: Final = 86_400_000
 
 
 class Contexts(NamedTuple):
@@ -43,6 +48,10 @@ class Contexts(NamedTuple):
     """Whether TLS is used to connect to servers, for copies of the log, and on the port of MetaQ 1.x."""
     told: str
     """What the log says of them."""
+    cert: str = ""
+    """Path of the server's certificate."""
+    until_ms: int | None = None
+    """When it expires; None: there is none."""
 
 
 def with_file(options: TlsOptions) -> TlsOptions:
@@ -69,26 +78,28 @@ def read(options: TlsOptions, *, at_start: bool) -> Contexts:
     """
     options = with_file(options)
     mode, made = _mode(options), options.tls_test_mode_enable and not options.tls_server_cert_path
-    server, told = None, "TLS is disabled"
+    server, told, cert, until_ms = None, "TLS is disabled", "", None
     if mode is not Mode.DISABLED and made:
         server, told = made_context(), f"TLS is {mode.value}, with a certificate made now that nobody can verify"
     elif mode is not Mode.DISABLED:
         files = _server_files(options)
         server, until = server_context(files), ""
         try:
-            until = f"until {prove(files)}"
+            shown = prove(files)
+            until, until_ms = f"until {shown}", expiry_ms(shown) if shown else None
         except Expired as error:
             if not at_start:
                 raise
             log.error("%s: clients that verify it, as ours do, will refuse it", error)  # noqa: TRY400  no fault of ours
-            until = "which has expired"
+            until, until_ms = "which has expired", 0
+        cert = files.cert
         told = f"TLS is {mode.value}, with the certificate {files.cert}, {until}"
     connects = options.tls_enable if options.tls_enable is not None else mode is Mode.ENFORCING
     client = None
     if connects or options.tls_ha_enable:
         client = client_context(_client_files(options))
     use = connects, options.tls_ha_enable, options.tls_metaq1_enable
-    return Contexts(mode, server, client, use, told)
+    return Contexts(mode, server, client, use, told, cert, until_ms)
 
 
 def files_of(options: TlsOptions) -> frozenset[str]:
@@ -213,9 +224,35 @@ class RunningTls:
         """Of all connections that this server makes: what is exchanged here is exchanged for each."""
         self.client: Final = self._connections if connects else None
         self.ha_client: Final = self._connections if self.for_ha else None
+        self._cert, self._until_ms = first.cert, first.until_ms
         log.info("%s", first.told)
         stays = "TLS goes on with what it has"
         self._watched: Final = WatchedFiles("TLS", stays, self._marks, self._read, self._take, call_soon, marks)
+
+    def reasons(self) -> Iterator[str]:
+        """Yield why no client can connect: the certificate has expired, and nothing but TLS is taken."""
+        if self._mode is Mode.ENFORCING and self._left_ms() <= 0:
+            yield self._expired
+
+    def notes(self) -> Iterator[str]:
+        """Yield what an operator should know of the files."""
+        left = self._left_ms()
+        if left <= 0 and self._mode is not Mode.ENFORCING:
+            yield self._expired
+        elif 0 < left < EXPIRES_DAYS * _DAY_MS:
+            hours = left // 3_600_000
+            told = f"{hours // 24} days" if hours >= 48 else f"{hours} hours"
+            yield f"the certificate {self._cert} expires in {told}: renew it, the new one is taken without a restart"
+        if trouble := self._watched.trouble:
+            yield trouble
+
+    @property
+    def _expired(self) -> str:
+        return f"the certificate {self._cert} has expired: clients that verify it refuse it"
+
+    def _left_ms(self) -> float:
+        """Time until the server's certificate expires; without one, for ever."""
+        return self._until_ms - SYSTEM.now_ms() if self._until_ms is not None else float("inf")
 
     def start(self) -> None:
         """Look from now on."""
@@ -252,6 +289,7 @@ class RunningTls:
             )
         if self.server is not None and found.server is not None:
             self.server.exchange(found.server)
+            self._cert, self._until_ms = found.cert, found.until_ms
         if self._connections is not None and found.client is not None:
             self._connections.context = found.client
         log.info("the files of TLS were read again: for new connections, %s", found.told)

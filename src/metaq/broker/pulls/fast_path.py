@@ -41,6 +41,8 @@ class PullFastPaths:
         self._fast_paths: dict[CallerKind, PullPath] = {}
         self._seen_changes = NEVER
         self._generation = self._gate_bytes = 0
+        self.watched = False
+        """Somebody watches each answer: there is no fast path then."""
 
     def close(self) -> None:
         """Close all fast paths after a change of options."""
@@ -55,7 +57,7 @@ class PullFastPaths:
             self.close()
             self._seen_changes = changes
         # Closed partitions are rare, and the compiled extension does not know them.
-        if self._closed_partitions or not self._reader.pulls_are_plain():
+        if self.watched or self._closed_partitions or not self._reader.pulls_are_plain():
             return None
         return self._generation
 

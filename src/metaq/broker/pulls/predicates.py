@@ -149,6 +149,8 @@ class Predicates(BrokerPart):
         self._bytes = 0
         self._closed = False
         self._start_pause, self._start_not_before = FIRST_PAUSE, 0.0
+        self._start_why = ""
+        """Why a helper did not start last; "" since one has."""
 
     def open(self) -> None:
         """Start the helper processes."""
@@ -158,6 +160,12 @@ class Predicates(BrokerPart):
     @property
     def _wanted(self) -> int:
         return max(1, self._options.filter_server_nums) if self.places and self._make_helper is not None else 0
+
+    @property
+    def trouble(self) -> str:
+        """Why pulls of predicates get nothing: no helper process starts; "" while all is well."""
+        up = any(busy.ready for busy in self._helpers.values())
+        return f"no helper process of predicates starts: {self._start_why}" if self._start_why and not up else ""
 
     @property
     def registered(self) -> str:
@@ -286,7 +294,7 @@ class Predicates(BrokerPart):
 
     def _ready(self, busy: _Busy, answer: bytes) -> None:
         busy.ready, busy.since = True, self._clock.monotonic()
-        self._start_pause = FIRST_PAUSE
+        self._start_pause, self._start_why = FIRST_PAUSE, ""
         errors: dict[str, str] = msgspec.json.decode(answer)["errors"]
         for name, text in errors.items():
             if self._errors.get(name) != text:
@@ -338,6 +346,7 @@ class Predicates(BrokerPart):
             self._failed(busy.group, self._groups[busy.group], busy.job, why)
         elif not busy.ready:
             self._log.error(("start",), "a helper process for predicates did not start: %s; trying again", why)
+            self._start_why = why
             self._start_not_before = self._clock.monotonic() + self._start_pause
             self._start_pause = min(LONGEST_PAUSE, 2 * self._start_pause)
         self._fill_up(self._clock.monotonic())

@@ -12,8 +12,8 @@ pull whose filter refuses all new messages stays held, from the offset reached.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -94,6 +94,10 @@ OUTCOME_OF = {
 """Other statuses mean an empty or unknown queue, where the outcome depends on the offset: see `_answer`."""
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 _NO_MATCH = ReadStatus.NO_MATCHED_MESSAGE
+
+
+WatchAnswers: TypeAlias = Callable[[Caller, str, ReadResult], None]
+"""Called with who pulls, its group, and the messages that it gets. Raises nothing."""
 
 
 class PullChannel(Channel, Protocol):
@@ -195,7 +199,13 @@ class PullService(BrokerPart):
         self._seen_changes = NEVER
         self._admission_bytes = 0
         self._admission_bytes_max = environment.options.peer_bytes_max // ADMISSIONS_SHARE
+        self._watch: WatchAnswers | None = None
         filters.when_full(self._forget_admissions)
+
+    def watch(self, watch: WatchAnswers) -> None:
+        """Call `watch` with each answer that has messages. Pulls take longer then: there is no fast path for them."""
+        self._watch, self.fast_paths.watched = watch, True
+        self.fast_paths.close()
 
     # -- who may
     def admit(
@@ -600,6 +610,8 @@ class PullService(BrokerPart):
             self._stats.got(admission.group.name, admission.topic, 1, pulled.count, size)
             if self._stats.measuring_delivery and pulled.long is None:
                 self._stats.delivered(*times_of(pulled.body))
+            if self._watch is not None:
+                self._watch(pull.caller, admission.group.name, pulled)
         elif answer.outcome is not _COLD:
             self._stats.missed()
 

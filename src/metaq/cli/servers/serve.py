@@ -12,6 +12,7 @@ from metaq.app.configuration import Configuration, load, template
 from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload
 from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, print_ready, run, set_up_logging, with_origins
+from metaq.app.supervision.service_manager import ServiceManager, nobody
 from metaq.cli.servers.flags import DEFAULT_FOLDER
 from metaq.errors import ConfigError
 from metaq.store.offline.sizes import SMALL, first_use
@@ -71,8 +72,11 @@ def _run(
     import metaq
     from metaq.wire import hot
 
+    manager = ServiceManager.of()
+    told = manager.starting if manager is not None else nobody
+
     def serve(start: Callable[[], Awaitable[Running]]) -> int:
-        return run(with_origins(start, configuration.origins), reload, tell_ready)
+        return run(with_origins(start, configuration.origins), reload, tell_ready, manager)
 
     log.info("metaq %s %s; compiled extension: %s; event loop: %s", metaq.__version__, command, hot.WHY, loop_name())
     if command == "namesrv":
@@ -92,7 +96,11 @@ def _run(
 
         return serve(
             lambda: start_broker(
-                configuration.broker, configuration.store, metaq1=configuration.metaq1_settings, tls=configuration.tls
+                configuration.broker,
+                configuration.store,
+                metaq1=configuration.metaq1_settings,
+                tls=configuration.tls,
+                told=told,
             )
         )
     from metaq.app.up import start_up
@@ -104,6 +112,7 @@ def _run(
             configuration.namesrv,
             metaq1=configuration.metaq1_settings,
             tls=configuration.tls,
+            told=told,
         )
     )
 

@@ -40,6 +40,7 @@ from metaq.client.identity.options import check_flag, checked_seconds
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import DeliveryObserver, ObservedArguments
 from metaq.client.observing.tracing import Tracer
+from metaq.client.observing.wanted import delivery_spans
 from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.pending import PendingCalls
@@ -193,6 +194,7 @@ class ConsumerBase(Closable, Generic[Received_co]):
             Tracer.of(self._core, self.group, given.observing, role="CONSUME"),
             MessageLog.of(self._core, self.group, given.observing),
             given.observing.meter(self.group),
+            delivery_spans(given.observing, self._core, self.group, options.model),
         )
         self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
         self._deliveries = Deliveries(self._observers, self._core.clock) if self._observers else None

@@ -15,6 +15,7 @@ from typing import Generic
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import DeliveryObserver, Observing
 from metaq.client.observing.tracing import Tracer
+from metaq.client.observing.wanted import delivery_spans
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.serializers import Decode
 from metaq.client.shared.values import Received_co
@@ -70,7 +71,8 @@ class Readings:
             Tracer.of(core, group, observing, role="CONSUME"), MessageLog.of(core, group, observing), observing.meter(group),
         )  # fmt: skip
         self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
-        self.idle = decode is None and not self._observers
+        self._spans = delivery_spans(observing, core, group)
+        self.idle = decode is None and not self._observers and self._spans is None
         """Whether handing out a message needs nothing: there are no observers, and no values to make."""
 
     def begin(self) -> None:
@@ -83,6 +85,9 @@ class Readings:
 
     def hand_out(self, messages: Iterable[ReadMessage]) -> None:
         """Notify the observers of messages that are handed out now."""
+        messages = list(messages)
+        if self._spans is not None:
+            self._spans.received(messages)
         for message in messages:
             if self._decode is not None:
                 message._decode = self._decode  # noqa: SLF001  a slot for us

@@ -7,7 +7,7 @@ background loop, when their outcome is known; deliveries one by one, in whicheve
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from metaq.model import properties as props
 from metaq.model.topics.system import TRACE_TOPIC
 from metaq.model.topics.topic import check_topic
 from metaq.model.trace import Result
+from metaq.model.trace_context import SpanProvider
 from metaq.wire.record import decode_batch
 
 RATE_MAX = 1_000_000
@@ -37,6 +38,8 @@ class ObservedArguments(ClientArguments, total=False):
     message_log (False): write a line to the log (logger `metaq.messages`, INFO) for each send and each delivery.
     message_log_rate (100): lines per second at most; the log says how many were left out.
     metrics (None): a `metaq.ClientMetrics` that counts what this client does, for Prometheus (docs/monitoring.md).
+    opentelemetry (False): True records spans of sends and deliveries with OpenTelemetry's global tracer provider, another
+        provider with that one; messages carry the context of their trace. See docs/opentelemetry.md.
     See docs/trace.md.
     """
 
@@ -46,6 +49,7 @@ class ObservedArguments(ClientArguments, total=False):
     message_log: bool
     message_log_rate: int
     metrics: Metrics | None
+    opentelemetry: bool | SpanProvider
 
 
 class Observing(Struct, frozen=True):
@@ -57,11 +61,12 @@ class Observing(Struct, frozen=True):
     message_log: bool = False
     message_log_rate: int = 100
     metrics: Metrics | None = None
+    opentelemetry: bool | SpanProvider = False
 
     @property
     def wanted(self) -> bool:
         """Whether sends or deliveries are watched at all."""
-        return self.trace or self.message_log or self.metrics is not None
+        return self.trace or self.message_log or self.metrics is not None or self.opentelemetry is not False
 
     def meter(self, group: str) -> Meter | None:
         """Return what counts for the metrics of a client of this group; None: they are not wanted."""
@@ -82,6 +87,9 @@ class Observing(Struct, frozen=True):
             raise TypeError(f"metrics is {given['metrics']!r}: pass a metaq.ClientMetrics")
         if "trace_topic" in given:
             checked(check_topic, given["trace_topic"])
+        provider = given.get("opentelemetry", False)
+        if provider.__class__ is not bool and not hasattr(provider, "get_tracer"):
+            raise TypeError(f"opentelemetry={provider!r}: need True, False, or a TracerProvider of OpenTelemetry")
         return cls(**given)
 
 
@@ -157,6 +165,15 @@ class SendObserver(Observer, Protocol):
 
     def sent(self, sends: Sends) -> None:
         """In the loop, once per request that is wanted. Must be quick, and raise nothing."""
+        ...
+
+
+@runtime_checkable
+class Carrying(Protocol):
+    """A token of a delivery, something of which goes with a reply."""
+
+    def carried_by(self, properties: dict[str, str] | None) -> dict[str, str] | None:
+        """Return the properties of a reply."""
         ...
 
 

@@ -150,6 +150,8 @@ class Accumulator:
         """Sends on direct links (`metaq.client.producing.direct`): thread → number of its request."""
         self.waiting_for_carried: list[asyncio.Future[None]] = []
         self.observers: tuple[SendObserver, ...] = ()
+        self.direct_observers: tuple[SendObserver, ...] = ()
+        """Those that must be told of what went on a direct link, too: the others know it from the caller."""
         _live.add(self)
 
     # -------------------------------------------------------------- user threads

@@ -14,6 +14,7 @@ from metaq.client.identity.options import client_options
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import ObservedArguments, Observing
 from metaq.client.observing.tracing import Tracer
+from metaq.client.observing.wanted import send_spans
 from metaq.client.producing.accumulator import Accumulator, BatchStream, SendLimits, Stay, check_body
 from metaq.client.producing.arguments import check_limits, send_rules, waits_when_full
 from metaq.client.producing.atomic import Outlet
@@ -44,6 +45,7 @@ from metaq.model.topics.system import AUTO_CREATE_TOPIC
 from metaq.model.topics.topic import check_group, check_topic
 
 if TYPE_CHECKING:
+    from metaq.client.observing.spans import SendSpans
     from metaq.client.producing.arrow_sending import ArrowSend
 
 DEFAULT_GROUP = "metaq_producer"
@@ -144,9 +146,10 @@ class ProducerBase(Generic[Sent_contra]):
         self._tags: dict[str | None, bytes | None] = {None: None}
         self._alone_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
         """Size in bytes from which a message is sent in a request of its own."""
-        self._short = 0 if self._options.namespace or serialize is not None else self._alone_over
+        careful = self._options.namespace or serialize is not None or self._spans is not None
+        self._short = 0 if careful else self._alone_over
         """Size in bytes below which plain messages take the fast path of `submit`; 0: none does. A namespace is a property,
-        so no message is plain with one, and what is to be serialized has no body yet."""
+        so no message is plain with one, as none is that carries a trace, and what is to be serialized has no body yet."""
         self._direct = DirectSends(self._core, self._accumulator, self._sender, self.group)
         self._plain = 0 if self._accumulator.observers else min(self._short, compress_over, LARGE_BYTES)
         """Size in bytes below which plain messages take the fast path of `send`."""
@@ -158,8 +161,11 @@ class ProducerBase(Generic[Sent_contra]):
     def _observe(self, observing: Observing) -> None:
         """Start the tracer and the message log, if they are wanted."""
         self._tracer = Tracer.of(self._core, self.group, observing, role="PRODUCE")
-        watchers = self._tracer, MessageLog.of(self._core, self.group, observing), observing.meter(self.group)
+        self._spans = send_spans(observing, self._core, self.group)
+        direct = self._tracer, MessageLog.of(self._core, self.group, observing), observing.meter(self.group)
+        watchers = *direct, self._spans
         self._accumulator.observers = tuple(one for one in watchers if one is not None)
+        self._accumulator.direct_observers = tuple(one for one in direct if one is not None)
         for observer in self._accumulator.observers:
             self._core.thread.post(observer.start)
 
@@ -216,8 +222,28 @@ class ProducerBase(Generic[Sent_contra]):
             topic, body, tag, keys,
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,
         )  # fmt: skip
+        if self._spans is not None:
+            return self._submit_traced(self._spans, message, ordering_key, selector, queue, message_id, strict=strict)
         stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
         return self._hand_in(message, stream, message_id)
+
+    def _submit_traced(
+        self,
+        spans: SendSpans,
+        message: Message,
+        ordering_key: str | None,
+        selector: Selector | None,
+        queue: MessageQueue | None,
+        message_id: str | None,
+        *,
+        strict: bool,
+    ) -> SendFuture:
+        # Not in `submit`: what a function within it takes is slower there, also on its fast path.
+        def hand_in(message: Message) -> SendFuture:
+            stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
+            return self._hand_in(message, stream, message_id)
+
+        return spans.around(message, hand_in)
 
     def _hand_in(
         self,
@@ -256,6 +282,11 @@ class ProducerBase(Generic[Sent_contra]):
 
     def _hand_in_batch(self, messages: Iterable[Message], queue: MessageQueue | None) -> SendBatch:
         batch = as_batch(messages)
+        if self._spans is not None:
+            return self._spans.batch(batch, lambda stamped: self._send_whole(stamped, queue))
+        return self._send_whole(batch, queue)
+
+    def _send_whole(self, batch: list[Message], queue: MessageQueue | None) -> SendBatch:
         texts = [message.property_text(None, self._core.namespace.name).encode() for message in batch]
         stream = self._stream(batch[0].topic, None, None, queue)
         return self._accumulator.send_whole(

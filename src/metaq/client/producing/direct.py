@@ -106,7 +106,7 @@ class DirectSends:
         self._turns = itertools.count(core.clock.random_below(1 << 16))
         """A rotation of its own: the sender's would skip a queue for each send that falls back to the loop."""
         self._avoid_slow = sender.rules.avoid_slow
-        self._watched = self._avoid_slow or bool(accumulator.observers)
+        self._watched = self._avoid_slow or bool(accumulator.direct_observers)
         _live.add(self)
 
     def plain(self, topic: str, body: bytes, tag: str | None) -> SendReceipt | None:
@@ -305,7 +305,7 @@ class DirectSends:
             return self._accumulator.go_on(stream, message_id, outgoing, timeout, first)
         if self._avoid_slow:
             self._sender.latencies.answered(target.queue.broker, took, began + took)
-        if self._accumulator.observers:
+        if self._accumulator.direct_observers:
             self._accumulator.acknowledged(message_id, outgoing, result, began)
         return SendReceipt(message_id, result.queue, result.offset, result.status, result.offset_ids)
 

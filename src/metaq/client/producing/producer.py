@@ -18,6 +18,7 @@ from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, Trans
 from metaq.model.transactions.staging import Phase
 
 if TYPE_CHECKING:
+    from metaq.client.observing.spans import SendSpans
     from metaq.client.producing.arrow_sending import ArrowSent
 
 
@@ -60,10 +61,34 @@ class Producer(ProducerBase[Sent_contra]):
             topic, body, tag, keys,
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,
         )  # fmt: skip
+        if self._spans is not None:
+            return self._send_traced(
+                self._spans, message, ordering_key, selector, queue, message_id, timeout, strict=strict
+            )
         stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
         if not plain and (receipt := self._direct.send(message, stream, message_id, timeout)) is not None:
             return receipt
         return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout).result()
+
+    def _send_traced(
+        self,
+        spans: SendSpans,
+        message: Message,
+        ordering_key: str | None,
+        selector: Selector | None,
+        queue: MessageQueue | None,
+        message_id: str | None,
+        timeout: float | None,
+        *,
+        strict: bool,
+    ) -> SendReceipt:
+        def send(message: Message) -> SendReceipt:
+            stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
+            if (receipt := self._direct.send(message, stream, message_id, timeout)) is not None:
+                return receipt
+            return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout).result()
+
+        return spans.around_wait(message, send)
 
     def request(
         self,
@@ -88,6 +113,13 @@ class Producer(ProducerBase[Sent_contra]):
         self._check_open()
         message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._serialize)
         seconds = as_request(message, timeout)
+        if self._spans is None:
+            return self._ask(message, ordering_key, queue, seconds)
+        return self._spans.around(message, lambda stamped: self._ask(stamped, ordering_key, queue, seconds))
+
+    def _ask(
+        self, message: Message, ordering_key: str | None, queue: MessageQueue | None, seconds: float
+    ) -> StoredMessage:
         if (
             self._requesting.is_known
             and not self._core.thread.current
@@ -131,7 +163,14 @@ class Producer(ProducerBase[Sent_contra]):
         """Send and forget: no answer, no retry. Raises NoRoute, ConnectionFailed: it was not even sent."""
         self._check_open()
         message = as_message(topic, body, tag, serialize=self._serialize)
-        self._core.thread.run(self._oneway(message, None), self._accumulator.limits.timeout)
+
+        def send(message: Message) -> None:
+            self._core.thread.run(self._oneway(message, None), self._accumulator.limits.timeout)
+
+        if self._spans is None:
+            send(message)
+        else:
+            self._spans.around(message, send, ends=True)
 
     def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic[Sent_contra]:
         """Several messages, for any topics and brokers, all of which are delivered, or none:

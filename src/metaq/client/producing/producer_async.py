@@ -76,10 +76,18 @@ class Producer(ProducerBase[Sent_contra]):
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,
         )  # fmt: skip
 
-        def hand_in(stream: BatchStream) -> SendFuture:
-            return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout)
+        spans = self._spans
+        stamped, span = (message, None) if spans is None else spans.begin(message)
 
-        return await (await self._handed_in(message.topic, ordering_key, selector, queue, hand_in, strict=strict))
+        def hand_in(stream: BatchStream) -> SendFuture:
+            return self._hand_in(stamped, stream, message_id, urgent=True, timeout=timeout)
+
+        try:
+            return await (await self._handed_in(message.topic, ordering_key, selector, queue, hand_in, strict=strict))
+        except BaseException as error:
+            if spans is not None and span is not None:
+                spans.failed(stamped, span, error)
+            raise
 
     async def _handed_in(
         self,
@@ -121,6 +129,15 @@ class Producer(ProducerBase[Sent_contra]):
         self._check_open()
         message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._serialize)
         seconds = as_request(message, timeout)
+
+        async def ask(message: Message) -> StoredMessage:
+            return await self._ask(message, ordering_key, queue, seconds)
+
+        return await (ask(message) if self._spans is None else self._spans.awaited(message, ask))
+
+    async def _ask(
+        self, message: Message, ordering_key: str | None, queue: MessageQueue | None, seconds: float
+    ) -> StoredMessage:
         reply = AwaitedReply()
         work = self._calls.start(self._request(message, ordering_key, queue, seconds, reply))
         fails_with(reply, work)
@@ -155,7 +172,11 @@ class Producer(ProducerBase[Sent_contra]):
         """Send and forget. As `metaq.Producer.send_oneway`."""
         self._check_open()
         message = as_message(topic, body, tag, serialize=self._serialize)
-        await self._core.thread.awaited(self._oneway(message, None), self._accumulator.limits.timeout)
+
+        async def send(message: Message) -> None:
+            await self._core.thread.awaited(self._oneway(message, None), self._accumulator.limits.timeout)
+
+        await (send(message) if self._spans is None else self._spans.awaited(message, send, ends=True))
 
     def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic[Sent_contra]:
         """Several messages, all or none: `async with producer.atomic() as tx`, and `await tx.send(...)` in it.

@@ -380,7 +380,12 @@ class TransactionProducerBase(ProducerBase[Sent_contra], Generic[T, Sent_contra]
         def finish(outgoing: Outgoing) -> Outgoing:
             return half_message(outgoing, self._core.namespace.wrapped(self.group), wanted.check_after)
 
-        return self._accumulator.send_alone(wanted.message, stream.apart(), None, wanted.timeout, finish)
+        def send(message: Message) -> SendFuture:
+            return self._accumulator.send_alone(message, stream.apart(), None, wanted.timeout, finish)
+
+        if self._spans is None:
+            return send(wanted.message)
+        return self._spans.around_half(wanted.message, send)
 
     # -------------------------------------------------------------- the end
 
@@ -398,8 +403,13 @@ class TransactionProducerBase(ProducerBase[Sent_contra], Generic[T, Sent_contra]
     ) -> concurrent.futures.Future[TransactionResult]:
         """Any thread: report the end of a transaction to the broker of its half message."""
 
+        spans = self._spans
+        span = spans.ending(receipt.queue.topic, half.message_id, outcome) if spans is not None else None
+
         async def report() -> TransactionResult:
             told, why = await self._report(receipt, half, outcome, error)
+            if spans is not None and span is not None:
+                spans.told(span, why)
             return TransactionResult(receipt, outcome, told, why, error)
 
         try:

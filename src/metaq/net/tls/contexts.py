@@ -146,6 +146,11 @@ def prove(files: ServerFiles) -> str:
     return str(shown.get("notAfter", "")) if shown else ""
 
 
+def expiry_ms(not_after: str) -> int:
+    """Return when a certificate expires, of what `prove` has returned."""
+    return int(ssl.cert_time_to_seconds(not_after) * 1000)
+
+
 class Expired(ConfigError):
     """A certificate has expired."""
 

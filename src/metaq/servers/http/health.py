@@ -11,6 +11,7 @@ from starlette.responses import Response
 from metaq.broker.broker import Broker
 from metaq.servers.http.answers import json_answer
 from metaq.servers.http.operations import JSON, Content, Operation
+from metaq.servers.server import Watched
 from metaq.store.retention.expiry import DiskStep
 
 
@@ -28,10 +29,13 @@ class Health(Struct, frozen=True):
 
 
 class HealthPages:
-    """`/health/live` and `/health/ready`. Open to everybody: they tell no names but the broker's."""
+    """`/health/live` and `/health/ready`. Open to everybody: of topics and groups they tell no names.
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    Args: watched: what the process watches beside its services; None: nothing.
+    """
+
+    def __init__(self, broker: Broker, watched: Watched | None) -> None:
+        self._broker, self._watched = broker, watched
 
     def operations(self) -> list[Operation]:
         """Return the operations."""
@@ -73,6 +77,10 @@ class HealthPages:
             yield f"the store has failed: {failed}"
         if store.keeper.disk_step is DiskStep.REFUSE:
             yield f"the disk is {store.keeper.disk_ratio:.0%} full, and no message is taken"
+        for name in store.keeper.dead:
+            yield f"the background thread {name} of the store has died: restart the broker"
+        if self._watched is not None:
+            yield from self._watched.reasons()
 
     def _notes(self) -> Iterator[str]:
         broker = self._broker
@@ -80,5 +88,17 @@ class HealthPages:
             yield "it is draining: its topics are announced as read-only"
         if not broker.leads and (follows := broker.store.state.follows) is not None:
             yield follows
+            told = broker.roles.master_end
+            if told < 0:
+                yield "it has heard nothing of its master yet"
+            elif (behind := told - broker.store.log.end) > 0:
+                seconds = (broker.clock.now_ms() - broker.roles.master_heard_ms) // 1000
+                yield f"it is {behind} bytes behind its master, as that said {seconds} s ago"
         if trouble := broker.store.keeper.trouble:
             yield trouble
+        for name, why in broker.reports.unsaved().items():
+            yield f"{name} could not be saved: {why}"
+        if trouble := broker.predicates.trouble:
+            yield trouble
+        if self._watched is not None:
+            yield from self._watched.notes()

@@ -26,6 +26,7 @@ from metaq.servers.http.messages.streaming import Streaming
 from metaq.servers.http.metrics.process import ProcessFigures, ServerFigures
 from metaq.servers.http.requests import Acks
 from metaq.servers.http.scrape import Scrape
+from metaq.servers.http.starting import EarlyServer
 from metaq.servers.server import BrokerServices, PeerServer
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class HttpServer:
         sending = Sending(broker, self._acks, callers, services.host, services.tally)
         self._streaming = Streaming(broker, puller, callers)
         pages: list[Page] = [
-            HealthPages(broker),
+            HealthPages(broker, services.watched),
             Scrape(broker, callers, process),
             sending,
             Pulling(puller, callers),
@@ -94,7 +95,7 @@ def http_server(
     servers: Callable[[], Iterable[ServerFigures]],
     budget: Budget,
     tls: ServerTls | None = None,
-) -> PeerServer[BrokerServices]:
+) -> EarlyServer:
     """Make the server of a broker's `httpPort`, not bound yet.
 
     Args:
@@ -110,7 +111,7 @@ def http_server(
         return HttpServer(services, ProcessFigures(servers, budget, services.tally))
 
     assert options.http_port is not None, "there is an HTTP server"
-    return PeerServer(
+    return EarlyServer(
         "http", (options.http_bind_address, options.http_port), limits, open_sessions,
         what="the HTTP server (httpPort)", budget=budget, tls=tls,
     )  # fmt: skip

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from metaq.store.log.broken import DamagedPlace, behind, place_of
-from metaq.store.mapped_file import FileRun
+from metaq.store.mapped_file import FileRun, MappedFile
 from metaq.store.queues.dispatch import is_queued
 from metaq.wire import hot
 from metaq.wire.record import RECORD_BYTES_MIN
 
 # Bounds the memory of a walk, however large the log is.
 _STEP: Final = 4096
+_STEP_BYTES: Final = 4 << 20
+"""Bytes that are looked at in a step, unless a record is longer: other threads of the process wait for it."""
 BACKWARDS_MS_MAX: Final = 2000
 """Tolerated step back of store times, ms: a clock may be set. Records behind a tail that was cut off are older than that,
 since a broker takes longer to start."""
@@ -35,20 +37,25 @@ class LogScan:
         *,
         check_crc: bool,
         past: Callable[[int, str], int] | None = None,
+        told: Callable[[int], None] | None = None,
     ) -> None:
-        """`past`: told where the walk would stop and why; returns the LogOffset to go on at, the same one to stop."""
-        self._run, self._stop, self._check_crc, self._past = run, stop, check_crc, past
+        """
+        Args:
+            past: told where the walk would stop and why; returns the LogOffset to go on at, the same one to stop.
+            told: gets the LogOffset that the walk has come to, after each step.
+        """
+        self._run, self._stop, self._check_crc, self._past, self._told = run, stop, check_crc, past, told
         self.end, self.why = start, END_OF_FILES
 
     def __iter__(self) -> Iterator[list[hot.RecordHead]]:
         while (self._stop is None or self.end < self._stop) and (file := self._run.find(self.end)):
             limit = file.end if self._stop is None else min(file.end, self._stop)
-            heads, place, outcome = hot.scan_records(
-                file.buffer, self.end - file.start, limit - file.start, file.start, _STEP, self._check_crc
-            )
+            heads, place, outcome = self._step(file, limit)
             if heads:
                 yield heads
             self.end = file.end if outcome == hot.END_BLANK else file.start + place
+            if self._told is not None:
+                self._told(self.end)
             # END_CLEAN at a limit that is no file's end: the loop's condition ends the walk.
             if outcome not in {hot.END_BLANK, hot.END_CLEAN}:
                 following = self._past(self.end, WHY[outcome]) if self._past is not None else self.end
@@ -56,6 +63,20 @@ class LogScan:
                     self.why = WHY[outcome]
                     return
                 self.end = following
+
+    def _step(self, file: MappedFile, limit: int) -> tuple[list[hot.RecordHead], int, int]:
+        """Scan some bytes of a file from `end` on, as `hot.scan_records`. A record that goes on behind them is left for the next step."""
+        size = _STEP_BYTES
+        while True:
+            stop = min(limit, self.end + size)
+            heads, place, outcome = hot.scan_records(
+                file.buffer, self.end - file.start, stop - file.start, file.start, _STEP, self._check_crc
+            )
+            if outcome != hot.END_SHORT or stop == limit:
+                return heads, place, outcome
+            if heads:
+                return heads, place, hot.END_CLEAN
+            size *= 2
 
 
 def past_damage(run: FileRun, stop: int, places: list[DamagedPlace]) -> Callable[[int, str], int]:

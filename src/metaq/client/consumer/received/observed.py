@@ -6,12 +6,13 @@ A delivery begins when the message is handed out and ends when it is finished or
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from types import TracebackType
 
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.outcome import Later, Pause, Reject
-from metaq.client.observing.observing import DeliveryObserver
+from metaq.client.consumer.received.replying import NO_KEYS, REPLY_SECONDS, ReplyFuture
+from metaq.client.observing.observing import Carrying, DeliveryObserver
 from metaq.clock import Clock
 from metaq.model.trace import Result
 
@@ -80,6 +81,22 @@ class ObservedMessage(ReceivedMessage):
     __slots__ = ("_delivery",)
 
     _delivery: ObservedDelivery | None
+
+    def reply(
+        self,
+        body: bytes | bytearray | memoryview,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = NO_KEYS,
+        properties: dict[str, str] | None = None,
+        flag: int = 0,
+        timeout: float = REPLY_SECONDS,
+    ) -> ReplyFuture:
+        delivery: ObservedDelivery | None = getattr(self, "_delivery", None)
+        for token in delivery.begun if delivery is not None else ():
+            if isinstance(token, Carrying):
+                properties = token.carried_by(properties)
+        return super().reply(body, tag=tag, keys=keys, properties=properties, flag=flag, timeout=timeout)
 
     def ack(self) -> None:
         super().ack()

@@ -1,0 +1,1 @@
+"""Spans of a broker, by OpenTelemetry (docs/opentelemetry.md)."""
