@@ -39,6 +39,7 @@ EXTRA_OF = {
     "registry/zookeeper": "zookeeper",
     "metrics/exposition.py": "http",
     "servers/http": "http",
+    "webhooks/target.py": "webhooks",
     "wire/compression.py": "compression",
     "xa/data_manager.py": "xa",
     "xa/sessions.py": "xa",

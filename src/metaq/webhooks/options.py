@@ -26,7 +26,7 @@ from metaq.webhooks.addresses import parsed_networks
 from metaq.webhooks.content import FORMATS, RAW, SEVERAL
 from metaq.webhooks.outage import PauseRules
 from metaq.webhooks.signing import Secret, read_secrets
-from metaq.webhooks.target import REDIRECTS_MAX, TargetOptions
+from metaq.webhooks.target_options import REDIRECTS_MAX, TargetOptions
 from metaq.webhooks.url import TargetUrl
 
 SECTION: Final = "webhooks"

@@ -44,7 +44,8 @@ class Secret:
     def __init__(self, text: str) -> None:
         """Args: text: `whsec_` and Base64. Raises ConfigError, which does not repeat it."""
         try:
-            self._key = base64.b64decode(text.removeprefix(PREFIX), validate=True)
+            coded = text.removeprefix(PREFIX)
+            self._key = base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)  # many leave the end out
         except (binascii.Error, ValueError):
             raise ConfigError(
                 f"a webhook's secret is {PREFIX} and Base64: `metaq webhook secret FILE` makes one"

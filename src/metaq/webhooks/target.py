@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import httpcore
-from msgspec import Struct
 
 from metaq.clock import Clock
 from metaq.errors import ConfigError
 from metaq.net.dialer import look_up
 from metaq.webhooks.addresses import AddressRefused, Network, reachable
 from metaq.webhooks.answers import Answer, Verdict, of_status, plain
+from metaq.webhooks.target_options import TargetOptions
 from metaq.webhooks.url import TargetUrl
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -28,28 +28,12 @@ BODY_BYTES_MAX: Final = 64 << 10
 """Of an answer's body; with more of it the connection is closed."""
 BODY_SECONDS: Final = 2.0
 """For an answer's body: its status line has said what counts."""
-REDIRECTS_MAX: Final = 3
 _ADDRESSES_MAX: Final = 4
 """Of one host, that are tried one after the other."""
 _IDLE_SECONDS: Final = 4.0
 """Connections that are idle for longer are not used again: many servers close them after 5 s, perhaps just when we post."""
 _KEEP_METHOD: Final = frozenset({307, 308})
 _REDIRECTS: Final = frozenset({301, 302, 303}) | _KEEP_METHOD
-
-
-class TargetOptions(Struct, frozen=True):
-    """How a target is asked."""
-
-    timeout: float = 10.0
-    """Seconds for all of an attempt: name, connection, request, answer, redirects."""
-    connections: int = 1
-    redirects: int = 0
-    """That are followed at most."""
-    allowed: tuple[Network, ...] = ()
-    """Networks that are no public ones, and that the target may be in."""
-    retry_after_max: float = 300.0
-    headers: tuple[tuple[str, str], ...] = ()
-    """The user's own, which may be secret: no other host gets them."""
 
 
 class SupportsContext(Protocol):
