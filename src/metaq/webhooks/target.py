@@ -78,8 +78,7 @@ class Target:
         except AddressRefused as error:
             return Answer(Verdict.UNREACHABLE, str(error))
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-            why = plain(str(error).encode()) or "it does not answer"
-            return Answer(Verdict.UNREACHABLE, f"no connection to {self._url}: {why}")
+            return Answer(Verdict.UNREACHABLE, f"no connection to {self._url}: {_cause(error)}")
         except httpcore.RemoteProtocolError as error:
             return Answer(
                 Verdict.FAILED, f"{self._url} broke off, or its answer is no HTTP: {plain(str(error).encode())}"
@@ -140,6 +139,16 @@ class Target:
         await self._pool.aclose()
         if self._others is not None:
             await self._others.aclose()
+
+
+def _cause(error: BaseException) -> str:
+    """Return why no connection was made: what the system or OpenSSL says, which stands behind what others make of it."""
+    text, one = str(error), error.__cause__
+    while one is not None:
+        if isinstance(one, OSError) and one.strerror:
+            text = one.strerror
+        one = one.__cause__ or one.__context__
+    return plain(text.encode()) or "it does not answer in time"
 
 
 async def _beginning(response: httpcore.Response) -> bytes:

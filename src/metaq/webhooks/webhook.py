@@ -162,7 +162,7 @@ class Webhook:
         elif is_paused and not was_paused:
             self.figures.pauses += 1
             log.warning(
-                "webhook %s pauses for %.1f s, nothing of group %s is consumed: %s", name, self._outage.left, self.plan.group, answer.text
+                "webhook %s pauses for %.2g s, nothing of group %s is consumed: %s", name, self._outage.left, self.plan.group, answer.text
             )  # fmt: skip
         elif was_paused and not is_paused:
             log.warning("webhook %s goes on: %s answers", name, self.plan.url)
