@@ -469,8 +469,9 @@ def test_a_certificate_is_checked(authority):
 
 
 def test_https_to_a_port_that_speaks_http(receiver):
-    answer = asyncio.run(post(receiver.url.replace("http", "https")))
+    answer = asyncio.run(post(receiver.url.replace("http", "https"), timeout=0.4))
     assert answer.verdict is Verdict.UNREACHABLE
+    assert answer.text.endswith(": it does not answer in time")
 
 
 def test_https_does_not_follow_to_http(authority):

@@ -60,7 +60,11 @@ def test_every_message_is_posted_signed_and_acknowledged_by_the_groups_offset(gr
     for secret in (TEXT, OTHER):
         standardwebhooks.Webhook(secret).verify(posted.body, posted.fields, json_parse=False)
     assert posted.fields["webhook-id"] == posted.fields["metaq-message-id"]
-    assert (posted.fields["metaq-tag"], posted.fields["metaq-keys"], posted.fields["metaq-property-shop"]) == ("paid", "k1", "8")
+    assert (posted.fields["metaq-tag"], posted.fields["metaq-keys"], posted.fields["metaq-property-shop"]) == (
+        "paid",
+        "k1",
+        "8",
+    )
     assert posted.fields["user-agent"].startswith("metaq-webhook/")
 
 
@@ -190,7 +194,9 @@ def test_ordered_in_an_outage(group, receiver):
         receiver.open()
         group.consumed()
     for queue in range(4):
-        offsets = [int(one.fields["metaq-offset"]) for one in receiver.posted if one.fields["metaq-queue"] == str(queue)]
+        offsets = [
+            int(one.fields["metaq-offset"]) for one in receiver.posted if one.fields["metaq-queue"] == str(queue)
+        ]
         assert offsets == list(range(len(offsets)))
     assert sorted(receiver.bodies) == bodies(40)
 
@@ -254,7 +260,9 @@ def test_it_ends_while_it_pauses(group, receiver):
 def test_a_member_tells_what_it_does(broker, group, receiver):
     receiver.shut()
     group.send(*bodies(5))
-    with running(group.namesrv, group.name, f"{receiver.url}?token=secret", pauseLeastSeconds=600, pauseMostSeconds=600) as one:
+    with running(
+        group.namesrv, group.name, f"{receiver.url}?token=secret", pauseLeastSeconds=600, pauseMostSeconds=600
+    ) as one:
         eventually(lambda: one.figures.state == "paused", what="the pause")
         with Admin(broker.namesrv) as admin:
             client = eventually(lambda: admin.group_progress(group.name).members, what="the member")[0].client_id

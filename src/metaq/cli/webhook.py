@@ -69,9 +69,7 @@ def _plans(names: Sequence[str], config: Path | None, given: Mapping[str, Any]) 
     """Return the webhooks that a command line names. Raises ConfigError."""
     if config is not None:
         if given:
-            raise ConfigError(
-                f"--config and --{min(given).replace('_', '-')}: options stand in the file, or are flags"
-            )
+            raise ConfigError(f"--config and --{min(given).replace('_', '-')}: options stand in the file, or are flags")
         return of_file(config, names)
     if len(names) > 1:
         raise ConfigError("several webhooks stand in a file: give it with --config")

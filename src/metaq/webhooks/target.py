@@ -7,6 +7,7 @@ sender of webhooks should have, and with a seam for the addresses that are conne
 from __future__ import annotations
 
 import asyncio
+import os
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -143,10 +144,14 @@ class Target:
 
 def _cause(error: BaseException) -> str:
     """Return why no connection was made: what the system or OpenSSL says, which stands behind what others make of it."""
-    text, one = str(error), error.__cause__
+    text = str(error)
+    one: BaseException | None = None if isinstance(error, _NoName | httpcore.ConnectTimeout) else error
     while one is not None:
         if isinstance(one, OSError) and one.strerror:
+            # asyncio has a sentence of its own with the number of the system's.
             text = one.strerror
+            if text.startswith("Connect call failed") and one.errno is not None:
+                text = os.strerror(one.errno)
         one = one.__cause__ or one.__context__
     return plain(text.encode()) or "it does not answer in time"
 
@@ -179,6 +184,10 @@ def _not_followed(status: int, url: TargetUrl, answered: Mapping[str, str], hops
     return _failed(status, f"status {status}: still redirected after {hops} redirects, now from {url} to {where}")
 
 
+class _NoName(httpcore.ConnectError):
+    """The host has no address."""
+
+
 class _CheckedBackend(httpcore.AsyncNetworkBackend):
     """Connects to addresses that may be reached: to the very address that was checked."""
 
@@ -198,7 +207,7 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
         except TimeoutError:
             raise httpcore.ConnectTimeout(f"the name {host} was not resolved within {seconds:g} s") from None
         except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(f"the name {host} cannot be resolved: {error}") from None
+            raise _NoName(f"the name {host} cannot be resolved: {error}") from None
         chosen = reachable(host, found, self._allowed)[:_ADDRESSES_MAX]
         why: Exception | None = None
         for address in chosen:
