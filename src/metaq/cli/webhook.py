@@ -270,7 +270,7 @@ def check(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a file of webhooks, and the files that it names, without posting anything. Exit status 1: something is wrong."""
+    """Check a file of webhooks, and the files that it names, without posting anything. Exit status 2: something is wrong."""
     if config is None:
         raise ConfigError("which file? Give it with --config")
     plans = of_file(config, names or ())
