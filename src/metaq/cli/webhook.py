@@ -296,6 +296,7 @@ def _set(plan: Plan) -> dict[str, Any]:
 @app.command("secret")
 def secret(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a new file, which only its owner can read")],
+    as_json: AsJson = False,
 ) -> None:
     """Make a secret for signatures, in a new file. To replace one, name both files until the receiver knows the new one."""
     import base64
@@ -313,4 +314,7 @@ def secret(
             os.fsync(out.fileno())
     except OSError as error:
         raise ConfigError(f"{file} cannot be made: {error.strerror}") from None
-    print(f"{file}: a secret of 32 bytes; the receiver needs it, too")
+    if as_json:
+        print_json({"file": str(file), "bytes": 32})
+    else:
+        print(f"{file}: a secret of 32 bytes; the receiver needs it, too")

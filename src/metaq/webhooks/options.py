@@ -46,7 +46,9 @@ class WebhookOptions(OptionTable):
     url: str = option("", "Where messages are posted to, `http://` or `https://`; required.")
     group: str = option("", "The consumer group; by default it is called as the webhook.")
     topics: str = option("", "Topics, `,`-separated or a list; required.", aliases=("topic",))
-    tags: str = option("", "Only messages with one of these tags, `paid`, or several with two bars between them.", aliases=("tag",))
+    tags: str = option(
+        "", "Only messages with one of these tags, `paid`, or several with two bars between them.", aliases=("tag",)
+    )
     filter: str = option("", "Only messages whose properties fit this SQL filter, such as `amount > 10`.")
     start: str = option(
         "latest", "Where a group without progress begins.", choices=("earliest", "latest"), aliases=("from",)
