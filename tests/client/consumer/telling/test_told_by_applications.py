@@ -8,6 +8,8 @@ from tests.support import eventually
 
 
 def test_an_application_adds_to_what_its_member_tells_and_changes_nothing_of_it(metaq_broker):
+    with Admin(metaq_broker.namesrv) as admin:
+        admin.create_topic("telling-more")
     with (
         Admin(metaq_broker.namesrv) as admin,
         metaq.Consumer(metaq_broker.namesrv, group="telling-more", topics="telling-more") as consumer,
