@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from metaq.webhooks.answers import Answer, Verdict
+from metaq.webhooks.answers import Answer, Verdict, plain
 from metaq.webhooks.outage import Fate
 
 PREFIX: Final = "webhook."
@@ -64,13 +64,25 @@ class WebhookFigures(Struct, kw_only=True):
         return {f"{PREFIX}{name}": str(value) for name, value in structs.asdict(self).items()}
 
 
+_NUMBER_MAX: Final = 253_402_300_799_000
+"""The last moment that a time can be, ms."""
+
+
+def _number(kind: Any, text: str) -> object:
+    """Raises ValueError: it is no number that can be one of ours."""
+    number = kind(text)
+    if not 0 <= number <= _NUMBER_MAX:  # also of what is no number ("nan")
+        raise ValueError(text)
+    return number
+
+
 def of_properties(properties: Mapping[str, str]) -> WebhookFigures | None:
     """Return the figures that a member tells; None: it is no webhook, or one of another version. Anything may stand there."""
     found: dict[str, object] = {}
     try:
         for field in structs.fields(WebhookFigures):
             text = properties[PREFIX + field.name]
-            found[field.name] = field.type(text) if field.type in {int, float} else text
+            found[field.name] = _number(field.type, text) if field.type in {int, float} else plain(text.encode())
         return WebhookFigures(**found)  # type: ignore[arg-type]
     except (KeyError, ValueError):
         return None

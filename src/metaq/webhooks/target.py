@@ -84,7 +84,7 @@ class Target:
             return Answer(
                 Verdict.FAILED, f"{self._url} broke off, or its answer is no HTTP: {plain(str(error).encode())}"
             )
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
             return Answer(
                 Verdict.FAILED,
                 f"the connection to {self._url} broke: {plain(str(error).encode()) or type(error).__name__}",

@@ -15,6 +15,7 @@ from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.outcome import Later, Pause
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import MetaqError
+from metaq.log import RateLimitedLog
 from metaq.net.tls.settings import TlsSettings
 from metaq.webhooks.answers import Answer, Verdict
 from metaq.webhooks.content import Content, content_of
@@ -55,6 +56,7 @@ class Webhook:
         """
         self.plan, self._clock = plan, clock
         self.figures = WebhookFigures(name=plan.name, url=str(plan.url))
+        self._often = RateLimitedLog(log, clock)
         self._outage = Outage(plan.pauses, clock)
         self._gate = Gate(self._outage)
         self._target = Target(plan.url, plan.target, TlsSettings(ca=plan.options.ca_file).open(), clock)
@@ -161,13 +163,14 @@ class Webhook:
             log.error("webhook %s: %s does not want to be asked any more (410): it stops", name, self.plan.url)
         elif is_paused and not was_paused:
             self.figures.pauses += 1
-            log.warning(
-                "webhook %s pauses for %.2g s, nothing of group %s is consumed: %s", name, self._outage.left, self.plan.group, answer.text
+            self._often.warning(
+                "pause", "webhook %s pauses for %.2g s, nothing of group %s is consumed: %s", name, self._outage.left, self.plan.group, answer.text
             )  # fmt: skip
         elif was_paused and not is_paused:
-            log.warning("webhook %s goes on: %s answers", name, self.plan.url)
+            self._often.warning("well", "webhook %s goes on: %s answers", name, self.plan.url)
         if fate is Fate.RETRY:
-            log.warning("webhook %s: message %s is posted again later: %s", name, content.message_id, answer.text)
+            text = "webhook %s: message %s is posted again later: %s"
+            self._often.warning("retry", text, name, content.message_id, answer.text)
 
     def _told(self) -> dict[str, str]:
         figures, outage = self.figures, self._outage
