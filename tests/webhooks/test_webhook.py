@@ -24,7 +24,7 @@ SOON = " ".join(["1s"] * 18)
 
 @pytest.fixture(scope="module")
 def broker():
-    with EmbeddedBroker(options={"messageDelayLevel": SOON}) as one:
+    with EmbeddedBroker(options={"messageDelayLevel": SOON, "enablePropertyFilter": "true"}) as one:
         yield one
 
 
@@ -66,6 +66,18 @@ def test_every_message_is_posted_signed_and_acknowledged_by_the_groups_offset(gr
         "8",
     )
     assert posted.fields["user-agent"].startswith("metaq-webhook/")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"), [({"tags": "a || c"}, [b"1", b"3"]), ({"filter": "size > 15"}, [b"2", b"3"])]
+)
+def test_only_what_is_wanted_is_posted(group, receiver, wanted, found):
+    group.send(b"1", tag="a", properties={"size": "10"})
+    group.send(b"2", tag="b", properties={"size": "20"})
+    group.send(b"3", tag="c", properties={"size": "30"})
+    with running(group.namesrv, group.name, receiver.url, **wanted):
+        group.consumed()
+    assert sorted(receiver.bodies) == found
 
 
 def test_a_message_that_fails_comes_again_under_the_same_id_and_is_a_dead_letter_in_the_end(group, receiver):
