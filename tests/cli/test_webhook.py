@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import stat
@@ -74,7 +75,9 @@ def test_run_and_show_what_stands_in_a_file(broker, receiver, config):
         child.send_signal(signal.SIGTERM)
         out, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0
-    assert [json.loads(line)["event"] for line in out.splitlines()] == ["has ended"] * 2
+    assert [json.loads(line)["event"] for line in out.splitlines()] == ["ends, with what is under way"] * 2 + [
+        "has ended"
+    ] * 2
     assert "topsecret" not in out + err
     signed = [one for one in receiver.posted if "webhook-signature" in one.fields]
     assert sorted(one.body for one in signed) == [b"1", b"2"]
@@ -97,6 +100,28 @@ def test_a_target_that_is_gone_ends_the_command(broker, receiver):
     assert code == 3
     assert found[0]["processes"] == []
     receiver.answers = OK
+
+
+def test_a_second_signal_does_not_wait_for_what_is_under_way(broker, receiver):
+    async def never(_posted, _writer):
+        await asyncio.Event().wait()
+
+    receiver.answers = never
+    group = Group(broker.namesrv, "stuck")
+    group.send(b"1")
+    command = metaq_command(
+        "webhook", "run", "stuck", "--url", receiver.url, "--topics", "stuck", "--start", "earliest", "--allow-networks", "127.0.0.0/8",
+        "--timeout-seconds", "300", "-n", broker.namesrv,
+    )  # fmt: skip
+    with process(*command) as child:
+        read_line(child, "webhook stuck: ")
+        eventually(lambda: receiver.posted, what="the request")
+        child.send_signal(signal.SIGTERM)
+        read_line(child, f"webhook stuck: group stuck, stuck to {receiver.url}: ends")
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=PATIENCE)
+        assert child.returncode == 143
+    assert group.lag() == 1
 
 
 def test_a_group_that_nobody_knows(broker):

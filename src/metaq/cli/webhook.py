@@ -18,7 +18,9 @@ import typer
 
 from metaq.cli.groups import App
 from metaq.cli.output import (
+    EXIT_INTERRUPTED,
     EXIT_NOT_FOUND,
+    EXIT_TERMINATED,
     NAMESRV_DEFAULT,
     AsJson,
     NameServers,
@@ -57,7 +59,7 @@ def _run(names: list[str] | None, config: Path | None, namesrv: str, as_json: bo
     asyncio.run(_run_all(plans, namesrv, as_json=as_json))
 
 
-_run.__doc__ = """Post the messages of groups to URLs until Ctrl-C or SIGTERM; what is under way is finished.
+_run.__doc__ = """Post the messages of groups to URLs until Ctrl-C or SIGTERM; what is under way is finished, unless the signal comes again.
 
     Those of a file are run by their names, or all of them; one that is not in a file has a name and its options as flags. Killed at any
     moment, it goes on where it was when it is started again: a message may be posted twice then, and none is left out. Exit status 1: a
@@ -129,20 +131,30 @@ async def _run_all(plans: Sequence[Plan], namesrv: str, *, as_json: bool) -> Non
         raise ConfigError(f"webhooks need the package {error.name}: pip install 'pymetaq[webhooks]'") from None
     loop = asyncio.get_running_loop()
     opened: list[Webhook] = []
+    tasks: list[asyncio.Task[None]] = []
+    asked: list[int] = []
 
-    def stop() -> None:
+    def stop(number: int) -> None:
+        asked.append(number)
         for one in opened:
+            if len(asked) == 1:
+                _say(one.plan, "ends, with what is under way", as_json=as_json)
             one.stop()
+        for task in tasks if len(asked) > 1 else ():
+            task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop, number)
     try:
         for plan in plans:
             opened.append(Webhook(plan, namesrv))
             _say(plan, "begins", as_json=as_json)
-        ended = await asyncio.gather(*(one.run() for one in opened), return_exceptions=True)
+        tasks += [loop.create_task(one.run()) for one in opened]
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
     finally:
         await asyncio.gather(*(one.close() for one in opened))
+    if any(isinstance(outcome, asyncio.CancelledError) for outcome in ended):
+        raise SystemExit(EXIT_INTERRUPTED if asked[0] == signal.SIGINT else EXIT_TERMINATED)
     for plan, outcome in zip(plans, ended, strict=True):
         _say(plan, "has ended" if outcome is None else str(outcome), as_json=as_json)
     for outcome in ended:
