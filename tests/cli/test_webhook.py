@@ -6,12 +6,14 @@ import asyncio
 import json
 import signal
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from metaq.testing import EmbeddedBroker
 from metaq.webhooks.signing import read_secrets
-from tests.support import PATIENCE, eventually, metaq_command, process, read_line, run_metaq
+from tests.support import PATIENCE, environment, eventually, metaq_command, process, read_line, run_metaq
 from tests.webhooks.receiver import OK, Receiver, status
 from tests.webhooks.running import Group
 
@@ -179,3 +181,15 @@ def test_wrong_usage(args, why):
     assert done.stderr.startswith("metaq: ")
     assert why in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_without_the_extra_everything_but_run_works(config):
+    def without(*args):
+        program = f"import sys; sys.modules['httpcore'] = None; from metaq.cli.commands import run; sys.exit(run({list(args)}))"
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False)
+
+    assert without("webhook", "check", "-c", str(config)).returncode == 0
+    done = without("webhook", "run", "-c", str(config))
+    assert done.returncode == 2
+    assert done.stderr == "metaq: webhooks need the package httpcore: pip install 'pymetaq[webhooks]'\n"
