@@ -42,6 +42,7 @@ EXTRA_OF = {
     "metrics/exposition.py": "http",
     "metrics/pushing.py": "http",
     "servers/http": "http",
+    "webhooks/target.py": "webhooks",
     "wire/compression.py": "compression",
     "xa/data_manager.py": "xa",
     "xa/sessions.py": "xa",

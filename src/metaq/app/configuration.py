@@ -51,6 +51,8 @@ SECTIONS: Final[dict[str, type[OptionTable]]] = {
     "namesrv": NamesrvOptions,
     "tls": TlsOptions,
 }
+OF_WEBHOOKS: Final = "webhooks"
+"""A section of a `metaq.toml` that `metaq webhook run` reads, and no server."""
 TLS: Final = "tls"
 TLS_FILE: Final = "/etc/rocketmq/tls.properties"
 """Where RocketMQ looks for its `tls.properties` if nothing names another place."""
@@ -172,6 +174,7 @@ def _read_file(path: str) -> _File | ServerIni:
         sections = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    sections.pop(OF_WEBHOOKS, None)
     for name, section in sections.items():
         if name not in SECTIONS or not isinstance(section, dict):
             raise ConfigError(

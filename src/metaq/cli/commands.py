@@ -67,6 +67,9 @@ class _Commands(LazyGroup):
             "app",
             "Messages that wait in a database of an application (docs/outbox.md).",
         ),
+        "webhook": Lazy(
+            "metaq.cli.webhook", "app", "Consumer groups whose messages are posted to URLs (docs/webhooks.md)."
+        ),
         "xa": Lazy(
             "metaq.cli.transactions.xa",
             "app",

@@ -84,7 +84,7 @@ async def _connect_with_tls(tls: ClientTls, stream: Stream, host: str, port: int
 
 async def _connect(make_protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> None:
     """Connect to the first address of a host that takes it. Raises OSError."""
-    hosts = [host] if _is_numeric(host) else await _look_up(host, port)
+    hosts = [host] if _is_numeric(host) else await look_up(host, port)
     for number, one in enumerate(hosts, 1):
         try:
             await asyncio.get_running_loop().create_connection(make_protocol, one, port)
@@ -103,7 +103,7 @@ def _is_numeric(host: str) -> bool:
     return True
 
 
-async def _look_up(host: str, port: int) -> list[str]:
+async def look_up(host: str, port: int) -> list[str]:
     """Return a host's addresses. Raises OSError: it has none.
 
     In a thread of its own. uvloop would do it in libuv's thread pool, whose threads libuv joins when the process exits: a

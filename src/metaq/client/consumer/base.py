@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, Unpack
 
 from msgspec import structs
@@ -219,6 +219,16 @@ class ConsumerBase(Closable, Generic[Received_co]):
         # Only after the claim: if it fails, nothing may run.
         self._core.thread.post(self._begin)
         self._opened()
+
+    def tell(self, more: Callable[[], Mapping[str, str]]) -> None:
+        """Add what an application has to say to what administrators see of this member (`metaq group show --client`).
+
+        Args: more: returns names and values; it is called in another thread whenever somebody asks, and must be quick. What we tell
+        ourselves under the same name stands. Never secrets.
+        """
+        teller = self._member.properties
+        assert isinstance(teller, Teller), "as `_join` has made it"
+        self._member.properties = structs.replace(teller, more=(*teller.more, more))
 
     @property
     def queues(self) -> list[MessageQueue]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -45,6 +46,8 @@ class Teller(Struct, frozen=True):
     """None: a pull consumer's."""
     direct: Direct | None = None
     consume_timeout: float = 0.0
+    more: tuple[Callable[[], Mapping[str, str]], ...] = ()
+    """What the application tells besides."""
 
     def __call__(self) -> dict[str, str]:
         job = None if self.direct is None else self.direct.newest
@@ -58,7 +61,10 @@ class Teller(Struct, frozen=True):
             batch=1 if job is None else job.batch or 1,
             consume_timeout=self.consume_timeout,
         )
-        return properties_of(facts, self.options, self.client)
+        told = properties_of(facts, self.options, self.client)
+        for more in self.more:
+            told = {**more(), **told}
+        return told
 
 
 def properties_of(facts: Facts, options: GroupOptions, client: ClientOptions) -> dict[str, str]:
