@@ -195,7 +195,8 @@ def _(root):
         _, text = served.put()
         assert int(text.split()[0]) >> 12 & 1023 == 9
         served.broker.metaq1.partitions.close_partitions("test", 0, 0)
-        assert served.put() == (403, "Partition[9-0] has been closed")
+        code, text = served.put()
+        assert code == 403 and text.endswith("failed.Detail:partition[9-0] has been closed")
     assert configured(root, "brokerId=9").broker.broker_name == "broker-9"
 
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from metaq.app.acl.files import AclWatch
     from metaq.app.tls.running import RunningTls
     from metaq.net.tls.server import ServerTls
+    from metaq.servers.metaq1_stats import StatsBodies
 
 log = logging.getLogger(__name__)
 
@@ -430,6 +431,14 @@ def _http_server(
     return http_server(options, limits, connections, budget, tls)
 
 
+def _metaq1_stats(broker: Broker) -> StatsBodies | None:
+    if broker.metaq1 is None:
+        return None
+    from metaq.servers.metaq1_stats import StatsBodies  # only where it is served: see `Metaq1Service`
+
+    return StatsBodies(broker.metaq1, broker.clock, metaq.__version__)
+
+
 def _access_control(options: BrokerOptions) -> tuple[AclWatch | None, Credentials | None]:
     """Return the accounts that the options ask for (None: everybody may everything), and what the broker itself signs with.
 
@@ -507,7 +516,7 @@ def _compose(
         audit = open_audit(options, environment.name, store.folder.root, clock, disk, also)
         services = BrokerServices(
             broker, call_soon, front.name_servers.when_announced, host, control,
-            audit.audit if audit is not None else None,
+            audit.audit if audit is not None else None, _metaq1_stats(broker),
         )  # fmt: skip
         tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit, topic)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)

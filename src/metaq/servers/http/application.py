@@ -48,7 +48,7 @@ class Application:
         listed = [*operations, description]
         self._description = openapi(listed, version)
         self._app = Starlette(
-            routes=[one.route() for one in listed],
+            routes=[route for one in listed for route in one.routes()],
             exception_handlers={Refused: _refused, BadRequest: _malformed, HTTPException: _unknown},
         )
 

@@ -40,6 +40,7 @@ may never see the answer."""
 AHEAD_MAX: Final = 16
 """Requests that a connection may have sent ahead of the one being answered. Then nothing is read, which uvicorn alone does
 not keep to; the piece in which they came may hold some more."""
+_ANNOUNCE_BODY: Final = frozenset({b"content-length", b"transfer-encoding"})
 _HEAD_PIECE: Final = 4096
 """Bytes that the parser gets at once where requests may begin: some 200 of the shortest."""
 _BODY_PIECE: Final = 64 * 1024
@@ -208,11 +209,11 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body, self._body_bytes = False, True, 0
+        if any(name in _ANNOUNCE_BODY for name, _ in self.headers):
+            self._space.await_body(self, self._requests, 0)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if not self._body_bytes:
-            self._space.await_body(self, self._requests, 0)
         self._body_bytes += len(body)
         super().on_body(body)
         if self._lingers and self._body_bytes > LINGER_BYTES:

@@ -52,7 +52,8 @@ class HttpServer:
         if broker.metaq1 is not None:
             from metaq.servers.http.metaq1.gateway import Gateway  # only where MetaQ 1.x is served: see `Metaq1Service`
 
-            pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers))
+            assert services.metaq1_stats is not None, "MetaQ 1.x is served"
+            pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers, services.metaq1_stats))
         self._faults = RateLimitedLog(log, broker.clock)
         operations = [operation for page in pages for operation in page.operations()]
         self._space = HttpSpace(Application(operations, self._faults, metaq.__version__), broker.clock)

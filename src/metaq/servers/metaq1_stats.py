@@ -13,12 +13,13 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from metaq.broker.metaq1.partitions import Partitions
-from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.broker.metaq1.service import Metaq1Service
 from metaq.clock import Clock
 from metaq.model.metaq1.partition import PartitionFigures
-from metaq.servers.metaq1.counters import SHOWN_CHARS_MAX, Counted, Counters
+from metaq.net.address import join_address
+from metaq.servers.metaq1_counters import SHOWN_CHARS_MAX, Counted, Counters
 
+SCHEME: Final = "meta://"
 HELP: Final = (
     ("*EMPTY*", "Returns broker info."),
     ("help", "Returns help menu."),
@@ -34,36 +35,33 @@ _REALTIME: Final = tuple(Counted)
 
 
 class StatsBodies:
-    """Makes the bodies.
+    """Makes the bodies, for all servers of one broker: `counters` has what they count together.
 
     Args:
-        partitions: the topics.
-        settings: of MetaQ 1.x.
-        counters: of commands.
+        metaq1: the broker's services.
         clock: of the uptime.
-        served: version and port that are shown.
-        connections: returns the number of connections.
+        version: that is shown.
     """
 
-    def __init__(
-        self,
-        partitions: Partitions,
-        settings: Metaq1Settings,
-        counters: Counters,
-        clock: Clock,
-        served: tuple[str, int],
-        connections: Callable[[], int],
-    ) -> None:
-        self._partitions, self._settings, self._counters = partitions, settings, counters
-        self._clock, self._connections = clock, connections
-        self._version, self._port = served
+    def __init__(self, metaq1: Metaq1Service, clock: Clock, version: str) -> None:
+        self._partitions, self._settings = metaq1.partitions, metaq1.settings
+        self.counters = Counters(metaq1.settings, clock, metaq1.fast_path.counts)
+        self._transactions = metaq1.transactions
+        self._clock, self._version = clock, version
         self._started = clock.monotonic()
-        self.transactions: Callable[[], tuple[int, int, int, int]] = lambda: (0, 0, 0, 0)
-        """Returns the number of transactions begun, XA branches begun, committed, rolled back."""
+        self.place = "", 0
+        """Host and port under which clients know the server of the text protocol."""
+        self.connections: Callable[[], int] = lambda: 0
+        """Returns the number of its connections."""
+
+    @property
+    def url(self) -> str:
+        """Address of that server."""
+        return SCHEME + join_address(*self.place)
 
     def body(self, item: str | None) -> bytes:
         """Return the body for an item; None: the broker."""
-        self._counters.collect()
+        self.counters.collect()
         match item:
             case None:
                 return _block(self._broker())
@@ -74,34 +72,34 @@ class StatsBodies:
             case "offsets":
                 return _block(self._offsets())
             case "realtime":
-                return _block((f"realtime_{what.value}", self._counters.text(what)) for what in _REALTIME)
+                return _block((f"realtime_{what.value}", self.counters.text(what)) for what in _REALTIME)
             case "reset":
-                self._counters.reset()
+                self.counters.reset()
                 return _block([("reset", "ok")])
             case "config":
                 return self._settings.text
         return _block(self._topic(item))
 
     def _broker(self) -> list[Sequence[object]]:
-        totals = self._counters.totals
+        totals = self.counters.totals
         published = self._partitions.published()
-        begun, begun_xa, committed, rolled_back = self.transactions()
+        ended = self._transactions
         return [
             ("pid", os.getpid()),
             ("broker_id", self._settings.options.broker_id),
-            ("port", self._port),
+            ("port", self.place[1]),
             ("uptime", int(self._clock.monotonic() - self._started)),
             ("version", self._version),
             ("slave", "false"),  # a broker is nobody's 1.x slave
-            ("curr_connections", self._connections()),
+            ("curr_connections", self.connections()),
             ("threads", threading.active_count()),
             ("cmd_put", totals[Counted.PUT]),
             ("cmd_get", totals[Counted.GET]),
             ("cmd_offset", totals[Counted.OFFSET]),
-            ("tx_begin", begun),
-            ("tx_xa_begin", begun_xa),
-            ("tx_commit", committed),
-            ("tx_rollback", rolled_back),
+            ("tx_begin", ended.begun),
+            ("tx_xa_begin", ended.begun_xa),
+            ("tx_commit", ended.committed),
+            ("tx_rollback", ended.rolled_back),
             ("get_miss", totals[Counted.GET_MISS]),
             ("put_failed", totals[Counted.PUT_FAILED]),
             ("total_messages", sum(self._partitions.messages(topic) for topic in published)),
@@ -137,7 +135,7 @@ class StatsBodies:
         yield "message_count", sum(each.messages for each in figures)
         yield "bytes", _bytes(figures)
         for what in _REALTIME:
-            yield f"topic_realtime_{what.value}", self._counters.text(what, topic)
+            yield f"topic_realtime_{what.value}", self.counters.text(what, topic)
 
 
 def _sums(figures: Sequence[PartitionFigures]) -> tuple[object, ...]:
