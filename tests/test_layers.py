@@ -242,6 +242,7 @@ FACADES = {"spark": "spark facade", "spark.pipelines": "spark facade"}
 """Modules that hand out names of other layers to users: their rule is not that of the package they lie in."""
 
 ONLY_IN: dict[str, set[str]] = {
+    "httpx": {"metaq1.http"},
     "starlette": {"servers.http"},
     "uvicorn": {"servers.http"},
     "httptools": {"servers.http"},
