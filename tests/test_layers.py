@@ -420,6 +420,9 @@ TWICE = {
     # asyncio's classes have the names of those that wait in a thread: users choose by the module.
     "client": {"Atomic", "Consumer", "Producer", "PullConsumer", "Reader", "Transaction", "TransactionProducer"},
     "metaq1": {
+        "HttpMessageConsumer",
+        "HttpMessageProducer",
+        "HttpMessageSessionFactory",
         "LocalTransaction",
         "MessageConsumer",
         "MessageProducer",

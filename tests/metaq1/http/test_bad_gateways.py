@@ -112,7 +112,7 @@ async def test_who_waits_for_a_connection_in_vain_has_sent_nothing():
         aio.HttpMessageSessionFactory(config(stub.url, max_connections=1)) as factory,
     ):
         producer = factory.create_producer()
-        first = asyncio.ensure_future(producer.send_message(X, timeout=2.0))
+        first = asyncio.ensure_future(producer.send_message(X, timeout=10 * SHORT))
         await held.wait()
         with pytest.raises(RequestTimeout) as caught:
             await producer.send_message(X, timeout=SHORT)
