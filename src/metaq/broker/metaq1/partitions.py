@@ -402,12 +402,21 @@ class Partitions(BrokerPart):
 
     def published(self) -> dict[str, Published]:
         """Return the topics that 1.x clients may use, for ZooKeeper and statistics."""
-        rules = self._settings.rules
         return {
-            name: self._published(config)
-            for name, config in self._topics.table.items()
-            if self._is_users(name) and rules.accepts(name)
+            name: self._published(config) for name, config in self._topics.table.items() if self._is_published(name)
         }
+
+    def names(self) -> list[str]:
+        """Return the names of all topics of the broker, of which `published_topic` knows some."""
+        return list(self._topics.table)
+
+    def published_topic(self, name: str) -> Published | None:
+        """Return one of `published`; None: there is none of this name."""
+        config = self._topics.get(name)
+        return self._published(config) if config is not None and self._is_published(name) else None
+
+    def _is_published(self, name: str) -> bool:
+        return self._is_users(name) and self._settings.rules.accepts(name)
 
     def _published(self, config: TopicConfig) -> Published:
         settings = self._settings.rules.settings(config.name)

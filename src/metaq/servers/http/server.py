@@ -26,6 +26,7 @@ from metaq.servers.server import BrokerServices, PeerServer
 
 if TYPE_CHECKING:
     from metaq.net.tls.server import ServerTls
+    from metaq.servers.http.metaq1.pages.pages import Metaq1Pages
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class HttpServer:
     def __init__(self, services: BrokerServices, connections: Callable[[], Iterable[tuple[str, int]]]) -> None:
         broker, callers = services.broker, Callers(services.access)
         self._acks = Acks(broker, services.call_soon)
+        self._metaq1: Metaq1Pages | None = None
         self._cold = ColdReader()
         puller = Puller(broker, self._cold)
         pages: list[Page] = [
@@ -50,10 +52,15 @@ class HttpServer:
             GroupProgress(broker, callers),
         ]
         if broker.metaq1 is not None:
-            from metaq.servers.http.metaq1.gateway import Gateway  # only where MetaQ 1.x is served: see `Metaq1Service`
+            # Only where MetaQ 1.x is served: see `Metaq1Service`.
+            from metaq.servers.http.metaq1.gateway import Gateway
+            from metaq.servers.http.metaq1.pages.pages import Metaq1Pages
 
-            assert services.metaq1_stats is not None, "MetaQ 1.x is served"
-            pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers, services.metaq1_stats))
+            stats = services.metaq1_stats
+            assert stats is not None, "MetaQ 1.x is served"
+            pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers, stats))
+            self._metaq1 = Metaq1Pages(broker, broker.metaq1, callers, stats, metaq.__version__)
+            pages.append(self._metaq1)
         self._faults = RateLimitedLog(log, broker.clock)
         operations = [operation for page in pages for operation in page.operations()]
         self._space = HttpSpace(Application(operations, self._faults, metaq.__version__), broker.clock)
@@ -73,6 +80,8 @@ class HttpServer:
         for task in list(self._space.state.tasks):
             task.cancel()
         self._cold.close()
+        if self._metaq1 is not None:
+            self._metaq1.close()
 
 
 def http_server(
