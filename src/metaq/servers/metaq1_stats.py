@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 from metaq.broker.metaq1.service import Metaq1Service
 from metaq.clock import Clock
-from metaq.model.metaq1.partition import PartitionFigures
+from metaq.in_pieces import InPieces, finish
+from metaq.model.metaq1.partition import PartitionFigures, Published
 from metaq.net.address import join_address
 from metaq.servers.metaq1_counters import SHOWN_CHARS_MAX, Counted, Counters
 
@@ -32,6 +33,10 @@ HAS_DATA, UNKNOWN, NO_DATA = 0, 1, 2
 UNTOUCHED: Final = -1
 """Shown for the offsets of a partition without positions: no 1.x client has put or got anything yet."""
 _REALTIME: Final = tuple(Counted)
+PIECE: Final = 20
+"""Topics that are looked at in one piece of work."""
+Lines: TypeAlias = Iterator[Sequence[object] | None]
+"""Lines as words, and None between pieces of work."""
 
 
 class StatsBodies:
@@ -61,30 +66,58 @@ class StatsBodies:
 
     def body(self, item: str | None) -> bytes:
         """Return the body for an item; None: the broker."""
+        return finish(self.in_pieces(item))
+
+    def in_pieces(self, item: str | None) -> InPieces[bytes]:
+        """The same, in pieces: a broker may have many topics."""
         self.counters.collect()
+        lines: Lines
         match item:
             case None:
-                return _block(self._broker())
+                lines = self._broker()
             case "help":
-                return _block(HELP)
+                lines = iter(HELP)
             case "topics":
-                return _block(self._topics())
+                lines = self._topics()
             case "offsets":
-                return _block(self._offsets())
+                lines = self._offsets()
             case "realtime":
-                return _block((f"realtime_{what.value}", self.counters.text(what)) for what in _REALTIME)
+                lines = ((f"realtime_{what.value}", self.counters.text(what)) for what in _REALTIME)
             case "reset":
                 self.counters.reset()
-                return _block([("reset", "ok")])
+                lines = iter([("reset", "ok")])
             case "config":
                 return self._settings.text
-        return _block(self._topic(item))
+            case _:
+                lines = self._topic(item)
+        parts = ["STATS\r\n"]
+        for line in lines:
+            if line is None:
+                yield
+            else:
+                parts.append(" ".join(map(str, line)) + "\r\n")
+        return "".join([*parts, "END\r\n"]).encode("utf-8", "replace")
 
-    def _broker(self) -> list[Sequence[object]]:
+    def _published(self) -> Iterator[tuple[str, Published] | None]:
+        """Yield the topics that 1.x clients may use, and None between pieces."""
+        for count, name in enumerate(self._partitions.names()):
+            published = self._partitions.published_topic(name)
+            if published is not None:
+                yield name, published
+            if count % PIECE == 0:
+                yield None
+
+    def _broker(self) -> Lines:
         totals = self.counters.totals
-        published = self._partitions.published()
+        topics = messages = 0
+        for found in self._published():
+            if found is None:
+                yield None
+            else:
+                topics += 1
+                messages += self._partitions.messages(found[0])
         ended = self._transactions
-        return [
+        yield from (
             ("pid", os.getpid()),
             ("broker_id", self._settings.options.broker_id),
             ("port", self.place[1]),
@@ -102,32 +135,41 @@ class StatsBodies:
             ("tx_rollback", ended.rolled_back),
             ("get_miss", totals[Counted.GET_MISS]),
             ("put_failed", totals[Counted.PUT_FAILED]),
-            ("total_messages", sum(self._partitions.messages(topic) for topic in published)),
-            ("topics", len(published)),
+            ("total_messages", messages),
+            ("topics", topics),
             ("config_checksum", zlib.crc32(self._settings.text)),
-        ]
+        )
 
-    def _topics(self) -> Iterable[Sequence[object]]:
+    def _topics(self) -> Lines:
         # Topics without a partition come last, as in the original.
         empty = []
-        for topic, published in self._partitions.published().items():
+        for found in self._published():
+            if found is None:
+                yield None
+                continue
+            topic, published = found
             figures = list(self._partitions.figures(topic))
             if figures:
                 accept = ("accept_publish", _word(published.publish), "accept_subscribe", _word(published.subscribe))
                 yield (topic, "partitions", len(figures), *_sums(figures), *accept)
             else:
                 empty.append(topic)
-        for topic in empty:
+        for count, topic in enumerate(empty):
             yield topic, "*Empty*"
+            if count % PIECE == 0:
+                yield None
 
-    def _offsets(self) -> Iterable[Sequence[object]]:
-        for topic in self._partitions.published():
-            for each in self._partitions.figures(topic):
+    def _offsets(self) -> Lines:
+        for found in self._published():
+            if found is None:
+                yield None
+                continue
+            for each in self._partitions.figures(found[0]):
                 offsets = ("min_offset", _offset(each.min_position), "max_offset", _offset(each.max_position))
-                yield (topic, "part", each.partition, *offsets)
+                yield (found[0], "part", each.partition, *offsets)
 
-    def _topic(self, topic: str) -> Iterable[Sequence[object]]:
-        known = topic in self._partitions.published()
+    def _topic(self, topic: str) -> Lines:
+        known = self._partitions.published_topic(topic) is not None
         figures = list(self._partitions.figures(topic)) if known else []
         yield (topic[:SHOWN_CHARS_MAX],)
         yield "resultCode", HAS_DATA if figures else NO_DATA if known else UNKNOWN
@@ -153,8 +195,3 @@ def _offset(position: int | None) -> int:
 
 def _word(value: bool) -> str:
     return "true" if value else "false"
-
-
-def _block(lines: Iterable[Sequence[object]]) -> bytes:
-    text = "".join(" ".join(map(str, line)) + "\r\n" for line in lines)
-    return f"STATS\r\n{text}END\r\n".encode("utf-8", "replace")

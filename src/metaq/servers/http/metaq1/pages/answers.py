@@ -60,7 +60,7 @@ class Guarded:
                 self._broker.gatekeeper.check(self.callers.of(request), action, "")
                 return await run(request)
             except (Refused, BadRequest) as error:
-                if wants_json(request):
+                if wants_json(request) or HTML not in request.headers.get("accept", ""):
                     raise
                 return _refused(request, error)
 

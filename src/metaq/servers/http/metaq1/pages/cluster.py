@@ -11,6 +11,7 @@ from starlette.responses import Response
 from metaq.broker.broker import Broker
 from metaq.broker.metaq1.service import Metaq1Service
 from metaq.model.access import Action
+from metaq.servers.http.answers import in_turns
 from metaq.servers.http.metaq1.pages.answers import ANY_JSON, Guarded, either
 from metaq.servers.http.metaq1.pages.config import ConfigPages
 from metaq.servers.http.metaq1.pages.html import Inner, element, link, table
@@ -82,6 +83,9 @@ class ClusterPages:
             self._broker.gatekeeper.check(caller, Action.ADMINISTER, "")
         if item == RESET:
             refuse_cross_site(request)
-        text = self._config.text() if item == CONFIG else self._stats.body(item).decode("utf-8", "replace")
+        if item == CONFIG:
+            text = self._config.text()
+        else:
+            text = (await in_turns(self._stats.in_pieces(item))).decode("utf-8", "replace")
         items = element("p", "Items: ", *(part for one in ITEMS for part in (link(one, f"/stats/{one}"), " ")))
         return either(request, {"result": text}, f"stats {item or ''}".rstrip(), lambda: (items, element("pre", text)))

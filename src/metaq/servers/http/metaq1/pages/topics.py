@@ -28,7 +28,7 @@ from metaq.servers.http.same_site import refuse_cross_site
 from metaq.servers.metaq1_counters import Counted
 from metaq.servers.metaq1_stats import StatsBodies
 
-ROWS: Final = 500
+ROWS: Final = 100
 """Topics of one page for people; programs get all."""
 END: Final = 2**63 - 1
 UNKNOWN: Final = "N/A"
@@ -86,8 +86,8 @@ class TopicPages:
             topics = await in_turns(self._rows(names))
             return json_answer({"topics": [msgspec.Raw(one) for one in topics]})
         first = (query.page - 1) * ROWS
-        found = [self._shown(name) for name in names[first : first + ROWS]]
-        return html_answer("Topics", *_list_page(found, len(names), query))
+        found = await in_turns(self._rows(names[first : first + ROWS]))
+        return html_answer("Topics", *_list_page([msgspec.json.decode(one) for one in found], len(names), query))
 
     def _named(self, search: str) -> InPieces[list[str]]:
         names = []
@@ -96,7 +96,8 @@ class TopicPages:
                 names.append(name)
             if count % 100 == 0:
                 yield
-        return sorted(names)
+        names.sort()
+        return names
 
     def _rows(self, names: Sequence[str]) -> InPieces[list[bytes]]:
         rows = []
