@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from metaq.broker.metaq1.neighbours import Neighbour, Share
+from metaq.broker.metaq1.neighbours import GroupShare, Neighbour
 from metaq.errors import Reason, Refused
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class ZookeeperNeighbours:
         brokers = [Neighbour(place.broker_id, place.slave, text) for place, text in found.items()]
         return sorted(brokers, key=lambda one: (one.broker_id, -1 if one.slave is None else one.slave))
 
-    async def shares(self, group: str, topic: str, partitions: Sequence[int]) -> list[Share] | None:
+    async def shares(self, group: str, topic: str, partitions: Sequence[int]) -> list[GroupShare] | None:
         from metaq.registry.zookeeper.neighbours import read_shares
 
         names = {f"{self._broker_id}-{number}": number for number in partitions}
         found = await self._ask(lambda session, layout: read_shares(session, layout, group, topic, list(names)))
-        return None if found is None else [Share(names[name], *share) for name, share in found.items()]
+        return None if found is None else [GroupShare(names[name], *share) for name, share in found.items()]
 
     async def skip(self, group: str, topic: str, partition: int, position: int) -> None:
         from metaq.registry.zookeeper.neighbours import skip

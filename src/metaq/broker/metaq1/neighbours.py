@@ -18,7 +18,7 @@ class Neighbour(Struct, frozen=True):
     """Its own words: `meta://host:port`."""
 
 
-class Share(Struct, frozen=True):
+class GroupShare(Struct, frozen=True):
     """One partition of this broker, as a group has it."""
 
     partition: int
@@ -35,7 +35,7 @@ class Neighbours(Protocol):
         """Return all brokers, by id, masters first."""
         ...
 
-    async def shares(self, group: str, topic: str, partitions: Sequence[int]) -> list[Share] | None:
+    async def shares(self, group: str, topic: str, partitions: Sequence[int]) -> list[GroupShare] | None:
         """Return a group's shares of this broker's partitions; None: there is no such group."""
         ...
 

@@ -108,5 +108,5 @@ def http_server(
     assert options.http_port is not None, "there is an HTTP server"
     return PeerServer(
         "http", (options.http_bind_address, options.http_port), limits, open_sessions,
-        what="the HTTP server (httpPort)", budget=budget, tls=tls,
+        what="the HTTP server (httpPort; dashboardHttpPort of a server.ini)", budget=budget, tls=tls,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from metaq.broker.broker import Broker
-from metaq.broker.metaq1.neighbours import Neighbours, Share
+from metaq.broker.metaq1.neighbours import GroupShare, Neighbours
 from metaq.broker.metaq1.service import Metaq1Service
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
@@ -188,7 +188,7 @@ def _bytes(figures: Iterable[PartitionFigures]) -> int:
     return sum((one.max_position or 0) - (one.min_position or 0) for one in figures)
 
 
-def _share(share: Share, figures: PartitionFigures | None, average: str) -> dict[str, Any]:
+def _share(share: GroupShare, figures: PartitionFigures | None, average: str) -> dict[str, Any]:
     """Return a partition's row. One that nobody has and that holds nothing has its number alone, as in the original."""
     if figures is None and not share.owner:
         return {"partition": share.partition}
