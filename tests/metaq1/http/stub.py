@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Self
 
@@ -17,15 +18,15 @@ def answered(status: int, body: bytes, fields: str = "") -> bytes:
 class StubGateway:
     """`async with StubGateway(answering) as stub`. `requests`: the lines of the requests, and their header fields."""
 
-    def __init__(self, answering: Answering) -> None:
-        self.answering = answering
+    def __init__(self, answering: Answering, tls: ssl.SSLContext | None = None) -> None:
+        self.answering, self._tls = answering, tls
         self.requests: list[str] = []
         self.fields: list[dict[str, str]] = []
         self.connections = self.open = self.open_max = 0
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
+        self.url = f"http{'s' if self._tls else ''}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from metaq.metaq1 import ConsumerConfig, Message, Partition
 from metaq.metaq1.conversation.pipeline import ANSWER_BYTES_MAX
 from metaq.metaq1.http import HttpClientConfig, aio
 from metaq.testing import free_port
+from tests.certificates import Authority
 from tests.metaq1.http.stub import StubGateway, answered
 from tests.servers.http.support import in_loop
 from tests.support import PATIENCE
@@ -50,6 +52,22 @@ async def test_the_broker_id_and_all_parameters_go_along():
                 == "GET /meta/q/get/8?topic=test&partition=0&offset=5&group=httpgroup&maxsize=100 HTTP/1.1"
             )
             assert stub.connections == 1, "it is kept"
+
+
+@in_loop
+async def test_who_shows_no_certificate_of_ours_gets_nothing(tmp_path):
+    authority = Authority(tmp_path)
+    issued = authority.issue("gateway")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.cert, issued.key)
+    async with StubGateway(says(answered(200, b"17 3 0")), context) as stub:
+        async with aio.HttpMessageSessionFactory(config(stub.url, ca_file=str(authority.cert))) as factory:
+            assert (await factory.create_producer().send_message(X)).message_id == 17
+        async with aio.HttpMessageSessionFactory(config(stub.url)) as factory:
+            with pytest.raises(ConnectionFailed, match="certificate") as caught:
+                await factory.create_producer().send_message(X)
+            assert caught.value.sent is False
+        assert len(stub.requests) == 1
 
 
 @in_loop

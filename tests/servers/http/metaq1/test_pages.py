@@ -120,6 +120,7 @@ async def test_the_numbers_are_those_of_the_store(tmp_path):
             "Count=1",
         ]
         stats = (await served.client.get("/stats/test", headers=JSON)).json()["result"]
+        assert stats == (await served.client.get("/stats?item=test", headers=JSON)).json()["result"]
         assert stats.startswith("STATS\r\ntest\r\nresultCode 0\r\npartitions 1\r\nmessage_count 3\r\nbytes 75\r\n")
         assert "cmd_put 3\r\n" in (await served.client.get("/stats", headers=JSON)).json()["result"]
         shown = (await served.client.get("/dashboard", headers=JSON)).json()
@@ -186,6 +187,7 @@ def test_what_is_a_secret():
         "/topics/test?group=g",
         f"/topics?search={quote(HOSTILE, safe='')}",
         f"/topics?page={quote(HOSTILE, safe='')}",
+        f"/stats?item={quote(HOSTILE, safe='')}",
         f"/stats/{quote(HOSTILE.replace('/', '|'), safe='')}",
     ],
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,13 +15,19 @@ from metaq.model.access import Action
 from metaq.servers.http.answers import in_turns
 from metaq.servers.http.metaq1.pages.answers import ANY_JSON, Guarded, either
 from metaq.servers.http.metaq1.pages.config import ConfigPages
-from metaq.servers.http.metaq1.pages.html import Inner, element, link, table
-from metaq.servers.http.operations import JSON, Content, Operation
+from metaq.servers.http.metaq1.pages.html import Inner, element, link, table, void
+from metaq.servers.http.operations import JSON, Content, Operation, query_of
 from metaq.servers.http.same_site import refuse_cross_site
 from metaq.servers.metaq1_stats import HELP, StatsBodies
 
 ITEMS: Final = tuple(item for item, _ in HELP if item.isalpha())
 CONFIG, RESET = "config", "reset"
+
+
+class StatsQuery(Struct, frozen=True):
+    """Parameters of the figures."""
+
+    item: Annotated[str, Meta(description="A topic, or what `stats help` names; none: the broker.")] = ""
 
 
 class ClusterPages:
@@ -41,7 +48,7 @@ class ClusterPages:
             ),
             Operation(
                 name="metaq1Stats", method="GET", path="/stats", text="Tell what `stats` says.",
-                run=self._guarded.page(self._show_stats), answers=told,
+                run=self._guarded.page(self._show_stats), query=StatsQuery, answers=told,
             ),
             Operation(
                 name="metaq1StatsItem", method="GET", path="/stats/{item}", text="Tell what `stats ITEM` says.",
@@ -77,7 +84,7 @@ class ClusterPages:
         return either(request, value, "Cluster", show)
 
     async def _show_stats(self, request: Request) -> Response:
-        item = request.path_params.get("item") or None
+        item = request.path_params.get("item") or query_of(request, StatsQuery).item or None
         if item in {CONFIG, RESET}:
             caller = self._guarded.callers.of(request)
             self._broker.gatekeeper.check(caller, Action.ADMINISTER, "")
@@ -87,5 +94,14 @@ class ClusterPages:
             text = self._config.text()
         else:
             text = (await in_turns(self._stats.in_pieces(item))).decode("utf-8", "replace")
+        box = element(
+            "form",
+            element("label", "Item ", void("input", name="item")),
+            " ",
+            element("button", "Show"),
+            action="/stats",
+        )
         items = element("p", "Items: ", *(part for one in ITEMS for part in (link(one, f"/stats/{one}"), " ")))
-        return either(request, {"result": text}, f"stats {item or ''}".rstrip(), lambda: (items, element("pre", text)))
+        return either(
+            request, {"result": text}, f"stats {item or ''}".rstrip(), lambda: (box, items, element("pre", text))
+        )

@@ -83,6 +83,7 @@ def link(text: str, to: str) -> Markup:
     return element("a", text, href=to)
 
 
+_VIEWPORT: Final = void("meta", name="viewport", content="width=device-width, initial-scale=1")
 MENU: Final = ("dashboard", "logging", "cluster", "config", "topics", "stats", "java-properties", "thread-dump")
 
 
@@ -90,7 +91,11 @@ def page(title: str, *inner: Inner) -> bytes:
     """Return a whole page, with the menu."""
     menu = element("nav", *(link(name, f"/{name}") for name in MENU), aria_label="pages")
     head = element(
-        "head", void("meta", charset="utf-8"), element("title", f"{title} - MetaQ"), Markup(f"<style>{STYLE}</style>")
+        "head",
+        void("meta", charset="utf-8"),
+        _VIEWPORT,
+        element("title", f"{title} - MetaQ"),
+        Markup(f"<style>{STYLE}</style>"),
     )
     body = element("body", menu, element("main", element("h1", title), *inner))
     return f'<!doctype html><html lang="en">{head.text}{body.text}</html>'.encode("utf-8", "replace")
