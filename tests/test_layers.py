@@ -256,6 +256,7 @@ FACADES = {"spark": "spark facade", "spark.pipelines": "spark facade"}
 """Modules that hand out names of other layers to users: their rule is not that of the package they lie in."""
 
 ONLY_IN: dict[str, set[str]] = {
+    "httpx": {"metaq1.http"},
     "starlette": {"servers.http"},
     "uvicorn": {"servers.http"},
     "httptools": {"servers.http"},
@@ -449,6 +450,9 @@ TWICE = {
     # asyncio's classes have the names of those that wait in a thread: users choose by the module.
     "client": {"Atomic", "Consumer", "Producer", "PullConsumer", "Reader", "Transaction", "TransactionProducer"},
     "metaq1": {
+        "HttpMessageConsumer",
+        "HttpMessageProducer",
+        "HttpMessageSessionFactory",
         "LocalTransaction",
         "MessageConsumer",
         "MessageProducer",

@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
+import httpx
 import pytest
 
 from metaq.app.broker import start_broker
@@ -70,9 +71,8 @@ def configured(root, *lines, topics="[topic=test]\n", name="server.ini", zookeep
     """What a file with these lines in [system] makes of a broker; its store is small and its number 7."""
     file = root / name
     keys = {line.partition("=")[0] for line in lines}
-    more = [
-        line for line in ("brokerId=7", f"dataPath={root}/data", "serverPort=0") if line.partition("=")[0] not in keys
-    ]
+    usual = ("brokerId=7", f"dataPath={root}/data", "serverPort=0", "dashboardHttpPort=0")
+    more = [line for line in usual if line.partition("=")[0] not in keys]
     file.write_text("\n".join(["[system]", *more, *lines, "[zookeeper]", zookeeper, topics]))
     return load(
         str(file),
@@ -195,7 +195,8 @@ def _(root):
         _, text = served.put()
         assert int(text.split()[0]) >> 12 & 1023 == 9
         served.broker.metaq1.partitions.close_partitions("test", 0, 0)
-        assert served.put() == (403, "Partition[9-0] has been closed")
+        code, text = served.put()
+        assert code == 403 and text.endswith("failed.Detail:partition[9-0] has been closed")
     assert configured(root, "brokerId=9").broker.broker_name == "broker-9"
 
 
@@ -338,9 +339,21 @@ def is_taken(line, why):
 effect_of("get_process_thread_count")(is_taken("getProcessThreadCount=8", "is passed over: this broker answers in its"))
 effect_of("put_process_thread_count")(is_taken("putProcessThreadCount=8", "is passed over: this broker answers in its"))
 effect_of("max_checkpoints")(is_taken("maxCheckpoints=9", "is passed over: checkpoints of transactions are records"))
-effect_of("dashboard_http_port")(
-    is_taken("dashboardHttpPort=8888", "is kept for later: this version has no HTTP server")
-)
+
+
+@effect_of("dashboard_http_port")
+def _(root):
+    """The pages of 1.x are there, on this machine alone unless told otherwise; where their packages are missing, the log says so."""
+    port = free_port()
+
+    async def look(_running):
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
+            return (await client.get(f"http://127.0.0.1:{port}/offset/0?topic=test&partition=0&offset=0")).status_code
+
+    assert started(configured(root, f"dashboardHttpPort={port}"), look) == 404
+    assert configured(root, "dashboardHttpPort=8121").broker.http_port == 8121
+    said = [line for line in configured(root, "dashboardHttpPort=8121").warnings if "dashboardHttpPort" in line]
+    assert len(said) == 1 and "httpBindAddress opens it" in said[0]
 
 
 @effect_of("app_class_path")
@@ -354,7 +367,7 @@ def _(root):
         got = configured(conf, *lines, topics=topics)
         check_filters(got.sections, got.metaq1.app_class_path or "")
 
-    with pytest.raises(ConfigError, match=r"line 8: the filter kept_here:Paid cannot be loaded"):
+    with pytest.raises(ConfigError, match=r"line 9: the filter kept_here:Paid cannot be loaded"):
         check()
     provided.mkdir()
     (provided / "kept_here.py").write_text("class Paid:\n    def accept(self, group, message):\n        return True\n")

@@ -421,7 +421,7 @@ class Metaq1Options(OptionTable):
     host_name: str | None = option(None, "Address that 1.x clients are told; by default brokerIP1's.")
     server_port: int = option(8123, "Port of the MetaQ 1.x server; 0 takes a free one.", low=0, high=65535)
     dashboard_http_port: int = option(
-        8120, "Port of the HTTP server; read and kept, this version has none yet.", low=0, high=65535
+        8120, "Port of the HTTP server with the pages of 1.x and its gateway: httpPort.", low=0, high=65535
     )
     num_partitions: int = option(1, "Partitions of a topic whose section says nothing.", low=1, high=65_536, hot=True)
     data_path: str = option("~/meta", "Folder of all store files: storePathRootDir, when a server.ini is loaded.")

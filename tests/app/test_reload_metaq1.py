@@ -21,6 +21,7 @@ INI = """\
 brokerId=3
 hostName=127.0.0.1
 serverPort={port}
+dashboardHttpPort=0
 numPartitions=1
 maxSegmentSize=1024*1024
 dataPath={folder}/data
@@ -137,7 +138,7 @@ def test_a_wrong_line_and_a_rule_that_is_refused_change_nothing(tmp_path):
     """Neither of the rest of the file."""
     loaded = Loaded(tmp_path)
     rules, text = loaded.metaq1.rules, loaded.metaq1.text
-    with pytest.raises(ConfigError, match="line 13: a topic has no option"):
+    with pytest.raises(ConfigError, match="line 14: a topic has no option"):
         loaded.reload("numPartition=3\n", **{"numPartitions=1": "numPartitions=1\nstat=true"})
 
     def refuse(_rules):
@@ -196,7 +197,7 @@ def test_a_running_broker_is_told_by_command_and_by_signal(tmp_path):
         file.write_text(file.read_text() + "numPartition=6\n")
         done = run_metaq("meta1", "reload", address)
         assert done.returncode == 1
-        assert "line 14: a topic has no option 'numPartition'; the nearest is numPartitions" in done.stderr
+        assert "line 15: a topic has no option 'numPartition'; the nearest is numPartitions" in done.stderr
         assert "Traceback" not in done.stderr
 
         file.write_text(

@@ -28,7 +28,11 @@ def test_a_file_as_it_stands_starts_the_broker_though_its_zookeeper_is_away(tmp_
     port, zookeeper = free_port(), free_port()
     file = tmp_path / "conf" / name
     file.parent.mkdir()
-    file.write_text(SERVER_INI.replace("=8123", f"={port}").replace("localhost:2181", f"localhost:{zookeeper}"))
+    file.write_text(
+        SERVER_INI.replace("=8123", f"={port}")
+        .replace("=8120", "=0")
+        .replace("localhost:2181", f"localhost:{zookeeper}")
+    )
     flags = ("--port", "0", "--host", "127.0.0.1", "-o", "maxHashSlotNum=1000", "-o", "maxIndexNum=4000")
     command = metaq_command("broker", flag, str(file), *flags)
     with process(*command, env=environment() | {"HOME": str(tmp_path)}) as broker:

@@ -261,7 +261,7 @@ def test_a_server_ini_of_1x_starts_as_its_users_type_it(run, monkeypatch):
     port = free_port()
     (run.folder / "conf").mkdir()
     (run.folder / "conf" / "server.ini").write_text(
-        f"[system]\nbrokerId=3\nserverPort={port}\nnumPartitions=1\ndataPath={run.folder / 'meta'}\n"
+        f"[system]\nbrokerId=3\nserverPort={port}\ndashboardHttpPort=0\nnumPartitions=1\ndataPath={run.folder / 'meta'}\n"
         "[zookeeper]\nzk.zkEnable=false\n[topic=test]\n"
     )
     monkeypatch.chdir(run.folder)

@@ -13,13 +13,15 @@ import pytest
 
 import metaq
 from metaq import errors, metaq1, xa
-from metaq.metaq1 import ConsumerConfig, MetaClientConfig, ZKConfig
+from metaq.metaq1 import ConsumerConfig, MetaClientConfig, ZKConfig, http
+from metaq.metaq1.http import HttpClientConfig
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "metaq1_from_java.md").read_text()
 NAMES = {
     **{name: value for name, value in vars(errors).items() if inspect.isclass(value)},
     **{name: getattr(metaq1, name) for name in metaq1.__all__},
+    **{name: getattr(http, name) for name in http.__all__ if name != "aio"},
     "concurrent": concurrent, "dict": dict, "TypeError": TypeError, "xa": xa,
 }  # fmt: skip
 
@@ -121,8 +123,23 @@ def test_the_page_has_every_option() -> None:
     assert {text: text in PAGE and true for text, true in shown.items()} == dict.fromkeys(shown, True)
 
 
+def test_the_page_has_every_option_of_http() -> None:
+    """Beside those of all factories, and the defaults that it names."""
+    own = set(HttpClientConfig.__struct_fields__) - (set(MetaClientConfig.__struct_fields__) - {"server_url"})
+    assert [name for name in sorted(own) if f"`HttpClientConfig.{name}`" not in PAGE] == []
+    config = HttpClientConfig(server_url="http://h")
+    shown = {
+        "connect_timeout`, 3 s": config.connect_timeout == 3,
+        "HttpClientConfig.timeout`, 30 s": config.timeout == 30,
+        "max_connections`, 20": config.max_connections == 20,
+        "keep_alive`, 60 s": config.keep_alive == 60,
+    }
+    assert {text: text in PAGE and true for text, true in shown.items()} == dict.fromkeys(shown, True)
+
+
 def test_every_public_name_of_the_package_is_on_the_page() -> None:
     """Who looks for one finds where it belongs."""
-    missing = [name for name in metaq1.__all__ if name != "aio" and not re.search(rf"\b{name}\b", PAGE)]
+    names = {*metaq1.__all__, *http.__all__} - {"aio"}
+    missing = sorted(name for name in names if not re.search(rf"\b{name}\b", PAGE))
     assert missing == []
     assert metaq.metaq1 is metaq1

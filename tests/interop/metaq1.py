@@ -8,7 +8,7 @@
             text.ask("get test g 0 0 1024 8")
 
 `OurServer` takes the same arguments and runs the broker of this clone from the same server.ini; each has `text`, the
-address of its MetaQ 1.x server, which outlives a restart.
+address of its MetaQ 1.x server, and ours `http`, the URL of its HTTP server; both outlive a restart.
 """
 
 import contextlib
@@ -200,12 +200,13 @@ class TextServer(Running):
         self.log = folder / "log"
         self.port = free_port()
         self.text = f"127.0.0.1:{self.port}"
+        self.http = f"http://127.0.0.1:{free_port()}"
         self._process: Process | None = None
         self.system = {
             "brokerId": 0,
             "hostName": "127.0.0.1",
             "serverPort": self.port,
-            "dashboardHttpPort": free_port(),
+            "dashboardHttpPort": self.http.rpartition(":")[2],
             "numPartitions": 1,
             "dataPath": self.data,
             "unflushThreshold": 0,

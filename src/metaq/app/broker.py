@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from metaq.app.tracing.broker_spans import BrokerSpans
     from metaq.net.tls.server import ServerTls
     from metaq.servers.http.starting import EarlyServer
+    from metaq.servers.metaq1_stats import StatsBodies
 
 log = logging.getLogger(__name__)
 
@@ -491,6 +492,14 @@ def _http_server(
     return http_server(options, limits, peer_servers, budget, tls)
 
 
+def _metaq1_stats(broker: Broker) -> StatsBodies | None:
+    if broker.metaq1 is None:
+        return None
+    from metaq.servers.metaq1_stats import StatsBodies  # only where it is served: see `Metaq1Service`
+
+    return StatsBodies(broker.metaq1, broker.clock, metaq.__version__)
+
+
 def _access_control(options: BrokerOptions) -> tuple[AclWatch | None, Credentials | None]:
     """Return the accounts that the options ask for (None: everybody may everything), and what the broker itself signs with.
 
@@ -575,6 +584,7 @@ async def _compose(
         services = BrokerServices(
             broker, call_soon, front.name_servers.when_announced, host, control,
             audit.audit if audit is not None else None, watched=Concerns(watch, front.name_servers, acl, tls),
+            metaq1_stats=_metaq1_stats(broker),
         )  # fmt: skip
         tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit, topic, watch)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)

@@ -372,6 +372,12 @@ def load(
         metaq1 = identity.settled(metaq1, broker, store)
         if warning := identity.old_data(metaq1.data_path):
             warnings.append(warning)
+        if server_ini is not None:
+            warnings += identity.http_notices(metaq1, broker)
+    if broker.http_port is not None:
+        warnings += _check_address(
+            "broker", {"bind_address": broker.http_bind_address}, everywhere=everywhere, insecure=insecure, has_accounts="broker" in guarded
+        )  # fmt: skip
     namesrv = NamesrvOptions.read(values["namesrv"], where)[0]
     told_name_servers(namesrv)
     return Configuration(

@@ -6,17 +6,19 @@ They hold unless [broker] or [store] say otherwise. docs/metaq1-configuration.md
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import pathlib
 import platform
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from metaq.model.metaq1.settings import PartitionRules
-from metaq.net.address import is_address
+from metaq.net.address import is_address, is_loopback
 from metaq.options import BrokerOptions, Metaq1Options, StoreOptions
 
+_FOR_HTTP: Final = ("starlette", "uvicorn", "httptools", "prometheus_client")
 _PARTITION_FOLDER: Final = re.compile(r".+-\d+")
 
 
@@ -31,6 +33,8 @@ def implied(options: Metaq1Options, given: Collection[str], rules: PartitionRule
     broker: dict[str, Any] = {
         "broker_name": f"broker-{options.broker_id}" if "broker_id" in given else platform.node() or None
     }
+    if "dashboard_http_port" in given and not missing_for_http():
+        broker["http_port"] = options.dashboard_http_port
     store: dict[str, Any] = {}
     # Another name is for 1.x clients alone: records have room for an address only.
     if options.host_name is not None and is_address(options.host_name):
@@ -51,6 +55,25 @@ def implied(options: Metaq1Options, given: Collection[str], rules: PartitionRule
     if options.load_message_stores_in_parallel:
         store["load_queues_in_parallel"] = True
     return {"broker": broker, "store": store}
+
+
+def missing_for_http() -> str:
+    """Return the package that the HTTP server needs and that is not installed; "": it has all."""
+    return next((name for name in _FOR_HTTP if importlib.util.find_spec(name) is None), "")
+
+
+def http_notices(options: Metaq1Options, broker: BrokerOptions) -> Iterator[str]:
+    """Yield what somebody should know who had the pages of an original broker at its dashboardHttpPort."""
+    if package := missing_for_http():
+        yield (
+            f"dashboardHttpPort={options.dashboard_http_port}: nothing listens there, for want of the package {package}: "
+            "pip install 'pymetaq[http]'"
+        )
+    elif broker.http_port == options.dashboard_http_port and is_loopback(broker.http_bind_address):
+        yield (
+            f"dashboardHttpPort={broker.http_port}: the HTTP server listens at {broker.http_bind_address} alone, where the original "
+            "has all addresses: httpBindAddress opens it"
+        )
 
 
 def settled(options: Metaq1Options, broker: BrokerOptions, store: StoreOptions) -> Metaq1Options:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from metaq.app.addressing.told import advertised_to_clients, advertised_to_slaves
 from metaq.app.progress.asking import Asking
+from metaq.app.progress.neighbours import ZookeeperNeighbours
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
@@ -275,6 +276,7 @@ class ZookeeperRegistration:
         settings.watch(lambda _topics: registrar.changed())
         self._registrar = registrar
         served.progress.ask_by(self._ask, self._ask_groups)
+        served.neighbours = ZookeeperNeighbours(registrar, options.broker_id)
         await registrar.start()
 
     def _ask(self, group: str, topic: str | None, tell: OnPositions) -> None:

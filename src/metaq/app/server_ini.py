@@ -53,7 +53,6 @@ TAKEN: Final = {
     "get_process_thread_count": "is passed over: this broker answers in its event loop and has no such threads",
     "put_process_thread_count": "is passed over: this broker answers in its event loop and has no such threads",
     "max_checkpoints": "is passed over: checkpoints of transactions are records of the log and last as long as it",
-    "dashboard_http_port": "is kept for later: this version has no HTTP server",
 }
 """Options of 1.x without effect here, and why."""
 _NUMBER: Final = re.compile(r"[-+*/%()\s0-9]{1,200}")

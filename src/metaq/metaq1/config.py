@@ -67,7 +67,7 @@ class ZKConfig(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("zk_root", "zk_connect"):
-            _check_text(name, getattr(self, name))
+            check_text(name, getattr(self, name))
         if not self.zk_connect.strip():
             raise ConfigError("zk_connect is empty: need host:port of ZooKeeper, several separated by commas")
         for name in ("zk_session_timeout", "zk_connection_timeout", "zk_sync_time"):
@@ -118,8 +118,18 @@ class MetaClientConfig(Struct, frozen=True, kw_only=True):
     """An ordered producer keeps each message that a server refuses, too. Java: meta.ordered.saveToLocalWhenFailed."""
 
     def __post_init__(self) -> None:
+        self._check_servers()
+        checked_seconds("recover_message_interval", self.recover_message_interval, least=0.001)
+        for name, least in _CLIENT_NUMBERS.items():
+            check_number(name, getattr(self, name), least)
+        for name in ("loopback_connection", "save_to_local_when_failed"):
+            check_flag(name, getattr(self, name))
+        for name in ("recover_path", "local_message_path", "async_storage_path", "offsets_path"):
+            check_text(name, getattr(self, name))
+
+    def _check_servers(self) -> None:
         if self.server_url is not None:
-            _check_text("server_url", self.server_url)
+            check_text("server_url", self.server_url)
             server_address(self.server_url)
         elif self.zk_config is None:
             raise ConfigError(
@@ -128,13 +138,6 @@ class MetaClientConfig(Struct, frozen=True, kw_only=True):
             )
         if self.zk_config is not None and not isinstance(self.zk_config, ZKConfig):
             raise TypeError(f"zk_config is {self.zk_config!r}: pass a ZKConfig")
-        checked_seconds("recover_message_interval", self.recover_message_interval, least=0.001)
-        for name, least in _CLIENT_NUMBERS.items():
-            _check_number(name, getattr(self, name), least)
-        for name in ("loopback_connection", "save_to_local_when_failed"):
-            check_flag(name, getattr(self, name))
-        for name in ("recover_path", "local_message_path", "async_storage_path", "offsets_path"):
-            _check_text(name, getattr(self, name))
 
     @property
     def address(self) -> str | None:
@@ -179,18 +182,18 @@ class ConsumerConfig(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_consumer_group(self.group)
         if self.consumer_id is not None:
-            _check_text("consumer_id", self.consumer_id)
+            check_text("consumer_id", self.consumer_id)
             if not self.consumer_id or set(self.consumer_id) & {"/", ",", " ", "\r", "\n", "\0"}:
                 raise ConfigError(
                     f"consumer_id={self.consumer_id!r}: it is the name of a node, without blank, comma or slash"
                 )
         if self.partition is not None:
-            _check_text("partition", self.partition)
+            check_text("partition", self.partition)
             number = self.partition.rpartition("-")[2]
             if not number.isdecimal():
                 raise ConfigError(f"partition={self.partition!r}: need brokerId-number, such as 0-3")
         for name, least in _CONSUMER_NUMBERS.items():
-            _check_number(name, getattr(self, name), least)
+            check_number(name, getattr(self, name), least)
         if self.offset > MAX_OFFSET:
             raise ConfigError(f"offset={self.offset}: need at most {MAX_OFFSET}")
         for name in ("fetch_timeout", "max_delay_fetch_time", "commit_offset_period"):
@@ -230,7 +233,7 @@ _CONSUMER_NUMBERS: Final = {
 
 def check_consumer_group(group: str) -> str:
     """Return `group` if Java's clients could have it, too. Raises ConfigError, TypeError."""
-    _check_text("group", group)
+    check_text("group", group)
     if not group or not group.isascii() or not group.isprintable() or set(group) & _FORBIDDEN:
         raise ConfigError(
             f"group={group!r}: need a name of ASCII letters and digits, without any of {''.join(sorted(_FORBIDDEN))!r}"
@@ -238,12 +241,14 @@ def check_consumer_group(group: str) -> str:
     return group
 
 
-def _check_text(name: str, value: object) -> None:
+def check_text(name: str, value: object) -> None:
+    """Raise TypeError if a value is no text."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is {value!r}: pass text")
 
 
-def _check_number(name: str, value: int, least: int) -> None:
+def check_number(name: str, value: int, least: int) -> None:
+    """Raise TypeError or ConfigError if a value is no whole number, or less than `least`."""
     check_whole(name, value)
     if value < least:
         raise ConfigError(f"{name}={value}: need {least} or more")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from metaq.broker.broker import Broker  # a name server has none, and should not load one
     from metaq.broker.quota.service import Quotas
     from metaq.net.tls.server import ServerTls  # loaded only where it is on
+    from metaq.servers.metaq1_stats import StatsBodies
 
 Services = TypeVar("Services")
 Services_contra = TypeVar("Services_contra", contravariant=True)
@@ -58,6 +59,8 @@ class BrokerServices(Struct, frozen=True):
     tally: Tally = field(default_factory=Tally)
     watched: Watched | None = None
     """None: nothing is."""
+    metaq1_stats: StatsBodies | None = None
+    """What `stats` of MetaQ 1.x says; None: it is not served."""
 
 
 class Server(Protocol[Services_contra]):

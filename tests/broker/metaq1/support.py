@@ -29,7 +29,7 @@ def settings(options: Metaq1Options | None = None, **topics: int) -> Metaq1Setti
     options = options or Metaq1Options(broker_id=7)
     default = PartitionSettings.of(options)
     table = {name: structs.replace(default, num_partitions=count) for name, count in topics.items()}
-    return Metaq1Settings(options, PartitionRules(default, table, ("wild-*",), sections=True))
+    return Metaq1Settings(options, PartitionRules(default, table, ("wild-*", "t-*"), sections=True))
 
 
 def settled(broker: Broker, ask: Callable[[], T]) -> T:

@@ -66,7 +66,7 @@ def test_gets_are_decided_as_by_the_original(partitions: Patient) -> None:
 
 def test_a_closed_partition_takes_and_gives_nothing_and_puts_to_any_go_to_an_open_one(partitions: Patient) -> None:
     partitions.all.close_partitions("test", 0, 1)
-    assert refused(Reason.NO_PERMISSION, put, partitions, b"x") == "Partition[7-0] has been closed"
+    assert refused(Reason.NO_PERMISSION, put, partitions, b"x") == "partition[7-0] has been closed"
     assert refused(Reason.NO_PERMISSION, get, partitions, 0) == "Partition[7-0] has been closed"
     wanted = PartitionPut(topic="test", partition=-1, body=b"x", born_host=BORN_HOST)
     assert {partitions.put(wanted, CHANNEL.caller).partition for _ in range(10)} == {2}

@@ -189,6 +189,22 @@ async def test_a_body_that_trickles_is_refused_and_one_that_the_application_does
 
 
 @in_loop
+async def test_a_body_that_never_begins_is_refused_and_one_that_is_refused_unread_ends_in_time():
+    clock = FakeClock()
+    async with serving(clock=clock) as served:
+        silent, refused = await served.dial(), await served.dial()
+        silent.writer.write(b"POST /b " + FORM + b"Content-Length: 100000\r\n\r\n")
+        refused.writer.write(b"POST /refuse " + FORM + b"Content-Length: 100000\r\n\r\n")
+        assert (await refused.answer())[0] == 413
+        await eventually(lambda: served.app.begun, lambda begun: begun == 2)
+        clock.advance(20)
+        served.space.tick()
+        assert (await silent.answer())[0] == 408
+        assert await silent.is_closed()
+        assert await refused.is_closed()
+
+
+@in_loop
 async def test_a_request_that_is_refused_before_its_body_has_come_reads_its_answer():
     async with serving() as served:
         one = await served.dial()

@@ -20,6 +20,7 @@ from metaq.saved_file import SavedText
 from metaq.servers.metaq1.server import Metaq1Server
 from metaq.servers.metaq1.session import Transactions
 from metaq.servers.metaq1.transactions import TransactionSteps
+from metaq.servers.metaq1_stats import StatsBodies
 from metaq.store.disk import Disk
 from metaq.wire.metaq1.commands import Line, Reader, put_place
 from tests.broker.metaq1.support import settled
@@ -187,6 +188,7 @@ def open_metaq1_server(
             lambda act: act(),
             place,
             VERSION,
+            StatsBodies(broker.metaq1, broker.clock, VERSION),
             identify=identify,
         )
         yield broker, protocol_server

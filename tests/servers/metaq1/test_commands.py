@@ -107,7 +107,8 @@ def test_a_closed_partition_is_told_by_its_code(client) -> None:
     """403 for put and get; its offset is still answered."""
     client.put(b"hello")
     client.session._space.partitions.close_partitions("test", 0, 0)
-    assert client.ask(b"put test 0 1 0 1\r\nx") == (403, b"Partition[7-0] has been closed")
+    place = b"Put message to [broker 'meta://10.0.0.5:8123'] [partition 'test-0'] failed.Detail:"
+    assert client.ask(b"put test 0 1 0 1\r\nx") == (403, place + b"partition[7-0] has been closed")
     assert client.ask(b"get test g 0 0 100 1\r\n") == (403, b"Partition[7-0] has been closed")
     assert client.ask(b"offset test g 0 7 1\r\n") == (200, b"0")
 

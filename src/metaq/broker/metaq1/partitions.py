@@ -172,7 +172,7 @@ class Partitions(BrokerPart):
     def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
         """Check a put, and return what to store, with its id. Raises as `put`, except for the log's own reasons."""
         if put.partition in self._closed.of(put.topic):
-            raise self._closed_refusal(put.partition)
+            raise self._closed_refusal("partition", put.partition)
         config = self._taking(put.topic, caller)
         queue_id = self._queue(put, config)
         # Clients before 1.4.4 send no checksum.
@@ -251,10 +251,9 @@ class Partitions(BrokerPart):
             return put.partition
         return self._closed.any_open(put.topic, config.write_queues, self._environment.clock)
 
-    def _closed_refusal(self, partition: int) -> Refused:
-        return Refused(
-            Reason.NO_PERMISSION, f"Partition[{self._settings.options.broker_id}-{partition}] has been closed"
-        )
+    def _closed_refusal(self, word: str, partition: int) -> Refused:
+        """Return the original's refusal, whose `word` is a capital in a get and not in a put."""
+        return Refused(Reason.NO_PERMISSION, f"{word}[{self._settings.options.broker_id}-{partition}] has been closed")
 
     # -- getting
     def get(self, get: PartitionGet, channel: Channel) -> Judged:
@@ -264,7 +263,7 @@ class Partitions(BrokerPart):
         Saving while positions are being computed.
         """
         if get.partition in self._closed.of(get.topic):
-            raise self._closed_refusal(get.partition)
+            raise self._closed_refusal("Partition", get.partition)
         self.gatekeeper.check_consumer(channel.caller, get.group, (get.topic,))
         if not self._settings.rules.settings(get.topic).accept_subscribe:
             raise Refused(
@@ -403,12 +402,21 @@ class Partitions(BrokerPart):
 
     def published(self) -> dict[str, Published]:
         """Return the topics that 1.x clients may use, for ZooKeeper and statistics."""
-        rules = self._settings.rules
         return {
-            name: self._published(config)
-            for name, config in self._topics.table.items()
-            if self._is_users(name) and rules.accepts(name)
+            name: self._published(config) for name, config in self._topics.table.items() if self._is_published(name)
         }
+
+    def names(self) -> list[str]:
+        """Return the names of all topics of the broker, of which `published_topic` knows some."""
+        return list(self._topics.table)
+
+    def published_topic(self, name: str) -> Published | None:
+        """Return one of `published`; None: there is none of this name."""
+        config = self._topics.get(name)
+        return self._published(config) if config is not None and self._is_published(name) else None
+
+    def _is_published(self, name: str) -> bool:
+        return self._is_users(name) and self._settings.rules.accepts(name)
 
     def _published(self, config: TopicConfig) -> Published:
         settings = self._settings.rules.settings(config.name)

@@ -14,6 +14,7 @@ from metaq.broker.log.appender import Appender
 from metaq.broker.log.long_polling import HeldPulls
 from metaq.broker.metaq1.fast_path import PartitionFastPath
 from metaq.broker.metaq1.filters import MakeFilterHelper
+from metaq.broker.metaq1.neighbours import Neighbours
 from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.position_bases import Bases
 from metaq.broker.metaq1.progress import PartitionProgress
@@ -52,6 +53,8 @@ class Metaq1Service:
         self.settings = settings
         self.bases = bases = Bases(environment, appender, tables.topics.closed, call_soon)
         self.progress = PartitionProgress(environment.clock, tables.topics, bases)
+        self.neighbours: Neighbours | None = None
+        """What the registry knows beside this broker; None: it is registered nowhere."""
         self.partitions = Partitions(
             environment, tables, appender, acks, bases, settings, gatekeeper, make_filter_helper=make_filter_helper
         )

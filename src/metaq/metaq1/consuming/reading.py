@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from metaq.client.identity.options import check_whole, checked_seconds
-from metaq.errors import BadRequest, NoRoute, RemoteProtocolError
+from metaq.errors import BadRequest, RemoteProtocolError
 from metaq.metaq1.conversation import answers
 from metaq.metaq1.model.message import check_topic_word
 from metaq.metaq1.model.partition import Partition
@@ -68,21 +68,11 @@ async def fetch(
     core: FactoryCore, topic: str, group: str, partition: Partition, offset: int, max_size: int, timeout: float
 ) -> answers.Fetched:
     """In the loop: one get, at a server of a published topic. Raises NoRoute, and as `get`."""
-    link = core.links.acquire(_address(core, topic, partition))
+    link = core.links.acquire(core.address_of(topic, partition))
     try:
         return await get(link, topic, group, partition, offset, max_size, timeout)
     finally:
         core.links.release(link)
-
-
-def _address(core: FactoryCore, topic: str, partition: Partition) -> str:
-    if core.config.address is not None:
-        return core.config.address
-    route = core.routes.route(topic)
-    found = None if route is None else route.addresses.get(partition.broker_id)
-    if found is None:
-        raise NoRoute(f"partition {partition} of topic {topic} has no server in ZooKeeper now")
-    return found
 
 
 async def read(

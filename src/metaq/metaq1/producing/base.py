@@ -39,7 +39,27 @@ class DefaultTopic:
         self.topic: str | None = None
 
 
-class ProducerBase(FactoryChild):
+class SendingBase(FactoryChild):
+    """What every producer checks before anything is sent."""
+
+    def _check_open(self) -> None:
+        self._core.check_open()
+        if self._closed:
+            raise ClientClosed("the producer is closed")
+
+    def _checked(self, message: object, timeout: float) -> tuple[Message, int, bytes]:
+        """Return a message with its flag and its body on the wire. Raises what a send raises before anything is sent."""
+        self._check_open()
+        if not isinstance(message, Message):
+            raise TypeError(f"message is {message!r:.100}: pass a metaq.metaq1.Message")
+        if timeout != SEND_SECONDS:
+            checked_seconds("timeout", timeout, least=0.001)
+        flag, body = message.encoded()
+        check_size(message, body, self._core.config.max_message_bytes)
+        return message, flag, body
+
+
+class ProducerBase(SendingBase):
     """One producer of a session factory.
 
     Args:
@@ -121,22 +141,6 @@ class ProducerBase(FactoryChild):
         return topic
 
     # -------------------------------------------------------------- sends
-
-    def _check_open(self) -> None:
-        self._core.check_open()
-        if self._closed:
-            raise ClientClosed("the producer is closed")
-
-    def _checked(self, message: object, timeout: float) -> tuple[Message, int, bytes]:
-        """Return a message with its flag and its body on the wire. Raises what a send raises before anything is sent."""
-        self._check_open()
-        if not isinstance(message, Message):
-            raise TypeError(f"message is {message!r:.100}: pass a metaq.metaq1.Message")
-        if timeout != SEND_SECONDS:
-            checked_seconds("timeout", timeout, least=0.001)
-        flag, body = message.encoded()
-        check_size(message, body, self._core.config.max_message_bytes)
-        return message, flag, body
 
     def _route(self, topic: str) -> TopicRoute:
         """Raises NoRoute: neither the topic nor a default topic is published."""

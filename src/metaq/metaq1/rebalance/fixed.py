@@ -86,17 +86,7 @@ class FixedBalance:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        for seconds, work, what in (
-            (STOP_SECONDS, self._fetching.stop, "listeners have not returned"),
-            (COMMIT_SECONDS, self._fetching.commit, "its last commit has not ended"),
-        ):
-            try:
-                async with asyncio.timeout(seconds):
-                    await work()
-            except TimeoutError:
-                log.warning("a consumer of group %s ends, and %s within %g s", self._group, what, seconds)
-            except Exception as error:
-                log.warning("a consumer of group %s ends, and %s: %s", self._group, what, error, exc_info=True)
+        await end_fetching(self._fetching, self._group)
         self._fetching.forget(self._loaded)
         if self._link is not None:
             self._core.links.release(self._link)
@@ -170,6 +160,21 @@ class FixedBalance:
         except RequestTimeout as error:
             raise ConnectionFailed(str(error)) from error
         return answers.lines_of(answer, self._address, _ACTION)
+
+
+async def end_fetching(fetching: Fetching, group: str) -> None:
+    """Stop and commit, as the end of a consumer of this group. Bounded; what fails is logged."""
+    for seconds, work, what in (
+        (STOP_SECONDS, fetching.stop, "listeners have not returned"),
+        (COMMIT_SECONDS, fetching.commit, "its last commit has not ended"),
+    ):
+        try:
+            async with asyncio.timeout(seconds):
+                await work()
+        except TimeoutError:
+            log.warning("a consumer of group %s ends, and %s within %g s", group, what, seconds)
+        except Exception as error:
+            log.warning("a consumer of group %s ends, and %s: %s", group, what, error, exc_info=True)
 
 
 def _partition(text: str) -> Partition:

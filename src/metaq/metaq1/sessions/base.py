@@ -61,15 +61,19 @@ class SessionFactoryBase:
         Raises TypeError; ConfigError: ZooKeeper is wanted, and kazoo is not installed.
         """
         self._open = False
-        if not isinstance(config, MetaClientConfig):
-            raise TypeError(f"config is {config!r:.100}: pass a MetaClientConfig")
-        self._core = FactoryCore(config, pace, clock)
+        self._core = self._make_core(config, pace, clock)
         self._default = DefaultTopic()
         self._ids = LruMessageIdCache(config.message_ids_cache_size)
         self._children: set[Child] = set()
         self._lock = threading.Lock()
         self._open = True
         _open.add(self)
+
+    def _make_core(self, config: MetaClientConfig, pace: Pace | None, clock: Clock) -> FactoryCore:
+        """Raises TypeError, ConfigError."""
+        if not isinstance(config, MetaClientConfig):
+            raise TypeError(f"config is {config!r:.100}: pass a MetaClientConfig")
+        return FactoryCore(config, pace, clock)
 
     @property
     def config(self) -> MetaClientConfig:

@@ -21,8 +21,9 @@ from metaq.client.shared.callbacks import CallbackThreads
 from metaq.client.shared.loop import LoopThread, background
 from metaq.client.shared.pending import PendingCalls
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BufferFull, ClientClosed, ClientError, ClientForked
+from metaq.errors import BufferFull, ClientClosed, ClientError, ClientForked, NoRoute
 from metaq.metaq1.config import MetaClientConfig
+from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.shared.fixed_routes import FixedRoutes
 from metaq.metaq1.shared.links import Links, Pace
 from metaq.metaq1.shared.routes import Routes
@@ -56,7 +57,7 @@ class FactoryCore:
         self.wakes = Wakes()
         self.closed = False
         self.pace = pace or Pace(reconnect_times=config.max_reconnect_times)
-        self.links: Links = Links(self.pace, loopback=config.loopback_connection)
+        self.links: Links = self._make_links()
         self.routes: Routes = self._make_routes()
         self._begun_ms = clock.now_ms()
         self._numbers = itertools.count(1)
@@ -68,6 +69,9 @@ class FactoryCore:
         self._emptied = asyncio.Event()
         self.last_ends: list[Callable[[], Awaitable[None]]] = []
         """What ends after producers and consumers, and still has connections."""
+
+    def _make_links(self) -> Links:
+        return Links(self.pace, loopback=self.config.loopback_connection)
 
     def _make_routes(self) -> Routes:
         address = self.config.address
@@ -120,6 +124,16 @@ class FactoryCore:
             raise ClientError(
                 "this call waits, which a callback in the client's own thread must not: callback_threads=0"
             )
+
+    def address_of(self, topic: str, partition: Partition) -> str:
+        """Return the server of a partition of a published topic. Raises NoRoute."""
+        if self.config.address is not None:
+            return self.config.address
+        route = self.routes.route(topic)
+        found = None if route is None else route.addresses.get(partition.broker_id)
+        if found is None:
+            raise NoRoute(f"partition {partition} of topic {topic} has no server in ZooKeeper now")
+        return found
 
     def session_id(self) -> str:
         """Return the next id of a producer, as Java's: address, time of the factory, number. Colons would end a key's field."""

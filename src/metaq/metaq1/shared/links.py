@@ -305,9 +305,12 @@ class Links:
         """Return the link to `host:port`, with one user more. It begins to connect. Pair with `release`."""
         link = self._links.get(address)
         if link is None:
-            link = self._links[address] = Link(address, self._to_dial(address), self._pace)
+            link = self._links[address] = self._make_link(address)
         link.users += 1
         return link
+
+    def _make_link(self, address: str) -> Link:
+        return Link(address, self._to_dial(address), self._pace)
 
     def release(self, link: Link) -> None:
         """Count one user less; the last one closes the link."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from kazoo.exceptions import ConnectionLoss
 from msgspec import Struct
 
 from metaq.log import when_dead
@@ -102,6 +103,14 @@ class ZookeeperRegistrar:
     def changed(self) -> None:
         """Advertise again: something may have changed. Calls until then make one round."""
         self._wake.set()
+
+    async def ask(self, work: Callable[[Session, Layout], Result]) -> Result:
+        """Return what `work` returns, which runs in the registrar's thread. Raises one of `Failures`: there is no connection, or it
+        broke; what `work` raises."""
+        session = self.session
+        if session is None or not session.connected:
+            raise ConnectionLoss(f"{self._settings.connect} is not connected")
+        return await self._in_thread(lambda: work(session, self._layout))
 
     async def positions(self, group: str, topic: str | None) -> dict[tuple[str, int], int] | None:
         """Return (topic, partition) → position of a 1.x group at this broker; None: ZooKeeper does not answer now."""

@@ -8,8 +8,10 @@ from typing import Any, Final, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from metaq.broker.audit import Audit
 from metaq.errors import BadRequest, MetaqError, Reason, Refused, shortage
@@ -38,6 +40,13 @@ class Page(Protocol):
         ...
 
 
+class _Starlette(Starlette):
+    """Starlette without its answer to what nobody has caught, which `Application` gives."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return ExceptionMiddleware(self.router, handlers=self.exception_handlers)
+
+
 class Application:
     """The application of some operations, and of `/openapi.json`, which describes them. No failure gets out of it: whoever asks is told,
     and the log has the rest.
@@ -63,8 +72,8 @@ class Application:
         )  # fmt: skip
         listed = [*operations, description]
         self._description = openapi(listed, version)
-        self._app = Starlette(
-            routes=[one.route(self._run_of(one)) for one in listed],
+        self._app = _Starlette(
+            routes=[route for one in listed for route in one.routes(self._run_of(one))],
             exception_handlers={
                 Refused: self._on_refused, BadRequest: self._malformed, HTTPException: _unknown, ProblemError: _problem,
             },

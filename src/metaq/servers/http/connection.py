@@ -155,6 +155,8 @@ class HttpConnection(HttpToolsProtocol):
         """`_half`: the client sends no more. `_waits`: the answer may take long, see `will_wait`."""
         self._head_bytes = self._body_bytes = self._requests = 0
         """Bytes of the unfinished head, an upper bound; of the request's body; requests begun."""
+        self._awaited_head = self._awaited_body = 0
+        """Requests of which more is awaited."""
         self._direct: bytearray | None = None
         """Body of a request that may be answered without the application, as far as it has come."""
         self._gone: asyncio.Future[None] | None = None
@@ -176,7 +178,17 @@ class HttpConnection(HttpToolsProtocol):
             start = end
             if len(self.pipeline) >= AHEAD_MAX:
                 self._shim.hold(held=True)
+        self._await_rest()
         return start
+
+    def _await_rest(self) -> None:
+        """Have the rest of an unfinished request come in time: of those that came as a whole nothing is remembered."""
+        if self._in_head and self._awaited_head != self._requests:
+            self._awaited_head = self._requests
+            self._space.await_head(self, self._requests)
+        elif self._in_body and self._awaited_body != self._requests:
+            self._awaited_body = self._requests
+            self._space.await_body(self, self._requests, 0)
 
     def _feed(self, piece: memoryview) -> bool:
         """Give the parser a piece. Return whether it takes what comes behind."""
@@ -254,7 +266,6 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
         self._requests += 1
-        self._space.await_head(self, self._requests)
 
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body, self._body_bytes = False, True, 0
@@ -278,8 +289,6 @@ class HttpConnection(HttpToolsProtocol):
         )
 
     def on_body(self, body: bytes) -> None:
-        if not self._body_bytes:
-            self._space.await_body(self, self._requests, 0)
         self._body_bytes += len(body)
         if self._direct is not None:
             self._direct += body

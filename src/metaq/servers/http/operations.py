@@ -18,7 +18,7 @@ from metaq.servers.http.problems import CONTENT_TYPE, Problem
 JSON: Final = "application/json"
 BINARY: Final = "application/octet-stream"
 TEXT: Final = "text/plain"
-METHODS: Final = ("GET", "HEAD", "POST", "PUT")
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH")
 _REF: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
 
@@ -64,17 +64,23 @@ class Operation(Struct, frozen=True, kw_only=True):
     """Others than `method` do the same, which is not described."""
     administers: bool = False
     """Its outcome is noted in the audit log, whatever it is; of others, refusals are."""
+    also: str = ""
+    """Another path of it, which is not described."""
 
-    def route(self, run: Run) -> Route:
-        """Return the route. Args: run: `self.run`, with what is around it."""
-        return Route(self.path, run, methods=METHODS if self.any_method else [self.method], name=self.name)
+    def routes(self, run: Run) -> list[Route]:
+        """Return its routes. Args: run: `self.run`, with what is around it."""
+        methods = METHODS if self.any_method else [self.method]
+        return [Route(path, run, methods=methods, name=self.name) for path in (self.path, self.also) if path]
 
 
-def query_of(request: Request, kind: type[Q]) -> Q:
-    """Return the parameters of a request; of one that came twice, the last. Raises BadRequest: an unknown one, or a wrong value."""
+def query_of(request: Request, kind: type[Q], *, blank: bool = True) -> Q:
+    """Return the parameters of a request; of one that came twice, the last. Raises BadRequest: an unknown one, or a wrong value.
+
+    `blank`: one without a value has an empty one; False: it counts as missing.
+    """
     params = request.query_params
     try:
-        return msgspec.convert({name: params[name] for name in params}, kind, strict=False)
+        return msgspec.convert({name: params[name] for name in params if blank or params[name]}, kind, strict=False)
     except msgspec.ValidationError as error:
         raise BadRequest(f"a parameter is wrong: {error}") from None
 

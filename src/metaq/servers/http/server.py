@@ -31,6 +31,7 @@ from metaq.servers.server import BrokerServices, PeerServer
 
 if TYPE_CHECKING:
     from metaq.net.tls.server import ServerTls
+    from metaq.servers.http.metaq1.pages.pages import Metaq1Pages
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class HttpServer:
         process.start()
         broker, callers = services.broker, Callers(services.access)
         self._acks = Acks(broker, services.call_soon)
+        self._metaq1: Metaq1Pages | None = None
         self._cold = ColdReader()
         puller, saves = Puller(broker, self._cold), OffsetSaves(broker, services.call_soon)
         sending = Sending(broker, self._acks, callers, services.host, services.tally)
@@ -61,9 +63,15 @@ class HttpServer:
             Inspecting(broker, callers, metaq.__version__),
         ]
         if broker.metaq1 is not None:
-            from metaq.servers.http.metaq1.gateway import Gateway  # only where MetaQ 1.x is served: see `Metaq1Service`
+            # Only where MetaQ 1.x is served: see `Metaq1Service`.
+            from metaq.servers.http.metaq1.gateway import Gateway
+            from metaq.servers.http.metaq1.pages.pages import Metaq1Pages
 
-            pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers))
+            stats = services.metaq1_stats
+            assert stats is not None, "MetaQ 1.x is served"
+            pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers, stats))
+            self._metaq1 = Metaq1Pages(broker, broker.metaq1, callers, stats, metaq.__version__)
+            pages.append(self._metaq1)
         self._faults = RateLimitedLog(log, broker.clock)
         operations = [operation for page in pages for operation in page.operations()]
         app = Application(operations, self._faults, metaq.__version__, services.audit, services.tally)
@@ -87,6 +95,8 @@ class HttpServer:
             task.cancel()
         self._streaming.close()
         self._cold.close()
+        if self._metaq1 is not None:
+            self._metaq1.close()
 
 
 def http_server(
@@ -113,5 +123,5 @@ def http_server(
     assert options.http_port is not None, "there is an HTTP server"
     return EarlyServer(
         "http", (options.http_bind_address, options.http_port), limits, open_sessions,
-        what="the HTTP server (httpPort)", budget=budget, tls=tls,
+        what="the HTTP server (httpPort; dashboardHttpPort of a server.ini)", budget=budget, tls=tls,
     )  # fmt: skip

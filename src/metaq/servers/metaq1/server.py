@@ -14,16 +14,14 @@ from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.log import RateLimitedLog
 from metaq.model.access import Caller
 from metaq.model.acl.addresses import AddressPattern
-from metaq.net.address import join_address
 from metaq.net.budget import Budget, ListenLimits
 from metaq.net.peer import Peer
 from metaq.options import MIB
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Behind
-from metaq.servers.metaq1.counters import Counters
 from metaq.servers.metaq1.session import Metaq1Session, Space, Transactions
-from metaq.servers.metaq1.stats import StatsBodies
 from metaq.servers.metaq1.transactions import TransactionSteps
+from metaq.servers.metaq1_stats import StatsBodies
 from metaq.servers.pieces import ColdReads
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer
 from metaq.servers.slices import SlowWork
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COLD_READERS: Final = 2
-SCHEME: Final = "meta://"
 IDLE_SECONDS: Final = 300.0
 """Silence that a connection may keep, at least: a person at a terminal is slow. The original closes after 300 s too;
 the Java client sends a heartbeat after 10."""
@@ -65,6 +62,7 @@ class Metaq1Server:
         call_soon: brings a call from another thread to the event loop.
         place: host and port under which clients know the server.
         version: answer to `version`.
+        stats: of the broker, which this server tells where it is.
         audit: notes refused commands.
         identify: finds the caller of a connection by its address; None: there is no access control.
     """
@@ -77,22 +75,16 @@ class Metaq1Server:
         call_soon: CallSoon,
         place: tuple[str, int],
         version: str,
+        stats: StatsBodies,
         audit: Audit | None = None,
         identify: Callable[[Caller], Caller] | None = None,
     ) -> None:
         assert broker.metaq1 is not None, "the broker serves MetaQ 1.x"
         services = broker.metaq1
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-1x-cold-read")
-        counters = Counters(settings, broker.clock, services.fast_path.counts)
         timeout = broker.store_options.sync_flush_timeout / 1000
-        self.stats = StatsBodies(
-            services.partitions,
-            settings,
-            counters,
-            broker.clock,
-            (version, place[1]),
-            lambda: self._space.connections,
-        )
+        self.stats = stats
+        stats.place, stats.connections = place, lambda: self._space.connections
         self._space = Space(
             broker=broker,
             partitions=services.partitions,
@@ -109,10 +101,10 @@ class Metaq1Server:
                 broker.options.slave_timeout / 1000,
             ),
             cold_reads=ColdReads(self._cold_readers),
-            counters=counters,
-            stats=self.stats.body,
+            counters=stats.counters,
+            stats=stats.body,
             faults=RateLimitedLog(log, broker.clock),
-            url=SCHEME + join_address(*place),
+            url=stats.url,
             version=version.encode(),
             fast_path=services.fast_path,
             # 1.x answers carry neither region nor trace switch; only the buffer is used.
@@ -124,9 +116,6 @@ class Metaq1Server:
             audit=audit,
             identify=identify,
         )
-
-        ended = services.transactions
-        self.stats.transactions = lambda: (ended.begun, ended.begun_xa, ended.committed, ended.rolled_back)
 
     def session(self, peer: Peer) -> Metaq1Session:
         """Make the session of a new connection."""
@@ -164,9 +153,13 @@ def metaq1_server(
         assert broker.metaq1 is not None, "the broker serves MetaQ 1.x"
         # The port that was really bound: with serverPort=0 it is known only now.
         place = settings.options.host_name or services.host, server.port
+        stats = services.metaq1_stats
+        assert stats is not None, "the broker serves MetaQ 1.x"
         access, steps = services.access, TransactionSteps(broker.metaq1.transactions)
         identify = None if access is None else lambda caller: access.by_address(caller, accounts)
-        return Metaq1Server(broker, settings, steps, services.call_soon, place, version, services.audit, identify)
+        return Metaq1Server(
+            broker, settings, steps, services.call_soon, place, version, stats, services.audit, identify
+        )
 
     return PeerServer(
         "metaq1",

@@ -44,7 +44,7 @@ from metaq.saved import Saving
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Answers, Behind, Slot, raised_or
 from metaq.servers.metaq1.auditing import audited
-from metaq.servers.metaq1.counters import Counted, Counters
+from metaq.servers.metaq1_counters import Counted, Counters
 from metaq.servers.metering import Metering, Sink
 from metaq.servers.pieces import ColdReads
 from metaq.servers.server import caller_of
@@ -530,8 +530,8 @@ class Metaq1Session:
         match line:
             case PutLine():
                 counters.count(Counted.PUT_FAILED, line.topic)
-                # The original's text, except for closed partitions (403) and puts into transactions, which have none.
-                if code is not Code.FORBIDDEN and not line.transactional:
+                # The original's text, except for puts into transactions, which have none.
+                if not line.transactional:
                     place = f"[broker '{self._space.url}'] [partition '{line.topic[:TEXT_CHARS_MAX]}-{line.partition}']"
                     text = f"Put message to {place} failed.Detail:{text}"
             case GetLine():

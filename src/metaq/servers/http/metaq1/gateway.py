@@ -1,17 +1,17 @@
 """The gateway of MetaQ 1.x (plug-in jettyBroker): `/put/B`, `/get/B` and `/offset/B`, whatever the method.
 
 The status is the code of the text protocol, and the body what stands behind it there; of a get that finds something, the frames. B, the
-broker's id, and what follows it are for load balancers, and not looked at.
+broker's id, and what follows it are for load balancers, and not looked at. What is missing or no number is told with 400, `Invalid request`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, TypeVar
 
 from msgspec import Meta, Struct
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -35,12 +35,17 @@ from metaq.servers.http.callers import Callers
 from metaq.servers.http.messages.puller import ColdReader, HttpChannel
 from metaq.servers.http.operations import BINARY, TEXT, Content, Operation, query_of
 from metaq.servers.http.requests import Acks, body_of, connection_of, when_ready
+from metaq.servers.http.same_site import refuse_cross_site
+from metaq.servers.metaq1_counters import SHOWN_CHARS_MAX, Counted
+from metaq.servers.metaq1_stats import StatsBodies
 from metaq.wire.metaq1.commands import Code, put_body
 from metaq.wire.metaq1.refusals import CODE_OF
 
 GROUP: Final = "httpgroup"
 """Group of the original's HTTP consumers, which name none in /offset."""
 
+_TOO_LONG: Final = 413
+Q = TypeVar("Q", bound=Struct)
 Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -83,55 +88,57 @@ class Gateway:
         acks: waits for the broker's promises.
         cold: reads old messages.
         callers: finds who asks.
+        stats: of MetaQ 1.x, which count what comes here, too.
     """
 
-    def __init__(self, broker: Broker, metaq1: Metaq1Service, acks: Acks, cold: ColdReader, callers: Callers) -> None:
+    def __init__(
+        self, broker: Broker, metaq1: Metaq1Service, acks: Acks, cold: ColdReader, callers: Callers, stats: StatsBodies
+    ) -> None:
         self._broker, self._partitions, self._acks, self._cold, self._callers = (
             broker, metaq1.partitions, acks, cold, callers,
         )  # fmt: skip
-        self._options = metaq1.settings.options
+        self._options, self._stats = metaq1.settings.options, stats
 
     def operations(self) -> list[Operation]:
         """Return the operations."""
         text, frames = Content(TEXT), Content(BINARY)
         return [
             Operation(
-                name="metaq1Put", method="POST", path="/put/{broker:path}", any_method=True, query=PutQuery, run=self._answered(self._put),
+                name="metaq1Put", method="POST", path="/put/{broker:path}", also="/put", any_method=True, query=PutQuery, run=self._put,
                 text="Store a message of MetaQ 1.x; the answer is its id, partition and position.", bodies=(frames,), answers={200: text},
             ),
             Operation(
-                name="metaq1Get", method="GET", path="/get/{broker:path}", any_method=True, query=GetQuery, run=self._answered(self._get),
+                name="metaq1Get", method="GET", path="/get/{broker:path}", also="/get", any_method=True, query=GetQuery, run=self._get,
                 text="Return frames of a partition of MetaQ 1.x from a position on.", answers={200: frames, 301: text},
             ),
             Operation(
-                name="metaq1Offset", method="GET", path="/offset/{broker:path}", any_method=True, query=OffsetQuery,
-                run=self._answered(self._offset), text="Return the position nearest to one of a partition.", answers={200: text},
+                name="metaq1Offset", method="GET", path="/offset/{broker:path}", also="/offset", any_method=True, query=OffsetQuery,
+                run=self._offset, text="Return the position nearest to one of a partition.", answers={200: text},
             ),
         ]  # fmt: skip
 
-    def _answered(self, run: Callable[[Request], Any]) -> Callable[[Request], Any]:
-        """Answer refusals as the text protocol does."""
-
-        async def answer(request: Request) -> Response:
-            try:
-                answered: Response = await run(request)
-            except Refused as refused:
-                code = CODE_OF[refused.reason]
-                if refused.reason is Reason.INVALID and run == self._get:
-                    code = Code.BAD_REQUEST  # as the text protocol's, for a size that is none
-                return _text(code, refused.text)
-            except BadRequest as error:
-                return _text(Code.BAD_REQUEST, str(error))
-            return answered
-
-        return answer
-
     async def _put(self, request: Request) -> Response:
-        query, caller = query_of(request, PutQuery), self._callers.of(request)
-        most = self._options.max_transfer_size - FRAME_HEADER_BYTES
-        body = await body_of(request, most)
+        refuse_cross_site(request)
+        try:
+            query = _query(request, PutQuery)
+            return await self._put_message(request, query)
+        except BadRequest as error:
+            return _invalid(error)
+        except Refused as refused:
+            self._stats.counters.count(Counted.PUT_FAILED, query.topic)
+            place = f"[broker '{self._stats.url}'] [partition '{query.topic[:SHOWN_CHARS_MAX]}-{query.partition}']"
+            answer = _text(CODE_OF[refused.reason], f"Put message to {place} failed.Detail:{refused.text}")
+            if refused.reason is Reason.ILLEGAL_MESSAGE:
+                answer.headers["connection"] = "close"  # the rest of the body is not read
+            return answer
+
+    async def _put_message(self, request: Request, query: PutQuery) -> Response:
+        caller, counters = self._callers.of(request), self._stats.counters
+        body = await self._body(request, query.topic)
         if query.length not in (-1, len(body)):
             raise BadRequest(f"length is {query.length}, and the body has {len(body)} bytes")
+        counters.count(Counted.PUT, query.topic)
+        counters.count(Counted.BYTES, query.topic, len(body))
         host, port = connection_of(request).peer.address
         put = PartitionPut(
             topic=query.topic, partition=query.partition, body=body, flag=query.flag, checksum=query.checksum,
@@ -144,10 +151,33 @@ class Gateway:
             return _text(Code.ERROR, f"the message is stored, but {lack}")
         return _text(Code.SUCCESS, put_body(stored.message_id, stored.partition, stored.position).decode())
 
+    async def _body(self, request: Request, topic: str) -> bytes:
+        """Return the body. Raises Refused ILLEGAL_MESSAGE: no get could hand it out; HTTPException: it does not come whole."""
+        most = self._options.max_transfer_size - FRAME_HEADER_BYTES
+        try:
+            return await body_of(request, most)
+        except HTTPException as error:
+            if error.status_code != _TOO_LONG:
+                raise
+            promised = request.headers.get("content-length", "")
+            raise self._partitions.too_long(topic, int(promised) if promised.isdecimal() else most + 1) from None
+
     async def _get(self, request: Request) -> Response:
-        query, caller = query_of(request, GetQuery), self._callers.of(request)
+        try:
+            query = _query(request, GetQuery)
+            self._stats.counters.count(Counted.GET, query.topic)
+            return await self._get_frames(request, query)
+        except BadRequest as error:
+            return _invalid(error)
+        except Refused as refused:
+            self._stats.counters.count(Counted.GET_MISS, query.topic)
+            # As the text protocol's, for a size that is none.
+            code = Code.BAD_REQUEST if refused.reason is Reason.INVALID else CODE_OF[refused.reason]
+            return _text(code, refused.text)
+
+    async def _get_frames(self, request: Request, query: GetQuery) -> Response:
         connection = connection_of(request)
-        channel = HttpChannel(connection, caller)
+        channel = HttpChannel(connection, self._callers.of(request))
         wanted = PartitionGet(
             topic=query.topic,
             group=query.group,
@@ -169,9 +199,22 @@ class Gateway:
                     got = await when_ready(functools.partial(finish, found))
 
     async def _offset(self, request: Request) -> Response:
-        query, caller = query_of(request, OffsetQuery), self._callers.of(request)
-        position = await when_ready(lambda: self._partitions.offset(query.topic, query.partition, query.offset, caller))
+        try:
+            query, caller = _query(request, OffsetQuery), self._callers.of(request)
+            self._stats.counters.count(Counted.OFFSET, query.topic)
+            position = await when_ready(
+                lambda: self._partitions.offset(query.topic, query.partition, query.offset, caller)
+            )
+        except BadRequest as error:
+            return _invalid(error)
+        except Refused as refused:
+            return _text(CODE_OF[refused.reason], refused.text)
         return _text(Code.SUCCESS, str(position))
+
+
+def _query(request: Request, kind: type[Q]) -> Q:
+    """Return the parameters of a request. Raises BadRequest. A blank one counts as missing, as in the original."""
+    return query_of(request, kind, blank=False)
 
 
 def _judged(judging: Judging) -> asyncio.Future[Judged]:
@@ -191,3 +234,7 @@ def _judged(judging: Judging) -> asyncio.Future[Judged]:
 
 def _text(code: Code, text: str) -> Response:
     return Response(text, int(code), media_type=TEXT)
+
+
+def _invalid(error: BadRequest) -> Response:
+    return _text(Code.BAD_REQUEST, f"Invalid request: {error}")
