@@ -77,9 +77,17 @@ class Progress:
 class HttpLink(Link):
     """The way to one broker behind a URL."""
 
-    def __init__(self, address: str, pace: Pace, client: httpx.AsyncClient, connect_seconds: float) -> None:
-        """Args: address: URL, a slash, and the broker's id. client: sends. connect_seconds: that it takes to connect, at most."""
-        self._client, self._connect_seconds = client, connect_seconds
+    def __init__(
+        self, address: str, pace: Pace, client: httpx.AsyncClient, slots: asyncio.Semaphore, connect_seconds: float
+    ) -> None:
+        """
+        Args:
+            address: URL, a slash, and the broker's id.
+            client: sends.
+            slots: of the connections of all links.
+            connect_seconds: that it takes to connect, at most.
+        """
+        self._client, self._slots, self._connect_seconds = client, slots, connect_seconds
         base, _, number = address.rpartition("/")
         self._base, self._broker_id = base, int(number)
         super().__init__(address, address, pace)
@@ -94,7 +102,8 @@ class HttpLink(Link):
         if self._closed:
             raise self._gone()
         try:
-            async with asyncio.timeout(timeout):
+            # Waiting here: the library's pool looks at all that wait whenever one ends.
+            async with asyncio.timeout(timeout), self._slots:
                 status, body = await self._exchange(command, progress)
         except TimeoutError:
             raise self.late(action, timeout, sent=progress.sent) from None
@@ -138,14 +147,14 @@ class HttpLinks(Links):
 
     def __init__(self, config: HttpClientConfig, pace: Pace) -> None:
         super().__init__(pace)
-        self._config, self._client = config, None
-
-    _client: httpx.AsyncClient | None
+        self._config = config
+        self._client: httpx.AsyncClient | None = None
+        self._slots = asyncio.Semaphore(config.max_connections)
 
     def _make_link(self, address: str) -> Link:
         if self._client is None:
             self._client = opened(self._config)
-        return HttpLink(address, self._pace, self._client, self._config.connect_timeout)
+        return HttpLink(address, self._pace, self._client, self._slots, self._config.connect_timeout)
 
     async def close(self) -> None:
         await super().close()
