@@ -29,13 +29,13 @@ async def test_topics_and_their_queues(tmp_path):
         await served.client.put("/groups/billing/topics/a1/queues/1/offset", json={"offset": 1})
         names, after, pages = list[str](), "", 0
         while True:
-            page = await get(served, "/topics", after=after, count=2)
+            page = await get(served, "/admin/topics", after=after, count=2)
             names += [one["name"] for one in page["topics"]]
             pages += 1
             if not (after := page["next"]):
                 break
         assert names == sorted(served.broker.topics.table) and pages > 1
-        found = await get(served, "/topics/a1", count=3)
+        found = await get(served, "/admin/topics/a1", count=3)
         assert found["topic"] == {"name": "a1", "permission": 6, "readQueues": 4, "writeQueues": 4, "ordered": False}
         assert found["groups"] == ["billing"]
         assert [(one["queue"], one["start"], one["end"]) for one in found["queues"]] == [
@@ -44,7 +44,7 @@ async def test_topics_and_their_queues(tmp_path):
             (2, 0, 0),
         ]
         assert found["queues"][1]["lastStoreTime"] > 0
-        rest = await get(served, "/topics/a1", first=found["next"], count=3)
+        rest = await get(served, "/admin/topics/a1", first=found["next"], count=3)
         assert ([one["queue"] for one in rest["queues"]], rest["next"]) == ([3], -1)
 
 
@@ -53,20 +53,20 @@ async def test_groups_their_members_and_their_progress(tmp_path):
     async with running(tmp_path) as served:
         await served.client.post("/topics/a1/messages", json={"messages": [{"body": "x", "queue": 1}] * 3})
         await served.client.put("/groups/billing/topics/a1/queues/1/offset", json={"offset": 1})
-        progress = await get(served, "/groups/billing/progress")
+        progress = await get(served, "/admin/groups/billing/progress")
         assert (progress["lag"], progress["next"]) == (2, -1)
         mine = next(one for one in progress["queues"] if one["queue"] == 1)
         assert (mine["topic"], mine["offset"], mine["end"], mine["lag"]) == ("a1", 1, 3, 2) and mine["consumedTime"] > 0
-        assert len((await get(served, "/groups/billing/progress", first=1, count=1, topic="a1"))["queues"]) == 1
+        assert len((await get(served, "/admin/groups/billing/progress", first=1, count=1, topic="a1"))["queues"]) == 1
         view = ConsumerView("billing", {"a1": SubscriptionData("a1", "x || y")})
         channel = FakeChannel()
         await when_ready(lambda: served.broker.beat(channel, "JAVA", 7, Heartbeat("client@1", (view,), ())))
-        found = await get(served, "/groups/billing")
+        found = await get(served, "/admin/groups/billing")
         assert found["group"] == {"name": "billing", "consumes": True, "retriesMax": 16, "members": 1}
         assert found["subscriptions"] == [{"topic": "a1", "filter": "x || y", "filterType": "TAG"}]
         [member] = found["members"]
         assert (member["client"], member["address"], member["language"]) == ("client@1", channel.remote, "JAVA")
-        listed = await get(served, "/groups", count=1000)
+        listed = await get(served, "/admin/groups", count=1000)
         assert "billing" in [one["name"] for one in listed["groups"]]
 
 
@@ -74,7 +74,7 @@ async def test_groups_their_members_and_their_progress(tmp_path):
 async def test_the_broker(tmp_path):
     async with running(tmp_path, broker_cluster_name="here") as served:
         await served.client.post("/topics/a1/messages", content=b"x")
-        found = await get(served, "/broker")
+        found = await get(served, "/admin/broker")
         assert (found["cluster"], found["messagesPut"], found["trouble"]) == ("here", 1, "")
         options = {one["key"]: one for one in found["options"]}
         assert options["brokerClusterName"]["value"] == "here"
@@ -84,8 +84,8 @@ async def test_the_broker(tmp_path):
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        ("/topics/nobody", 404), ("/groups/nobody", 404), ("/groups/nobody/progress", 404), ("/topics?count=0", 400),
-        ("/topics?count=1001", 400), ("/groups?before=a", 400), ("/broker?x=1", 400), ("/topics/a%2Fb", 404),
+        ("/admin/topics/nobody", 404), ("/admin/groups/nobody", 404), ("/admin/groups/nobody/progress", 404), ("/admin/topics?count=0", 400),
+        ("/admin/topics?count=1001", 400), ("/admin/groups?before=a", 400), ("/admin/broker?x=1", 400), ("/admin/topics/a%2Fb", 404),
     ],
 )  # fmt: skip
 @in_loop

@@ -113,3 +113,25 @@ async def test_topics_that_are_no_topics_and_those_of_the_system_are_refused(tmp
         for name in ("a%2Fb", "%3Cscript%3E", "SCHEDULE_TOPIC_XXXX", "rmq_sys_METAQ_STAGE", "a" * 300):
             told = await served.client.post(f"/topics/{name}/messages", content=b"x")
             assert told.status_code in {400, 403, 404}, (name, told.text)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"origin": "https://elsewhere.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}]
+)
+@in_loop
+async def test_a_page_of_another_site_sends_nothing(tmp_path, fields):
+    """A browser sends a form of any site to this port, without asking whether it may."""
+    async with running(tmp_path) as served:
+        assert (await served.client.post(MESSAGES, content=b"mine")).status_code == 200
+        for method, path in (
+            ("POST", MESSAGES),
+            ("PUT", "/groups/g/topics/orders/queues/0/offset"),
+            ("POST", "/groups/g/ack"),
+        ):
+            told = await served.client.request(
+                method, path, content=b"theirs", headers={"content-type": "text/plain", **fields}
+            )
+            assert told.status_code == 403 and "another site" in told.json()["title"] + told.json()["detail"]
+        assert served.bodies("orders") == [b"mine"]
+        own = {"origin": str(served.client.base_url).rstrip("/")}
+        assert (await served.client.post(MESSAGES, content=b"own", headers=own)).status_code == 200

@@ -23,6 +23,7 @@ from metaq.servers.http.connection import ClientGone
 from metaq.servers.http.metering import UNCHARGED, HttpMetering
 from metaq.servers.http.operations import JSON, Content, Operation, Run, openapi
 from metaq.servers.http.problems import Problem, ProblemError, problem_of
+from metaq.servers.http.same_site import refuse_cross_site
 from metaq.servers.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,8 @@ class Application:
 
         async def run(request: Request) -> Response:
             request.state.operation = operation
+            if operation.method != "GET":
+                refuse_cross_site(request)
             if not operation.administers:
                 return await operation.run(request)
             try:

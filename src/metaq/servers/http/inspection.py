@@ -189,27 +189,27 @@ class Inspecting:
         """Return the operations."""
         return [
             Operation(
-                name="listTopics", method="GET", path="/topics", text="List topics, by their names.", run=self._topics, query=PageQuery,
+                name="listTopics", method="GET", path="/admin/topics", text="List topics, by their names.", run=self._topics, query=PageQuery,
                 answers={200: Content(JSON, TopicList)},
             ),
             Operation(
-                name="getTopic", method="GET", path="/topics/{topic}", text="Tell a topic's settings, groups and queues.",
+                name="getTopic", method="GET", path="/admin/topics/{topic}", text="Tell a topic's settings, groups and queues.",
                 run=self._topic, query=QueuesQuery, answers={200: Content(JSON, TopicState)},
             ),
             Operation(
-                name="listGroups", method="GET", path="/groups", text="List groups, by their names.", run=self._groups, query=PageQuery,
+                name="listGroups", method="GET", path="/admin/groups", text="List groups, by their names.", run=self._groups, query=PageQuery,
                 answers={200: Content(JSON, GroupList)},
             ),
             Operation(
-                name="getGroup", method="GET", path="/groups/{group}", text="Tell a group's settings, subscriptions and members.",
+                name="getGroup", method="GET", path="/admin/groups/{group}", text="Tell a group's settings, subscriptions and members.",
                 run=self._group, answers={200: Content(JSON, GroupState)},
             ),
             Operation(
-                name="getProgress", method="GET", path="/groups/{group}/progress", text="Tell how far a group is in its queues.",
+                name="getProgress", method="GET", path="/admin/groups/{group}/progress", text="Tell how far a group is in its queues.",
                 run=self._progress, query=ProgressQuery, answers={200: Content(JSON, GroupProgressPage)},
             ),
             Operation(
-                name="getBroker", method="GET", path="/broker", text="Tell the broker's figures and options.", run=self._state,
+                name="getBroker", method="GET", path="/admin/broker", text="Tell the broker's figures and options.", run=self._state,
                 answers={200: Content(JSON, BrokerState)},
             ),
         ]  # fmt: skip

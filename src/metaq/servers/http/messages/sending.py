@@ -153,6 +153,8 @@ class Sending:
         if broker.quotas.active or broker.acks.due() is not None:
             return None
         topic, fields = url[8:-9].decode("latin-1"), fields_of_head(head)
+        if "origin" in fields or "sec-fetch-site" in fields:
+            return None  # of a browser, which may do it for another site's page
         try:
             caller = self._callers.named(connection.peer, fields.get("authorization", ""))
             broker.gatekeeper.check(caller, Action.PUBLISH, topic)

@@ -18,7 +18,6 @@ from metaq.servers.http.metaq1.pages.answers import ANY_JSON, Guarded, either, h
 from metaq.servers.http.metaq1.pages.html import element
 from metaq.servers.http.operations import JSON, TEXT, Content, Operation
 from metaq.servers.http.requests import when_ready
-from metaq.servers.http.same_site import refuse_cross_site
 
 DONE: Final = "Reload config successfully."
 """The original's answer."""
@@ -54,7 +53,7 @@ class ConfigPages:
             ),
             Operation(
                 name="metaq1Reload", method="POST", path="/reload-config", text="Read the configuration file again.",
-                run=self._guarded.page(self._reload, Action.ADMINISTER), answers={200: Content(JSON, Reloaded)},
+                run=self._guarded.page(self._reload, Action.ADMINISTER), answers={200: Content(JSON, Reloaded)}, administers=True,
             ),
         ]  # fmt: skip
 
@@ -74,7 +73,6 @@ class ConfigPages:
         )
 
     async def _reload(self, request: Request) -> Response:
-        refuse_cross_site(request)
         caller = self._guarded.callers.of(request)
         outcome: Reloaded = await when_ready(lambda: self._ask(caller))
         if wants_json(request):

@@ -24,7 +24,6 @@ from metaq.servers.http.metaq1.pages.answers import ANY_JSON, HTML, Guarded, eit
 from metaq.servers.http.metaq1.pages.html import Inner, Markup, element, link, pairs, table, void
 from metaq.servers.http.operations import JSON, TEXT, Content, Operation, query_of
 from metaq.servers.http.requests import when_ready
-from metaq.servers.http.same_site import refuse_cross_site
 from metaq.servers.metaq1_counters import Counted
 from metaq.servers.metaq1_stats import StatsBodies
 
@@ -73,7 +72,7 @@ class TopicPages:
             Operation(
                 name="metaq1Skip", method="POST", path="/topics/{topic}/groups/{group}/partitions/{partition:int}/skip",
                 text="Have a group of MetaQ 1.x begin at the end of a partition that none of its consumers has.",
-                run=self._guarded.page(self._skip, Action.ADMINISTER), answers={200: Content(TEXT)},
+                run=self._guarded.page(self._skip, Action.ADMINISTER), answers={200: Content(TEXT)}, administers=True,
             ),
         ]  # fmt: skip
 
@@ -170,7 +169,6 @@ class TopicPages:
         return self._metaq1.neighbours
 
     async def _skip(self, request: Request) -> Response:
-        refuse_cross_site(request)
         caller = self._guarded.callers.of(request)
         topic, group, partition = (request.path_params[name] for name in ("topic", "group", "partition"))
         check_group(group)
