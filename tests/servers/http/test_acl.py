@@ -47,7 +47,7 @@ async def test_each_operation_asks_for_its_right(tmp_path):
         assert (
             await ask("POST", f"/groups/billing/messages/{one['message']['offsetId']}/retry", auth=READER)
         ).status_code == 204
-        for path in ("/topics", "/topics/orders", "/groups", "/groups/billing", "/groups/billing/progress", "/broker"):
+        for path in ("/admin/topics", "/admin/topics/orders", "/admin/groups", "/admin/groups/billing", "/admin/groups/billing/progress", "/admin/broker"):
             assert (await ask("GET", path)).status_code == 401, path
             assert (await ask("GET", path, auth=ADMIN)).status_code == 200, path
 
@@ -62,4 +62,4 @@ async def test_an_account_is_charged_over_all_its_connections(tmp_path):
             async with httpx.AsyncClient(base_url=str(served.client.base_url), timeout=PATIENCE, auth=WRITER) as client:
                 statuses.append((await client.post("/topics/orders/messages", content=b"a")).status_code)
         assert statuses[0] == 200 and 429 in statuses
-        assert (await served.client.get("/topics", auth=ADMIN)).status_code == 200
+        assert (await served.client.get("/admin/topics", auth=ADMIN)).status_code == 200
