@@ -37,6 +37,7 @@ EXTRA_OF = {
     "client/arrow/rows.py": "arrow",
     "client/producing/arrow_sending.py": "arrow",
     "registry/zookeeper": "zookeeper",
+    "dashboard": "dashboard",
     "metrics/exposition.py": "http",
     "servers/http": "http",
     "wire/compression.py": "compression",

@@ -111,6 +111,10 @@ RULES: dict[str, Rule] = {
         {"client", "client.conversation", "model", "net", "registry", "wire"},
         "an administrator is a client: it works on any RocketMQ too",
     ),
+    "dashboard": Rule(
+        {"admin", "client", "model", "net", "servers.http.connection", "servers.http.problems"},
+        "pages of an administrator, a client as any other; of the servers it has only how HTTP comes over a peer",
+    ),
     "aio": Rule({"client", "model"}, "hands out the asyncio names of the client"),
     "metaq1": Rule(
         {
@@ -204,6 +208,7 @@ RULES: dict[str, Rule] = {
             "app",
             "client.conversation",
             "client.identity",
+            "dashboard",
             "durable",
             "model",
             "net.tls.settings",
@@ -242,7 +247,9 @@ FACADES = {"spark": "spark facade", "spark.pipelines": "spark facade"}
 """Modules that hand out names of other layers to users: their rule is not that of the package they lie in."""
 
 ONLY_IN: dict[str, set[str]] = {
-    "starlette": {"servers.http"},
+    "jinja2": {"dashboard"},
+    "markupsafe": {"dashboard"},
+    "starlette": {"dashboard", "servers.http"},
     "uvicorn": {"servers.http"},
     "httptools": {"servers.http"},
     "prometheus_client": {"metrics"},
@@ -258,7 +265,20 @@ ONLY_IN: dict[str, set[str]] = {
     "uuid": {"clock"},
     "pickle": set(),
     "marshal": set(),
-    "asyncio": {"worker", "net", "client", "registry", "servers", "admin", "app", "cli", "metaq1", "outbox", "testing"},
+    "asyncio": {
+        "worker",
+        "net",
+        "client",
+        "registry",
+        "servers",
+        "admin",
+        "app",
+        "cli",
+        "dashboard",
+        "metaq1",
+        "outbox",
+        "testing",
+    },
     "uvloop": {"app", "client", "testing"},
     "pyspark": {"spark", "pipelines"},
     "py4j": {"spark", "pipelines"},
