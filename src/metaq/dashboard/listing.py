@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from metaq.errors import BadRequest
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 ROWS_MAX: Final = 500
 ROWS_DEFAULT: Final = 50
@@ -35,6 +36,10 @@ class Listing(Struct, Generic[T], frozen=True):
     first: int
     sort: str
     q: str
+
+    def of(self, rows: list[U]) -> Listing[U]:
+        """Return the same part with rows made of these: what only those that are shown need."""
+        return Listing(rows, self.total, self.found, self.page, self.pages, self.first, self.sort, self.q)
 
 
 Key = Callable[[Any], Any]

@@ -6,10 +6,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from metaq.admin.brokers import BrokerStatus
 from metaq.dashboard.page import Asked, Page
-from metaq.dashboard.pages.attention import SHOWN_MAX, Attention, attention, called
-from metaq.model.topics.route import MASTER_ID
+from metaq.dashboard.pages.attention import SHOWN_MAX, Attention, attention
+from metaq.dashboard.pages.brokers import BrokerRow, broker_row
+from metaq.dashboard.sampling.sampler import Sampler
 
 ROWS: Final = 8
 """Topics and groups that are shown: the busiest, and those that lag most."""
@@ -24,23 +24,6 @@ class Total(Struct, frozen=True):
     unit: str
     now: float | None
     points: Points
-
-
-class BrokerLine(Struct, frozen=True):
-    """`state`: "up", "down", or "unregistered"."""
-
-    name: str
-    address: str
-    cluster: str
-    is_master: bool
-    state: str
-    version: str
-    stored: float | None
-    stored_points: Points
-    delivered: float | None
-    delivered_points: Points
-    disk: float | None
-    disk_points: Points
 
 
 class TopicLine(Struct, frozen=True):
@@ -73,21 +56,18 @@ class Overview(Struct, frozen=True):
     group_count: int
     dead_letters: int | None
     undecided: int | None
-    brokers: list[BrokerLine]
+    brokers: list[BrokerRow]
     topics: list[TopicLine]
     groups: list[GroupLine]
     notes: list[str]
 
 
-def broker_line(asked: Asked, one: BrokerStatus) -> BrokerLine:
-    """Return a broker with its histories."""
-    sampler, key, up = asked.cluster.sampler, (one.broker, one.broker_id), not one.error
-    return BrokerLine(
-        called(one.broker, one.broker_id), one.address, one.cluster, one.broker_id == MASTER_ID,
-        "down" if one.error else "up" if one.registered else "unregistered", one.version,
-        one.put_rate if up else None, sampler.stored.of(key), one.get_rate if up else None, sampler.delivered.of(key),
-        one.disk_used, sampler.disk.of(key),
-    )  # fmt: skip
+def undecided(sampler: Sampler) -> int | None:
+    """Return how many transactions nobody has decided: staged ones, and half messages of brokers that tell; None: none does."""
+    staged = sampler.concerns.undecided if sampler.concerns is not None else None
+    brokers = sampler.look.brokers if sampler.look is not None else ()
+    halves = [int(text) for one in brokers if (text := one.runtime.get("metaqOpenHalves", "")).isdecimal()]
+    return None if staged is None and not halves else len(staged or ()) + sum(halves)
 
 
 async def load(asked: Asked) -> Overview:
@@ -106,7 +86,6 @@ async def load(asked: Asked) -> Overview:
     ):
         points = sampler.totals.of(name)
         totals.append(Total(label, unit, points[-1] if points else None, points))
-    undecided = concerns.undecided if concerns is not None else None
     return Overview(
         seen=look is not None,
         waiting=state.waiting,
@@ -118,8 +97,8 @@ async def load(asked: Asked) -> Overview:
         topic_count=len(topics),
         group_count=len(groups),
         dead_letters=sum(one.stored for one in concerns.dead.values()) if concerns is not None else None,
-        undecided=len(undecided) if undecided is not None else None,
-        brokers=[broker_line(asked, one) for one in look.brokers] if look is not None else [],
+        undecided=undecided(sampler),
+        brokers=[broker_row(asked, look, one) for one in look.brokers] if look is not None else [],
         topics=[TopicLine(one.topic, one.stored, sampler.topics.of(one.topic), one.groups, one.lag) for one in busiest],
         groups=[
             GroupLine(one.group, one.members, one.lag, sampler.groups.of(one.group), one.delivered) for one in laggards
