@@ -118,7 +118,9 @@ def test_a_visitor_may_what_the_account_may(guarded: RunningDashboard, client: h
     client.post(f"/brokers/{address}", data=form, headers={"origin": str(client.base_url).rstrip("/")})
     told = client.get(f"/brokers/{address}").text
     assert 'class="notice bad" role="alert"' in told
-    assert "was signed as reader-1" in told
+    (text,) = re.findall(r'role="alert">([^<]*)<', told)
+    assert "Need admin permission" in text
+    assert "reader-1" in text
     assert SECRET not in html + told
 
 
