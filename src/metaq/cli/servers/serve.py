@@ -108,12 +108,12 @@ async def _start_up(configuration: Configuration) -> Running:
         metaq1=configuration.metaq1_settings,
         tls=configuration.tls,
     )
-    port = configuration.broker.dashboard_port
-    if port is not None:
+    options = configuration.broker
+    if options.dashboard_port is not None:
         from metaq.cli.servers.dashboard_process import start_dashboard_process
 
         try:
-            running.dashboard = await start_dashboard_process(running.namesrv.address, port)
+            running.dashboard = await start_dashboard_process(running.namesrv.address, options.dashboard_port)
         except BaseException:
             await running.close()
             raise
