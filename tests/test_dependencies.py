@@ -39,6 +39,7 @@ EXTRA_OF = {
     "client/arrow/rows.py": "arrow",
     "client/producing/arrow_sending.py": "arrow",
     "registry/zookeeper": "zookeeper",
+    "dashboard": "dashboard",
     "metaq1/http": "http-client",
     "metrics/exposition.py": "http",
     "metrics/pushing.py": "http",

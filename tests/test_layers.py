@@ -114,6 +114,10 @@ RULES: dict[str, Rule] = {
         {"client", "client.conversation", "model", "net", "registry", "wire"},
         "an administrator is a client: it works on any RocketMQ too",
     ),
+    "dashboard": Rule(
+        {"admin", "client", "model", "net", "servers.http.connection", "servers.http.problems"},
+        "pages of an administrator, a client as any other; of the servers it has only how HTTP comes over a peer",
+    ),
     "aio": Rule({"client", "model"}, "hands out the asyncio names of the client"),
     "metaq1": Rule(
         {
@@ -217,6 +221,7 @@ RULES: dict[str, Rule] = {
             "app",
             "client.conversation",
             "client.identity",
+            "dashboard",
             "durable",
             "model",
             "net.tls.settings",
@@ -257,7 +262,9 @@ FACADES = {"spark": "spark facade", "spark.pipelines": "spark facade"}
 
 ONLY_IN: dict[str, set[str]] = {
     "httpx": {"metaq1.http"},
-    "starlette": {"servers.http"},
+    "jinja2": {"dashboard"},
+    "markupsafe": {"dashboard"},
+    "starlette": {"dashboard", "servers.http"},
     "uvicorn": {"servers.http"},
     "httptools": {"servers.http"},
     "httpcore": {"webhooks.target"},
@@ -284,6 +291,7 @@ ONLY_IN: dict[str, set[str]] = {
         "admin",
         "app",
         "cli",
+        "dashboard",
         "metaq1",
         "outbox",
         "testing",

@@ -55,6 +55,9 @@ class _Commands(LazyGroup):
             "show_top",
             "Show what brokers, topics and groups do at this moment, again and again.",
         ),
+        "dashboard": Lazy(
+            "metaq.cli.dashboard", "run_dashboard", "Serve pages about a cluster: what it does, what needs attention."
+        ),
         "context": Lazy("metaq.cli.contexts.commands", "app", "Clusters by name: add, list, show, use, delete."),
         "quota": Lazy("metaq.cli.cluster.quota", "app", "Limits of clients, accounts and addresses."),
         "acl": Lazy("metaq.cli.cluster.acl", "app", "Accounts of brokers, and what they may (docs/security.md)."),

@@ -229,6 +229,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq completion bash > ~/.local/share/bash-completion/completions/metaq",
         "metaq completion fish > ~/.config/fish/completions/metaq.fish",
     ),
+    "dashboard": ("metaq dashboard", "metaq dashboard -n 'mq1:9876;mq2:9876' --port 8080 --allow-changes"),
     "namesrv": ("metaq namesrv", "metaq namesrv -c namesrv.properties --host 0.0.0.0 --insecure"),
     "broker": (
         "metaq broker -n 'mq1:9876;mq2:9876' -c broker.conf",

@@ -47,7 +47,14 @@ async def test_each_operation_asks_for_its_right(tmp_path):
         assert (
             await ask("POST", f"/groups/billing/messages/{one['message']['offsetId']}/retry", auth=READER)
         ).status_code == 204
-        for path in ("/admin/topics", "/admin/topics/orders", "/admin/groups", "/admin/groups/billing", "/admin/groups/billing/progress", "/admin/broker"):
+        for path in (
+            "/admin/topics",
+            "/admin/topics/orders",
+            "/admin/groups",
+            "/admin/groups/billing",
+            "/admin/groups/billing/progress",
+            "/admin/broker",
+        ):
             assert (await ask("GET", path)).status_code == 401, path
             assert (await ask("GET", path, auth=ADMIN)).status_code == 200, path
 

@@ -12,7 +12,7 @@ from metaq.app.configuration import Configuration, load, template
 from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload
 from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, print_ready, run, set_up_logging, with_origins
-from metaq.app.supervision.service_manager import ServiceManager, nobody
+from metaq.app.supervision.service_manager import ServiceManager, Told, nobody
 from metaq.cli.servers.flags import DEFAULT_FOLDER
 from metaq.errors import ConfigError
 from metaq.store.offline.sizes import SMALL, first_use
@@ -103,18 +103,30 @@ def _run(
                 told=told,
             )
         )
+    return serve(lambda: _start_up(configuration, told))
+
+
+async def _start_up(configuration: Configuration, told: Told) -> Running:
     from metaq.app.up import start_up
 
-    return serve(
-        lambda: start_up(
-            configuration.broker,
-            configuration.store,
-            configuration.namesrv,
-            metaq1=configuration.metaq1_settings,
-            tls=configuration.tls,
-            told=told,
-        )
+    running = await start_up(
+        configuration.broker,
+        configuration.store,
+        configuration.namesrv,
+        metaq1=configuration.metaq1_settings,
+        tls=configuration.tls,
+        told=told,
     )
+    options = configuration.broker
+    if options.dashboard_port is not None:
+        from metaq.cli.servers.dashboard_process import start_dashboard_process
+
+        try:
+            running.dashboard = await start_dashboard_process(running.namesrv.address, options.dashboard_port)
+        except BaseException:
+            await running.close()
+            raise
+    return running
 
 
 def configure(command: str, values: Mapping[str, Any]) -> Configuration:

@@ -1,0 +1,1 @@
+"""The pages: one module each, and `table`, which lists them."""

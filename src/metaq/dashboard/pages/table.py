@@ -1,0 +1,12 @@
+"""All pages. The order is that of the menu, and of looking for whom a path belongs to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from metaq.dashboard.page import Page
+from metaq.dashboard.pages import broker, brokers, differences, group, groups, name_servers, overview, topic, topics
+
+PAGES: Final[tuple[Page, ...]] = (
+    overview.PAGE, topics.PAGE, topic.PAGE, groups.PAGE, group.PAGE, brokers.PAGE, differences.PAGE, broker.PAGE, name_servers.PAGE,
+)  # fmt: skip

@@ -1,0 +1,45 @@
+"""What a dashboard is started with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from metaq.client.identity.options import ClientOptions
+from metaq.errors import ConfigError
+from metaq.net.address import is_loopback
+
+PORT_DEFAULT: Final = 8121
+HOST_DEFAULT: Final = "127.0.0.1"
+
+
+class DashboardSettings(Struct, frozen=True, kw_only=True):
+    """`namesrv`: of the cluster; None: of NAMESRV_ADDR. `names`: host names under which browsers may ask, beside `localhost` and addresses.
+
+    `login`: visitors log in with an account of the cluster, and act as it. None: where it has accounts. `insecure`: consent to another
+    address than this machine's without TLS. `client`: how the cluster is asked; its account, if there is one, is the dashboard's own.
+    """
+
+    namesrv: str | None = None
+    host: str = HOST_DEFAULT
+    port: int = PORT_DEFAULT
+    names: tuple[str, ...] = ()
+    allow_changes: bool = False
+    login: bool | None = None
+    insecure: bool = False
+    client: ClientOptions = ClientOptions()
+
+    def check(self) -> None:
+        """Raise ConfigError: these would let anybody in."""
+        here = self.host == "localhost" or is_loopback(self.host)
+        if not here and not self.insecure:
+            raise ConfigError(
+                f"the dashboard would listen on {self.host} without TLS, and show the cluster to whoever reaches it: add --insecure if that "
+                "is meant, or listen on 127.0.0.1 and put a proxy with TLS, or an SSH tunnel, in front of it"
+            )
+        if not here and self.login is False and self.client.credentials is not None:
+            raise ConfigError(
+                f"the dashboard would listen on {self.host}, where whoever reaches it acts as its account {self.client.credentials.access_key}: "
+                "have visitors log in, or listen on 127.0.0.1"
+            )
