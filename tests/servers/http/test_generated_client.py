@@ -12,6 +12,7 @@ from types import ModuleType
 
 from openapi_spec_validator import validate
 
+from tests.servers.http.generator import generator
 from tests.servers.http.running import running
 from tests.servers.http.support import in_loop
 from tests.support import PATIENCE
@@ -28,7 +29,7 @@ def generate(document: dict, folder: pathlib.Path) -> None:
             sys.executable, "-m", "openapi_python_client", "generate", "--path", str(folder / "openapi.json"), "--meta", "none",
             "--output-path", str(folder / NAME), "--config", str(folder / "generator.yaml"),
         ],
-        check=True, capture_output=True, timeout=PATIENCE,
+        check=True, capture_output=True, timeout=PATIENCE, env=generator(),
     )  # fmt: skip
 
 
