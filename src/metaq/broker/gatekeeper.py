@@ -86,10 +86,6 @@ class Gatekeeper:
             self.check(caller, Action.SUBSCRIBE, topic)
         self.check(caller, Action.SUBSCRIBE, RETRY_PREFIX + group)
 
-    def allows_consumer(self, caller: Caller, group: str) -> bool:
-        """Return whether the caller may consume in a group."""
-        return self.allows(caller, Action.SUBSCRIBE, RETRY_PREFIX + group)
-
     def trusts(self, caller: Caller) -> bool:
         """Return whether nothing is refused to the caller, so that it may use paths that do not name the resource."""
         return self.unguarded or self._trusted(caller)
