@@ -22,6 +22,7 @@ pytestmark = pytest.mark.xdist_group("layers")  # the trees of all modules are m
 GROUND = {
     "address",
     "compiled",
+    "dashboard_options",
     "errors",
     "clock",
     "in_pieces",
@@ -59,6 +60,7 @@ RULES: dict[str, Rule] = {
     "option_table": Rule(set(), "what a table is, for those too that need none of the servers'"),
     "options": Rule(set(), "tables of values: who reads them decides what they do"),
     "server_options": Rule(set(), "tables of values that brokers and name servers have in common"),
+    "dashboard_options": Rule(set(), "a table of values, for who starts a dashboard"),
     "tls_options": Rule(set(), "a table of values, of brokers and name servers alike"),
     "worker": Rule(set(), "whoever has a loop and something that blocks"),
     "saved_file": Rule(set(), "what a file and its format are, for those who have them and those who read them"),
@@ -323,6 +325,7 @@ ONLY_IN: dict[str, set[str]] = {
 NO_FILES = {
     "changed_options",
     "compiled",
+    "dashboard_options",
     "errors",
     "clock",
     "in_pieces",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SECTIONS: Final = {
     "namesrv": ("namesrv", "tls"),
     "broker": ("broker", "store", "tls", "metaq1"),
-    "up": ("broker", "store", "namesrv", "tls", "metaq1"),
+    "up": ("broker", "store", "namesrv", "tls", "metaq1", "dashboard"),
 }
 
 log = logging.getLogger("metaq")
@@ -96,16 +96,23 @@ def _run(
             )
         )
     from metaq.app.up import start_up
+    from metaq.cli.servers.dashboard_beside import DashboardBeside
 
-    return serve(
-        lambda: start_up(
-            configuration.broker,
-            configuration.store,
-            configuration.namesrv,
-            metaq1=configuration.metaq1_settings,
-            tls=configuration.tls,
+    with DashboardBeside(configuration.dashboard).told(tell_ready) as tell:
+        return run(
+            with_origins(
+                lambda: start_up(
+                    configuration.broker,
+                    configuration.store,
+                    configuration.namesrv,
+                    metaq1=configuration.metaq1_settings,
+                    tls=configuration.tls,
+                ),
+                configuration.origins,
+            ),
+            reload,
+            tell,
         )
-    )
 
 
 def configure(command: str, values: Mapping[str, Any]) -> Configuration:

@@ -1,0 +1,105 @@
+"""`metaq up` with a dashboard beside it: found, ended with it however it ends, and never in its way."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pty
+import re
+import signal
+import socket
+import subprocess
+
+import httpx
+import pytest
+
+from metaq.cli.servers import dashboard_beside
+from metaq.cli.servers.dashboard_beside import DashboardBeside
+from metaq.dashboard_options import DashboardOptions
+from tests.support import PATIENCE, environment, eventually, metaq_command, process, read_line
+
+SMALL = ("-o", "mappedFileSizeCommitLog=1048576", "-o", "maxHashSlotNum=1000", "-o", "maxIndexNum=4000")
+
+
+def up(folder: pathlib.Path, *options: str) -> list[str]:
+    return metaq_command("up", "--port", "0", "--namesrv-port", "0", "--data", str(folder / "data"), *SMALL, *options)
+
+
+def url_in(line: str) -> str:
+    found = re.search(r"http://127\.0\.0\.1:\d+/", line)
+    assert found, line
+    return found.group()
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=PATIENCE).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_dashboard_shows_the_cluster_and_ends_with_it(tmp_path: pathlib.Path, number: signal.Signals):
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    options = ("-o", "dashboardEnable=true", "-o", "dashboardPort=0", "-o", f"dashboardPipelines={folder}")
+    with process(*up(tmp_path, *options)) as child:
+        read_line(child, "ready up namesrv=127.0.0.1:")
+        url = url_in(read_line(child, "ready dashboard "))
+
+        def seen() -> bool:
+            found = httpx.get(url, params={"format": "json"}, timeout=PATIENCE).json()
+            return [one["state"] for one in found["brokers"]] == ["up"]
+
+        eventually(seen, what="the dashboard sees its broker")
+        child.send_signal(number)
+        assert child.wait(PATIENCE) == (0 if number == signal.SIGTERM else -number)
+        eventually(lambda: not answers(url), what="the dashboard has ended")
+        assert child.stdout.read() == "", "nobody holds it open any more"
+
+
+def test_a_taken_port_keeps_nothing_from_starting(tmp_path: pathlib.Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = ("-o", "dashboardEnable=true", "-o", f"dashboardPort={port}")
+        with process(*up(tmp_path, *options)) as child:
+            read_line(child, "ready up ")
+            said = ""
+            for line in child.stderr:
+                said += line
+                if "the dashboard has ended with exit code 1" in line:
+                    break
+            assert f"127.0.0.1:{port}" in said
+            child.terminate()
+            assert child.wait(PATIENCE) == 0
+
+
+def test_in_a_terminal_there_is_one_and_elsewhere_none(tmp_path: pathlib.Path):
+    with process(*up(tmp_path, "-o", "dashboardPort=0")) as child:
+        read_line(child, "ready up ")
+        child.terminate()
+        assert child.wait(PATIENCE) == 0
+        assert child.stdout.read() == ""
+    ours, its = pty.openpty()
+    command = up(tmp_path, "-o", "dashboardPort=0")
+    with (tmp_path / "log").open("w") as log:
+        child = subprocess.Popen(command, stdout=its, stderr=log, env=environment())
+    try:
+        os.close(its)
+        said = b""
+        while b"ready dashboard" not in said or not said.endswith(b"\n"):
+            said += os.read(ours, 4096)
+        assert answers(url_in(said.decode()))
+    finally:
+        child.terminate()
+        child.wait(PATIENCE)
+        os.close(ours)
+
+
+def test_without_its_packages_it_is_told_and_not_started(monkeypatch: pytest.MonkeyPatch, caplog):
+    monkeypatch.setattr(dashboard_beside.importlib.util, "find_spec", lambda name: None if name == "jinja2" else name)
+    beside = DashboardBeside(DashboardOptions(dashboard_enable=True))
+    beside.start({"namesrv remoting": "127.0.0.1:1"})
+    assert beside.pid is None
+    assert "needs jinja2: pip install 'pymetaq[dashboard]'" in caplog.text
+    beside.end()
