@@ -114,7 +114,17 @@ RULES: dict[str, Rule] = {
         "an administrator is a client: it works on any RocketMQ too",
     ),
     "dashboard": Rule(
-        {"admin", "client", "model", "net", "servers.http.connection", "servers.http.problems"},
+        {
+            "admin",
+            "client",
+            "model",
+            "net",
+            "pipelines.metrics.reading",
+            "pipelines.run",
+            "servers.http.connection",
+            "servers.http.problems",
+            "spark.source.progress",
+        },
         "pages of an administrator, a client as any other; of the servers it has only how HTTP comes over a peer",
     ),
     "aio": Rule({"client", "model"}, "hands out the asyncio names of the client"),

@@ -5,8 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from metaq.dashboard.page import Page
-from metaq.dashboard.pages import broker, brokers, differences, group, groups, name_servers, overview, topic, topics
+from metaq.dashboard.pages import (
+    broker,
+    brokers,
+    differences,
+    group,
+    groups,
+    name_servers,
+    overview,
+    pipeline,
+    pipelines,
+    topic,
+    topics,
+)
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE, topics.PAGE, topic.PAGE, groups.PAGE, group.PAGE, brokers.PAGE, differences.PAGE, broker.PAGE, name_servers.PAGE,
+    pipelines.PAGE, pipeline.PAGE,
 )  # fmt: skip
