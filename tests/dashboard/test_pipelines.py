@@ -151,10 +151,14 @@ def test_what_metrics_has_measured_is_drawn(tmp_path: pathlib.Path):
 
     place = folder_of(tmp_path / "m", 6)
     (place / LEASE).touch()
-    with pipeline(place, "metrics"), looping() as loop, dashboard(loop, "127.0.0.1:1", pipelines=(str(place),)) as running:
-        with browsing(running) as client:
-            found = json_of(client, f"/pipelines/{segment(str(place))}")
-            html = client.get(f"/pipelines/{segment(str(place))}").text
+    with (
+        pipeline(place, "metrics"),
+        looping() as loop,
+        dashboard(loop, "127.0.0.1:1", pipelines=(str(place),)) as running,
+        browsing(running) as client,
+    ):
+        found = json_of(client, f"/pipelines/{segment(str(place))}")
+        html = client.get(f"/pipelines/{segment(str(place))}").text
     assert found["notes"] == []
     assert {(one["topic"], one["group"]) for one in found["measured"]} == {
         (topic, group) for topic in ("orders", "payments") for group in ("", "billing")

@@ -19,6 +19,7 @@ from metaq.admin.messages import MessageNotFound
 from metaq.admin.topics import TopicNotFound
 from metaq.admin.traces import TraceNotFound
 from metaq.admin.transactions import TransactionNotFound
+from metaq.admin.zookeeper.seen import NodeNotFound
 from metaq.clock import Clock
 from metaq.dashboard.beside.folders import FolderNotShown
 from metaq.dashboard.beside.sources import Sources
@@ -33,7 +34,7 @@ from metaq.servers.http.problems import CONTENT_TYPE, Problem
 
 _NOT_FOUND: Final = (
     TopicNotFound, GroupNotFound, BrokerNotFound, MessageNotFound, TraceNotFound, TransactionNotFound, NoRoute,
-    FolderNotShown,
+    FolderNotShown, NodeNotFound,
 )  # fmt: skip
 TITLES: Final = {
     400: "This cannot be understood",

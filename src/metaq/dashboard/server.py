@@ -117,7 +117,7 @@ async def start_dashboard(settings: DashboardSettings, clock: Clock = SYSTEM) ->
     """Start a dashboard in this event loop. Raises ConfigError: settings, name servers, or an address that cannot be had."""
     settings.check()
     live = Live(clock)
-    sources = Sources(clock, settings.pipelines)
+    sources = Sources(clock, settings.pipelines, settings.zookeeper)
 
     def looked() -> None:
         sources.looked()

@@ -11,15 +11,18 @@ from metaq.dashboard.pages import (
     differences,
     group,
     groups,
+    metaq1,
+    metaq1_topic,
     name_servers,
     overview,
     pipeline,
     pipelines,
     topic,
     topics,
+    zookeeper,
 )
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE, topics.PAGE, topic.PAGE, groups.PAGE, group.PAGE, brokers.PAGE, differences.PAGE, broker.PAGE, name_servers.PAGE,
-    pipelines.PAGE, pipeline.PAGE,
+    pipelines.PAGE, pipeline.PAGE, metaq1.PAGE, metaq1_topic.PAGE, zookeeper.PAGE,
 )  # fmt: skip
