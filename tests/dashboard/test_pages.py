@@ -2,57 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import pathlib
 import re
 import socket
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
 from metaq.address import split_address
-from metaq.app.up import RunningUp
+from metaq.dashboard import live
 from metaq.dashboard.pages.table import PAGES
-from metaq.dashboard.rendering.renderer import segment
 from metaq.dashboard.security.guard import COOKIE, HEADERS
-from metaq.dashboard.server import RunningDashboard
-from tests.dashboard.running import Loop, browsing, cluster, dashboard, fill, looping, page_of
+from tests.dashboard.running import Site, browsing, page_of
 from tests.support import PATIENCE, eventually
 
 pytestmark = pytest.mark.xdist_group("dashboard")
-
-
-class Site(NamedTuple):
-    loop: Loop
-    up: RunningUp
-    shows: RunningDashboard
-    """Only shows."""
-    changes: RunningDashboard
-    """Takes changes, too."""
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """A URL of each page."""
-        of = {"topic": "orders", "group": "mailer", "address": segment(self.up.broker.address)}
-        return {page.name: re.sub(r"\{(\w+)(:path)?\}", lambda found: of[found[1]], page.path) for page in PAGES}
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder: pathlib.Path = tmp_path_factory.mktemp("dashboard")
-    with looping() as loop, cluster(loop, folder) as up:
-        address = up.namesrv.address
-        clients = fill(address)
-        with dashboard(loop, address) as shows, dashboard(loop, address, allow_changes=True) as changes:
-            site = Site(loop, up, shows, changes)
-            with browsing(shows) as client:
-                page_of(client, "/", lambda found: found["group_count"] == 2 and found["topic_count"] == 5)
-            yield site
-        for client in clients:
-            client.close()
 
 
 @pytest.fixture
@@ -106,7 +74,8 @@ def test_topics_are_searched_sorted_and_cut_by_their_url(client: httpx.Client):
 
 def test_a_topic_tells_its_queues_and_who_reads_it(client: httpx.Client):
     found = client.get("/topics/orders", params={"format": "json"}).json()
-    assert [(row["first"], row["end"]) for row in found["queues"]] == [(0, 50)] * 4
+    assert [row["first"] for row in found["queues"]] == [0] * 4
+    assert sum(row["messages"] for row in found["queues"]) == found["messages"] == 200
     assert {(row["group"], row["online"], row["lag"]) for row in found["readers"]} == {
         ("mailer", True, 150),
         ("reporting", False, 180),
@@ -322,13 +291,11 @@ def test_viewers_of_one_page_share_it(site: Site):
     eventually(lambda: site.shows.viewers == 0, what="the viewers have left")
 
 
-@pytest.mark.parametrize("of", ["", "/nowhere", "//evil.example/", "/static/dashboard.css", "/login"])
+@pytest.mark.parametrize("of", ["/nowhere", "/static/dashboard.css", "/login"])
 def test_only_pages_can_be_followed(client: httpx.Client, of: str):
     client.get("/")
     answer = client.get("/live", params={"of": of})
-    assert answer.status_code in {404, 200}
-    if answer.status_code == 404:
-        assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
 
 
 def test_an_open_page_of_somebody_without_a_cookie_is_refused(client: httpx.Client):
@@ -336,44 +303,26 @@ def test_an_open_page_of_somebody_without_a_cookie_is_refused(client: httpx.Clie
 
 
 def test_a_viewer_who_never_reads_is_ended(site: Site, monkeypatch: pytest.MonkeyPatch):
-    """And the others follow on: what is kept for a viewer is the newest of each part."""
-    from metaq.dashboard import live
-    from metaq.dashboard.pages import groups
-
-    class Huge(msgspec.Struct, frozen=True):
-        rows: str
-        trouble: bool = False
-
     monkeypatch.setattr(live, "UNREAD_SECONDS", 0.2)
-    monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.01)
-    rounds = 0
+    pieces = 0
 
-    async def parts(*_args: object) -> Any:
-        nonlocal rounds
-        rounds += 1
-        return {"live-groups": f"{rounds}" + "x" * (1 << 20)}
-
-    monkeypatch.setattr(live.Live, "_follow", follow(parts))
-    host, port = split_address(site.shows.address)
-    with socket.create_connection((host, port), PATIENCE) as silent:
-        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        silent.sendall(
-            f"GET /live?of=/groups HTTP/1.1\r\nhost: {host}:{port}\r\ncookie: {COOKIE}={'a' * 32}\r\n\r\n".encode()
-        )
-        eventually(lambda: site.shows.viewers == 1)
-        eventually(lambda: site.shows.viewers == 0, what="it is ended")
-    assert rounds < 200
-    del groups, Huge
-
-
-def follow(parts: Any) -> Any:
-    async def again(_live: object, watched: Any, _make: object) -> None:
-        import asyncio
-
+    async def much(_live: object, watched: Any, _make: object) -> None:
+        nonlocal pieces
         while True:
             for viewer in watched.viewers:
-                viewer.news |= await parts()
+                pieces += 1
+                viewer.news["live-groups"] = f"{pieces}" + "x" * (1 << 18)
                 viewer.woken.set()
             await asyncio.sleep(0.01)
 
-    return again
+    monkeypatch.setattr(live.Live, "_follow", much)
+    host, port = split_address(site.shows.address)
+    with socket.socket() as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        silent.settimeout(PATIENCE)
+        silent.connect((host, port))
+        silent.sendall(
+            f"GET /live?of=/groups HTTP/1.1\r\nhost: {host}:{port}\r\ncookie: {COOKIE}={'a' * 32}\r\n\r\n".encode()
+        )
+        eventually(lambda: pieces > 0, what="it is followed")
+        eventually(lambda: site.shows.viewers == 0, what="it is ended")
