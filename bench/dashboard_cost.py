@@ -1,6 +1,6 @@
 """What an open dashboard costs a broker: the rows `send-64x1` and `push` without one and with one that a viewer follows, in turn.
 
-    python bench/dashboard_cost.py            # about six minutes
+    python bench/dashboard_cost.py            # about ten minutes
     python bench/dashboard_cost.py --quick    # a smoke run
 
 `apart`: the dashboard is a process of its own, as `metaq up` starts it. `within`: it runs in the loop of `metaq up`, which is what
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,8 +31,9 @@ from metaq.admin import Admin
 WAYS = ("none", "apart", "within")
 TOPICS = 100
 GROUPS = 20
-FIGURES = {"send_k_s": False, "send_cpu_us": True, "push_p50_us": True, "push_p99_us": True, "push_cpu_us": True}
-"""Figure → whether lower is better."""
+FIGURES = ("idle_ms_s", "send_k_s", "send_cpu_us", "push_p50_us", "push_p99_us", "push_cpu_us")
+"""`idle_ms_s`: CPU of the server that has nothing else to do, ms a second. What it is more with a dashboard is taken from a busy one: a
+thousandth of its loop for each, and the one figure that neighbours on the machine do not blur."""
 
 
 @contextmanager
@@ -158,9 +160,16 @@ def _shown(way: str, disk: Path) -> Iterator[tuple[processes.Server, list[Viewer
             yield server, [Viewer(place)]
 
 
-def measure(way: str, cache: Path, disk: Path, scale: float) -> dict[str, float]:
+def measure(way: str, cache: Path, disk: Path, scale: float, *, idle_only: bool) -> dict[str, float]:
     """One run of each row."""
     with _shown(way, disk) as (server, viewers):
+        time.sleep(6 * scale)  # the first looks, which are the longest
+        began = time.monotonic()
+        with costs.spent(server) as spent_idle:
+            time.sleep(max(0.5, 20 * scale))
+        idle = spent_idle["cpu_s"] * 1000 / (time.monotonic() - began)
+        if idle_only:
+            return {"idle_ms_s": idle}
         with costs.spent(server) as spent:
             sends = processes.load(
                 cache, "rocketmq", server.address, generator="pushload", conns=64, outstanding=1,
@@ -176,7 +185,7 @@ def measure(way: str, cache: Path, disk: Path, scale: float) -> dict[str, float]
         if scale >= 0.5 and any(viewer.parts == 0 for viewer in viewers):
             raise RuntimeError("the viewer got nothing: nothing was measured")
     return {
-        "send_k_s": sends["requests_per_s"] / 1000, "send_cpu_us": each["cpu_us"], "push_p50_us": push["p50_us"],
+        "idle_ms_s": idle, "send_k_s": sends["requests_per_s"] / 1000, "send_cpu_us": each["cpu_us"], "push_p50_us": push["p50_us"],
         "push_p99_us": push["p99_us"], "push_cpu_us": each_push["cpu_us"],
     }  # fmt: skip
 
@@ -186,6 +195,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="a smoke run")
+    parser.add_argument("--idle", action="store_true", help="only what it costs a server that has nothing else to do")
     parser.add_argument("--ways", default=",".join(WAYS), help="which of them")
     parser.add_argument("--disk", type=Path, default=processes.ROOT / ".cache" / "bench" / "disk")
     parser.add_argument("--serve-within", default="", help=argparse.SUPPRESS)
@@ -198,10 +208,10 @@ def main() -> int:
     found = list[dict[str, dict[str, float]]]()
     for turn in range(turns):
         order = ways if turn % 2 == 0 else list(reversed(ways))
-        found.append({way: measure(way, cache, asked.disk, scale) for way in order})
+        found.append({way: measure(way, cache, asked.disk, scale, idle_only=asked.idle) for way in order})
         print(turn, {way: {key: round(value, 2) for key, value in found[-1][way].items()} for way in ways}, flush=True)
     report: dict[str, dict[str, float]] = {}
-    for way, key in itertools.product(ways, FIGURES):
+    for way, key in itertools.product(ways, FIGURES[:1] if asked.idle else FIGURES):
         report.setdefault(key, {})[way] = round(statistics.median(one[way][key] for one in found), 3)
         if way != ways[0]:
             ratio = statistics.median(one[way][key] / one[ways[0]][key] for one in found)

@@ -40,9 +40,10 @@ async def load(asked: Asked) -> ZookeeperNode:
     found = await zookeeper.node(query.node or zookeeper.root)
     root = zookeeper.root.rstrip("/")
     parts = found.path[len(root) :].strip("/").split("/")
-    above = [NodeStep(zookeeper.root, zookeeper.root)]
-    for length in range(1, len(parts)):
-        above.append(NodeStep(parts[length - 1], f"{root}/{'/'.join(parts[:length])}"))
+    above = [
+        NodeStep(zookeeper.root, zookeeper.root),
+        *(NodeStep(parts[length - 1], f"{root}/{'/'.join(parts[:length])}") for length in range(1, len(parts))),
+    ]
     base = found.path.rstrip("/")
     return ZookeeperNode(
         zookeeper=zookeeper.connect,
