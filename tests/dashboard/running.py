@@ -17,6 +17,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.app.up import RunningUp, start_up
+from metaq.dashboard.page import Page
 from metaq.dashboard.pages.table import PAGES
 from metaq.dashboard.rendering.renderer import segment
 from metaq.dashboard.server import RunningDashboard, start_dashboard
@@ -150,9 +151,16 @@ class Site(NamedTuple):
     """Only shows."""
     changes: RunningDashboard
     """Takes changes, too."""
+    folder: str
+    """Of a pipeline."""
 
     @property
     def paths(self) -> dict[str, str]:
         """A URL of each page."""
-        of = {"topic": "orders", "group": "mailer", "address": segment(self.up.broker.address)}
-        return {page.name: re.sub(r"\{(\w+)(:path)?\}", lambda found: of[found[1]], page.path) for page in PAGES}
+        of = {"topic": "orders", "group": "mailer", "address": self.up.broker.address, "folder": self.folder}
+        return {page.name: path_of(page, **of) for page in PAGES}
+
+
+def path_of(page: Page, **names: str) -> str:
+    """The path of a page about these names."""
+    return re.sub(r"\{(\w+)(:path)?\}", lambda found: segment(names[found[1]]), page.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -23,7 +24,7 @@ from metaq.admin.zookeeper.seen import NodeNotFound
 from metaq.clock import Clock
 from metaq.dashboard.beside.folders import FolderNotShown
 from metaq.dashboard.beside.sources import Sources
-from metaq.dashboard.cluster import Cluster
+from metaq.dashboard.cluster import PAGE_SECONDS, Cluster
 from metaq.dashboard.live import VIEWERS_MAX, EventStream, Live
 from metaq.dashboard.page import FORMAT, Asked, Page, query_of
 from metaq.dashboard.rendering.renderer import Frame, Notice, Renderer
@@ -110,8 +111,12 @@ class Answering:
         return RedirectResponse(relative(form.get("back") or asking.place), 303)
 
     async def _values(self, asking: Asking) -> Struct:
-        await asking.cluster.sampler.looked()
-        return await asking.page.load(self._asked(asking))
+        try:
+            async with asyncio.timeout(PAGE_SECONDS):
+                await asking.cluster.sampler.looked()
+                return await asking.page.load(self._asked(asking))
+        except TimeoutError:
+            raise RequestTimeout(f"the cluster did not answer within {PAGE_SECONDS:g} s") from None
 
     def _asked(self, asking: Asking) -> Asked:
         query = query_of(asking.params, asking.page.query)

@@ -11,7 +11,6 @@ from metaq.admin.zookeeper.seen import ReadPartition
 from metaq.dashboard.listing import Key, Listing, ListQuery, listing
 from metaq.dashboard.page import Asked, Page
 from metaq.dashboard.pages.metaq1 import figures_at
-from metaq.errors import ConfigError
 
 _PARTITION: Final = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
 
@@ -31,8 +30,9 @@ class Metaq1PartitionRow(Struct, frozen=True):
 
 
 class Metaq1TopicValues(Struct, frozen=True):
-    """`left`: partitions of groups that are not looked at."""
+    """`zookeeper`: "": the dashboard was told of none. `left`: partitions of groups that are not looked at."""
 
+    zookeeper: str
     topic: str
     rows: Listing[Metaq1PartitionRow]
     left: int
@@ -48,10 +48,10 @@ KEYS: Final[dict[str, Key]] = {
 
 
 async def load(asked: Asked) -> Metaq1TopicValues:
+    topic = asked.path["topic"]
     zookeeper = asked.sources.zookeeper if asked.sources is not None else None
     if zookeeper is None:
-        raise ConfigError("the dashboard was told of no ZooKeeper: start it with --zookeeper HOST:PORT")
-    topic = asked.path["topic"]
+        return Metaq1TopicValues("", topic, _listing([], asked.query), 0, [])
     found = await zookeeper.registered()
     read, left = await zookeeper.topic(topic)
     masters = [one for one in found.servers if one.slave is None]
@@ -73,9 +73,11 @@ async def load(asked: Asked) -> Metaq1TopicValues:
         for number in range(min(count, 10_000))
     }
     rows = _rows(read, bounds, wanted)
-    return Metaq1TopicValues(
-        topic, listing(rows, asked.query, KEYS, "partition", lambda row: f"{row.group} {row.partition}"), left, notes
-    )
+    return Metaq1TopicValues(zookeeper.connect, topic, _listing(rows, asked.query), left, notes)
+
+
+def _listing(rows: list[Metaq1PartitionRow], query: ListQuery) -> Listing[Metaq1PartitionRow]:
+    return listing(rows, query, KEYS, "partition", lambda row: f"{row.group} {row.partition}")
 
 
 def _rows(read: list[ReadPartition], bounds: dict[str, tuple[int, int]], wanted: set[str]) -> list[Metaq1PartitionRow]:

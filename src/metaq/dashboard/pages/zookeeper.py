@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 from metaq.dashboard.page import Asked, Page
-from metaq.errors import ConfigError
 
 
 class NodeQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,7 +19,7 @@ class NodeStep(Struct, frozen=True):
 
 
 class ZookeeperNode(Struct, frozen=True):
-    """`session`: of whom keeps an ephemeral node, hexadecimal; "": it is persistent. `is_cut`: the text is longer. `above`: the nodes above."""
+    """`zookeeper`: "": the dashboard was told of none. `session`: of whom keeps an ephemeral node, hexadecimal; "": it is persistent. `is_cut`: the text is longer. `above`: the nodes above."""
 
     zookeeper: str
     path: str
@@ -35,7 +34,7 @@ class ZookeeperNode(Struct, frozen=True):
 async def load(asked: Asked) -> ZookeeperNode:
     zookeeper = asked.sources.zookeeper if asked.sources is not None else None
     if zookeeper is None:
-        raise ConfigError("the dashboard was told of no ZooKeeper: start it with --zookeeper HOST:PORT")
+        return ZookeeperNode("", "", [], "", "", False, [], 0)
     query: NodeQuery = asked.query
     found = await zookeeper.node(query.node or zookeeper.root)
     root = zookeeper.root.rstrip("/")
