@@ -16,10 +16,12 @@ class DashboardOptions(OptionTable):
 
     dashboard_enable: bool | None = option(
         None,
-        "Start a dashboard beside `metaq up`, in a process of its own. Unset: if `metaq up` runs in a terminal, and pymetaq[dashboard] "
-        "is installed.",
+        "Start a dashboard beside `metaq up`, in a process of its own. Unset: if dashboardPort is set, or `metaq up` runs in a "
+        "terminal and pymetaq[dashboard] is installed.",
     )
-    dashboard_port: int = option(8121, "Port of the dashboard, at 127.0.0.1; 0 takes a free one.", low=0, high=65535)
+    dashboard_port: int | None = option(
+        None, "Port of the dashboard, at 127.0.0.1; 0 takes a free one. Unset: 8121.", low=0, high=65535
+    )
     dashboard_allow_changes: bool = option(False, "Show forms that change the cluster, and accept them.")
     dashboard_pipelines: str = option(
         "", "Folders of pipelines that it shows, or folders with those in them, several joined by `,`."

@@ -42,7 +42,7 @@ def answers(url: str) -> bool:
 def test_the_dashboard_shows_the_cluster_and_ends_with_it(tmp_path: pathlib.Path, number: signal.Signals):
     folder = tmp_path / "pipelines"
     folder.mkdir()
-    options = ("-o", "dashboardEnable=true", "-o", "dashboardPort=0", "-o", f"dashboardPipelines={folder}")
+    options = ("-o", "dashboardPort=0", "-o", f"dashboardPipelines={folder}")
     with process(*up(tmp_path, *options)) as child:
         read_line(child, "ready up namesrv=127.0.0.1:")
         url = url_in(read_line(child, "ready dashboard "))
@@ -75,13 +75,13 @@ def test_a_taken_port_keeps_nothing_from_starting(tmp_path: pathlib.Path):
 
 
 def test_in_a_terminal_there_is_one_and_elsewhere_none(tmp_path: pathlib.Path):
-    with process(*up(tmp_path, "-o", "dashboardPort=0")) as child:
+    with process(*up(tmp_path)) as child:
         read_line(child, "ready up ")
         child.terminate()
         assert child.wait(PATIENCE) == 0
         assert child.stdout.read() == ""
     ours, its = pty.openpty()
-    command = up(tmp_path, "-o", "dashboardPort=0")
+    command = up(tmp_path)
     with (tmp_path / "log").open("w") as log:
         child = subprocess.Popen(command, stdout=its, stderr=log, env=environment())
     try:

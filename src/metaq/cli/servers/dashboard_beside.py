@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 PACKAGES: Final = ("starlette", "uvicorn", "httptools", "jinja2")
 """What the extra `dashboard` brings."""
+PORT_DEFAULT: Final = 8121
 END_SECONDS: Final = 5.0
 """Longest wait for its end; then it is killed."""
 
@@ -55,6 +56,8 @@ class DashboardBeside:
 
     def _wanted(self) -> bool:
         asked = self._options.dashboard_enable
+        if asked is None and self._options.dashboard_port is not None:
+            asked = True
         # In a terminal there is somebody who reads where it is; a service, and a test, have asked for a broker.
         if not (sys.stdout.isatty() if asked is None else asked):
             return False
@@ -71,7 +74,7 @@ class DashboardBeside:
             return
         options = self._options
         asked = {
-            "namesrv": from_here(addresses["namesrv remoting"]), "port": options.dashboard_port,
+            "namesrv": from_here(addresses["namesrv remoting"]), "port": options.dashboard_port if options.dashboard_port is not None else PORT_DEFAULT,
             "allow_changes": options.dashboard_allow_changes, "pipelines": options.dashboard_pipelines,
             "zookeeper": options.dashboard_zookeeper,
         }  # fmt: skip
