@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import pty
 import re
 import signal
 import socket
-import subprocess
 
 import httpx
 import pytest
@@ -16,7 +13,7 @@ import pytest
 from metaq.cli.servers import dashboard_beside
 from metaq.cli.servers.dashboard_beside import DashboardBeside
 from metaq.dashboard_options import DashboardOptions
-from tests.support import PATIENCE, environment, eventually, metaq_command, process, read_line
+from tests.support import PATIENCE, eventually, metaq_command, process, read_line
 
 SMALL = ("-o", "mappedFileSizeCommitLog=1048576", "-o", "maxHashSlotNum=1000", "-o", "maxIndexNum=4000")
 
@@ -74,26 +71,31 @@ def test_a_taken_port_keeps_nothing_from_starting(tmp_path: pathlib.Path):
             assert child.wait(PATIENCE) == 0
 
 
-def test_in_a_terminal_there_is_one_and_elsewhere_none(tmp_path: pathlib.Path):
+def test_elsewhere_than_in_a_terminal_there_is_none(tmp_path: pathlib.Path):
     with process(*up(tmp_path)) as child:
         read_line(child, "ready up ")
         child.terminate()
         assert child.wait(PATIENCE) == 0
         assert child.stdout.read() == ""
-    ours, its = pty.openpty()
-    command = up(tmp_path)
-    with (tmp_path / "log").open("w") as log:
-        child = subprocess.Popen(command, stdout=its, stderr=log, env=environment())
-    try:
-        os.close(its)
-        said = b""
-        while b"ready dashboard" not in said or not said.endswith(b"\n"):
-            said += os.read(ours, 4096)
-        assert answers(url_in(said.decode()))
-    finally:
-        child.terminate()
-        child.wait(PATIENCE)
-        os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("enable", "port", "terminal", "wanted"),
+    [
+        (None, None, True, True), (None, None, False, False), (None, 0, False, True), (True, None, False, True),
+        (False, 0, True, False), (False, None, True, False),
+    ],
+)  # fmt: skip
+def test_there_is_one_where_somebody_asks_or_reads(
+    monkeypatch: pytest.MonkeyPatch, enable: bool | None, port: int | None, terminal: bool, wanted: bool
+):
+    class Output:
+        @staticmethod
+        def isatty() -> bool:
+            return terminal
+
+    monkeypatch.setattr(dashboard_beside.sys, "stdout", Output)
+    assert DashboardBeside(DashboardOptions(dashboard_enable=enable, dashboard_port=port)).wanted() is wanted
 
 
 def test_without_its_packages_it_is_told_and_not_started(monkeypatch: pytest.MonkeyPatch, caplog):

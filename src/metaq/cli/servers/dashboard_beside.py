@@ -54,7 +54,8 @@ class DashboardBeside:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def _wanted(self) -> bool:
+    def wanted(self) -> bool:
+        """Return whether there is to be one. That packages are missing is logged."""
         asked = self._options.dashboard_enable
         if asked is None and self._options.dashboard_port is not None:
             asked = True
@@ -70,7 +71,7 @@ class DashboardBeside:
     def start(self, addresses: Mapping[str, str]) -> None:
         """Start it, if it is wanted; again after `metaq up` has started its servers again. Args: addresses: of protocol servers, by name."""
         self.end()
-        if not self._wanted():
+        if not self.wanted():
             return
         options = self._options
         asked = {
