@@ -9,6 +9,7 @@ from metaq.dashboard.pages import (
     broker,
     brokers,
     differences,
+    events,
     group,
     groups,
     metaq1,
@@ -24,5 +25,5 @@ from metaq.dashboard.pages import (
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE, topics.PAGE, topic.PAGE, groups.PAGE, group.PAGE, brokers.PAGE, differences.PAGE, broker.PAGE, name_servers.PAGE,
-    pipelines.PAGE, pipeline.PAGE, metaq1.PAGE, metaq1_topic.PAGE, zookeeper.PAGE,
+    events.PAGE, pipelines.PAGE, pipeline.PAGE, metaq1.PAGE, metaq1_topic.PAGE, zookeeper.PAGE,
 )  # fmt: skip
