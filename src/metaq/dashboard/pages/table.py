@@ -6,6 +6,7 @@ from typing import Final
 
 from metaq.dashboard.page import Page
 from metaq.dashboard.pages import (
+    accounts,
     broker,
     brokers,
     differences,
@@ -18,6 +19,7 @@ from metaq.dashboard.pages import (
     overview,
     pipeline,
     pipelines,
+    quotas,
     topic,
     topics,
     zookeeper,
@@ -26,4 +28,5 @@ from metaq.dashboard.pages import (
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE, topics.PAGE, topic.PAGE, groups.PAGE, group.PAGE, brokers.PAGE, differences.PAGE, broker.PAGE, name_servers.PAGE,
     events.PAGE, pipelines.PAGE, pipeline.PAGE, metaq1.PAGE, metaq1_topic.PAGE, zookeeper.PAGE,
+    accounts.PAGE, quotas.PAGE,
 )  # fmt: skip

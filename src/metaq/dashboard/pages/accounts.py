@@ -1,0 +1,153 @@
+"""Accounts of the brokers, without secrets: their rights, and what would become of a request."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from metaq.admin import acl
+from metaq.client.conversation.call import FAULTS
+from metaq.client.shared.core import ClientCore
+from metaq.dashboard.listing import Key, Listing, ListQuery, listing
+from metaq.dashboard.page import Asked, Page
+from metaq.dashboard.pages.common import each_or_error
+from metaq.errors import MetaqError
+from metaq.model.acl.accounts import AclView
+from metaq.model.acl.judgement import Explanation
+
+ACTIONS: Final = tuple(acl.ACTIONS)
+NAMED_MAX: Final = 50
+"""Rights of an account that are shown."""
+VIEWS_SECONDS: Final = 1.2
+EXPLAIN_SECONDS: Final = 0.7
+
+
+class AccountsQuery(ListQuery, frozen=True, forbid_unknown_fields=True):
+    """`account`: whose request is explained; "": of whoever names none. `act`: one of the actions; "": nothing is explained. `resource`:
+    `topic:NAME`, `group:NAME` or "". `address`: from which it comes. `unsigned`: its signature is wrong."""
+
+    account: str = ""
+    act: str = ""
+    resource: str = ""
+    address: str = "127.0.0.1"
+    unsigned: bool = False
+
+
+class AccountRow(Struct, frozen=True):
+    """An account, as `servers` have it. `topics`, `groups`: `NAME=RIGHT` of those that are named; `more`: beyond those that are listed."""
+
+    account: str
+    servers: list[str]
+    admin: bool
+    white: str
+    default_topic: str
+    default_group: str
+    topics: list[str]
+    groups: list[str]
+    more: int
+
+
+class WhiteList(Struct, frozen=True):
+    """Addresses from which a server takes everything, signed or not."""
+
+    server: str
+    addresses: list[str]
+
+
+class Explained(Struct, frozen=True):
+    server: str
+    allowed: bool
+    why: str
+    file: str
+
+
+class Accounts(Struct, frozen=True):
+    """`actions`: that can be explained. `asked`: what was. `fault`: why nothing is explained; "": it is, or nobody has asked."""
+
+    rows: Listing[AccountRow]
+    white: list[WhiteList]
+    actions: list[str]
+    asked: AccountsQuery
+    explained: list[Explained]
+    fault: str
+    notes: list[str]
+
+
+KEYS: Final[dict[str, Key]] = {
+    "account": lambda row: row.account,
+    "admin": lambda row: row.admin,
+}
+
+
+async def load(asked: Asked) -> Accounts:
+    query: AccountsQuery = asked.query
+    notes, found, failed = list[str](), dict[str, AclView](), dict[str, str]()
+    try:
+        found, failed = await asked.ask(_views(asked.cluster.core), VIEWS_SECONDS)
+    except FAULTS as error:
+        notes.append(f"accounts: {error}")
+    notes += [f"accounts of {server}: {error}" for server, error in failed.items()]
+    explained, fault = list[Explained](), ""
+    if query.act:
+        try:
+            explained = await asked.ask(_explain(asked.cluster.core, query), EXPLAIN_SECONDS)
+        except MetaqError as error:
+            fault = str(error)
+    return Accounts(
+        rows=listing(_rows(found), query, KEYS, "account", lambda row: row.account),
+        white=[WhiteList(server, list(view.white)) for server, view in found.items() if view.white],
+        actions=list(ACTIONS),
+        asked=query,
+        explained=explained,
+        fault=fault,
+        notes=notes,
+    )
+
+
+async def _views(core: ClientCore) -> tuple[dict[str, AclView], dict[str, str]]:
+    servers = await acl.servers(core, None)
+
+    async def one(address: str) -> AclView:
+        return (await acl.views(core, address))[address]
+
+    return await each_or_error((name, one(address)) for name, address in servers.items())
+
+
+async def _explain(core: ClientCore, query: AccountsQuery) -> list[Explained]:
+    servers = await acl.servers(core, None)
+
+    async def one(address: str) -> Explanation:
+        told = await acl.explain(
+            core, query.account, query.act, query.resource, query.address, address, signed=not query.unsigned
+        )
+        return told[address]
+
+    found, failed = await each_or_error((name, one(address)) for name, address in servers.items())
+    return [
+        *(Explained(name, told.allowed, told.why, told.file) for name, told in found.items()),
+        *(Explained(name, False, error, "") for name, error in failed.items()),
+    ]
+
+
+def _rows(found: dict[str, AclView]) -> list[AccountRow]:
+    """Return the accounts; one that servers have alike is a row."""
+    alike: dict[tuple[object, ...], AccountRow] = {}
+    for server, view in found.items():
+        for one in view.accounts:
+            key = (one.access_key, one.admin, one.white, one.default_topic, one.default_group, one.topics, one.groups)
+            if key in alike:
+                alike[key].servers.append(server)
+                continue
+            more = max(0, len(one.topics) - NAMED_MAX) + max(0, len(one.groups) - NAMED_MAX)
+            alike[key] = AccountRow(
+                one.access_key, [server], one.admin, one.white, one.default_topic, one.default_group,
+                list(one.topics[:NAMED_MAX]), list(one.groups[:NAMED_MAX]), more,
+            )  # fmt: skip
+    return list(alike.values())
+
+
+PAGE = Page(
+    name="accounts", path="/accounts", title="Accounts", menu="Accounts", key="a", values=Accounts, load=load,
+    query=AccountsQuery,
+)  # fmt: skip
