@@ -1,4 +1,4 @@
-"""Pages of accounts and quotas: rights without secrets, what would become of a request, what subjects take."""
+"""Pages of accounts, quotas and clients: rights without secrets, what would become of a request, what subjects take, who consumes."""
 
 from __future__ import annotations
 
@@ -129,3 +129,14 @@ def test_quotas_are_shown_with_what_their_subjects_take(site: Site):
             assert "requestsPerSecond=7" in client.get("/quotas").text
         finally:
             admin.remove_quota("address", "10.1.2.3")
+
+
+def test_clients_are_listed_with_language_release_and_groups(site: Site):
+    with browsing(site.shows) as client:
+        found = json_of(client, "/clients")
+        (row,) = found["rows"]["rows"]
+        assert (row["language"], row["release"], row["groups"]) == ("PYTHON", "4.9.8", ["mailer"])
+        assert row["address"].startswith("127.0.0.1:")
+        assert found["releases"] == [{"language": "PYTHON", "release": "4.9.8", "clients": 1}]
+        assert json_of(client, "/clients", q="no such")["rows"]["found"] == 0
+        assert row["client"] in client.get("/clients").text

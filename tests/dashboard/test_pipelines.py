@@ -149,7 +149,7 @@ def test_what_metrics_has_measured_is_drawn(tmp_path: pathlib.Path):
     pytest.importorskip("pyarrow", reason="files of the pipeline metrics are Parquet")
     from tests.pipelines.metrics.test_showing import folder_of
 
-    place = folder_of(tmp_path / "m", 6)
+    place = folder_of(tmp_path / "m", 30)  # from an hour ago on
     (place / LEASE).touch()
     with (
         pipeline(place, "metrics"),
@@ -164,6 +164,7 @@ def test_what_metrics_has_measured_is_drawn(tmp_path: pathlib.Path):
         (topic, group) for topic in ("orders", "payments") for group in ("", "billing")
     }
     (lag,) = [one for one in found["measured"] if (one["topic"], one["group"]) == ("orders", "billing")]
-    assert lag["lag_points"][-5:] == [80] * 5
+    assert set(lag["lag_points"]) == {80}
+    assert len(lag["lag_points"]) > 1
     assert all(point > 10 for one in found["measured"] for point in one["rate_points"])
     assert html.count('aria-label="Messages per second, last hour: now') == 4

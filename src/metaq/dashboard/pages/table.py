@@ -9,6 +9,7 @@ from metaq.dashboard.pages import (
     accounts,
     broker,
     brokers,
+    clients,
     differences,
     events,
     group,
@@ -28,5 +29,5 @@ from metaq.dashboard.pages import (
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE, topics.PAGE, topic.PAGE, groups.PAGE, group.PAGE, brokers.PAGE, differences.PAGE, broker.PAGE, name_servers.PAGE,
     events.PAGE, pipelines.PAGE, pipeline.PAGE, metaq1.PAGE, metaq1_topic.PAGE, zookeeper.PAGE,
-    accounts.PAGE, quotas.PAGE,
+    clients.PAGE, accounts.PAGE, quotas.PAGE,
 )  # fmt: skip
