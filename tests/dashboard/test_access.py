@@ -113,8 +113,9 @@ def test_an_account_that_may_not_see_accounts_is_told_so(guarded: httpx.Client):
 
 def test_a_cluster_without_accounts_says_what_that_means(site: Site):
     with browsing(site.shows) as client:
-        assert json_of(client, "/accounts")["rows"]["rows"] == []
-        assert "without aclEnable everybody may do everything" in client.get("/accounts").text
+        found = json_of(client, "/accounts")
+        assert (found["rows"]["rows"], found["without"], found["notes"]) == ([], ["broker-a"], [])
+        assert "everybody may do everything: broker-a" in client.get("/accounts").text
 
 
 def test_quotas_are_shown_with_what_their_subjects_take(site: Site):

@@ -12,13 +12,15 @@ from metaq.client.shared.core import ClientCore
 from metaq.dashboard.listing import Key, Listing, ListQuery, listing
 from metaq.dashboard.page import Asked, Page
 from metaq.dashboard.pages.common import each_or_error
-from metaq.errors import MetaqError
+from metaq.errors import BrokerError, MetaqError
 from metaq.model.acl.accounts import AclView
 from metaq.model.acl.judgement import Explanation
 
 ACTIONS: Final = tuple(acl.ACTIONS)
 NAMED_MAX: Final = 50
 """Rights of an account that are shown."""
+_WITHOUT: Final = 14
+"""Code of a server that has no accounts: it cannot do so now."""
 VIEWS_SECONDS: Final = 1.2
 EXPLAIN_SECONDS: Final = 0.7
 
@@ -63,9 +65,10 @@ class Explained(Struct, frozen=True):
 
 
 class Accounts(Struct, frozen=True):
-    """`actions`: that can be explained. `asked`: what was. `fault`: why nothing is explained; "": it is, or nobody has asked."""
+    """`without`: servers without accounts, where everybody may do everything. `actions`: that can be explained. `asked`: what was. `fault`: why nothing is explained; "": it is, or nobody has asked."""
 
     rows: Listing[AccountRow]
+    without: list[str]
     white: list[WhiteList]
     actions: list[str]
     asked: AccountsQuery
@@ -82,12 +85,13 @@ KEYS: Final[dict[str, Key]] = {
 
 async def load(asked: Asked) -> Accounts:
     query: AccountsQuery = asked.query
-    notes, found, failed = list[str](), dict[str, AclView](), dict[str, str]()
+    notes, told, failed = list[str](), dict[str, AclView | None](), dict[str, str]()
     try:
-        found, failed = await asked.ask(_views(asked.cluster.core), VIEWS_SECONDS)
+        told, failed = await asked.ask(_views(asked.cluster.core), VIEWS_SECONDS)
     except FAULTS as error:
         notes.append(f"accounts: {error}")
     notes += [f"accounts of {server}: {error}" for server, error in failed.items()]
+    found = {server: view for server, view in told.items() if view is not None}
     explained, fault = list[Explained](), ""
     if query.act:
         try:
@@ -96,6 +100,7 @@ async def load(asked: Asked) -> Accounts:
             fault = str(error)
     return Accounts(
         rows=listing(_rows(found), query, KEYS, "account", lambda row: row.account),
+        without=[server for server, view in told.items() if view is None],
         white=[WhiteList(server, list(view.white)) for server, view in found.items() if view.white],
         actions=list(ACTIONS),
         asked=query,
@@ -105,11 +110,16 @@ async def load(asked: Asked) -> Accounts:
     )
 
 
-async def _views(core: ClientCore) -> tuple[dict[str, AclView], dict[str, str]]:
+async def _views(core: ClientCore) -> tuple[dict[str, AclView | None], dict[str, str]]:
     servers = await acl.servers(core, None)
 
-    async def one(address: str) -> AclView:
-        return (await acl.views(core, address))[address]
+    async def one(address: str) -> AclView | None:
+        try:
+            return (await acl.views(core, address))[address]
+        except BrokerError as error:
+            if error.code == _WITHOUT and "no accounts" in error.remark:
+                return None
+            raise
 
     return await each_or_error((name, one(address)) for name, address in servers.items())
 
