@@ -131,6 +131,20 @@ def test_an_open_page_follows_the_cluster(site: Site, browser: Any):
         assert page.evaluate("document.activeElement.textContent") == "invoices"
 
 
+def test_a_part_that_is_new_has_the_page_loaded_again(site: Site, browser: Any):
+    """As on the overview of a cluster that was away when the page was loaded."""
+    with Tab(browser, site.shows.url) as page, metaq.Producer(site.up.namesrv.address) as producer:
+        page.goto("/topics/audit-log")
+        page.get_by_text("Follows the cluster").wait_for()
+        page.evaluate("document.getElementById('live-queues').remove()")
+
+        def is_back() -> bool:
+            producer.send("audit-log", b"body")
+            return bool(page.locator("#live-queues").count())
+
+        eventually(is_back, what="the page is loaded again")
+
+
 def test_an_option_is_changed_with_a_look_before(site: Site, browser: Any):
     with Tab(browser, site.changes.url) as page:
         page.goto("/brokers")
