@@ -27,11 +27,11 @@ class Metaq1Zookeeper:
     Args:
         connect: `host:port`, `,`-separated.
         root: under which MetaQ's nodes are; nothing beside it is read.
-        seconds: longest wait for an answer.
+        seconds: longest wait for a connection; half as long again for the answers.
     """
 
-    def __init__(self, connect: str, root: str = ROOT, seconds: float = 2.0) -> None:
-        self.connect, self._seconds = connect, seconds
+    def __init__(self, connect: str, root: str = ROOT, seconds: float = 1.0) -> None:
+        self.connect, self._seconds = connect, seconds * 1.5
         self._layout = Layout(root)
         self._client = ZookeeperClient(connect, SESSION_SECONDS, seconds)
 
@@ -68,7 +68,7 @@ class Metaq1Zookeeper:
 
     async def _ask(self, work: Callable[[Session], T]) -> T:
         try:
-            async with asyncio.timeout(self._seconds * 2):
+            async with asyncio.timeout(self._seconds):
                 return await self._client.ask(work)
         except TimeoutError:
-            raise RequestTimeout(f"ZooKeeper {self.connect} has not answered within {self._seconds * 2:g} s") from None
+            raise RequestTimeout(f"ZooKeeper {self.connect} has not answered within {self._seconds:g} s") from None

@@ -7,12 +7,13 @@ from typing import Final
 from msgspec import Struct
 
 from metaq.admin import acl
+from metaq.client.conversation.accounts import GetAccounts
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
 from metaq.dashboard.listing import Key, Listing, ListQuery, listing
 from metaq.dashboard.page import Asked, Page
 from metaq.dashboard.pages.common import each_or_error
-from metaq.errors import BrokerError, MetaqError
+from metaq.errors import BrokerError, MetaqError, RequestTimeout
 from metaq.model.acl.accounts import AclView
 from metaq.model.acl.judgement import Explanation
 
@@ -22,6 +23,8 @@ NAMED_MAX: Final = 50
 _WITHOUT: Final = 14
 """Code of a server that has no accounts: it cannot do so now."""
 VIEWS_SECONDS: Final = 1.2
+SERVER_SECONDS: Final = 0.8
+"""RocketMQ's brokers without accounts leave the question without an answer."""
 EXPLAIN_SECONDS: Final = 0.7
 
 
@@ -65,10 +68,12 @@ class Explained(Struct, frozen=True):
 
 
 class Accounts(Struct, frozen=True):
-    """`without`: servers without accounts, where everybody may do everything. `actions`: that can be explained. `asked`: what was. `fault`: why nothing is explained; "": it is, or nobody has asked."""
+    """`without`: servers without accounts, where everybody may do everything; `untold`: that do not answer,
+    as RocketMQ's without accounts. `actions`: that can be explained. `asked`: what was. `fault`: why nothing is explained; "": it is, or nobody has asked."""
 
     rows: Listing[AccountRow]
     without: list[str]
+    untold: list[str]
     white: list[WhiteList]
     actions: list[str]
     asked: AccountsQuery
@@ -85,9 +90,10 @@ KEYS: Final[dict[str, Key]] = {
 
 async def load(asked: Asked) -> Accounts:
     query: AccountsQuery = asked.query
-    notes, told, failed = list[str](), dict[str, AclView | None](), dict[str, str]()
+    notes, silent = list[str](), list[str]()
+    told, failed = dict[str, AclView | None](), dict[str, str]()
     try:
-        told, failed = await asked.ask(_views(asked.cluster.core), VIEWS_SECONDS)
+        told, silent, failed = await asked.ask(_views(asked.cluster.core), VIEWS_SECONDS)
     except FAULTS as error:
         notes.append(f"accounts: {error}")
     notes += [f"accounts of {server}: {error}" for server, error in failed.items()]
@@ -100,6 +106,7 @@ async def load(asked: Asked) -> Accounts:
             fault = str(error)
     return Accounts(
         rows=listing(_rows(found), query, KEYS, "account", lambda row: row.account),
+        untold=silent,
         without=[server for server, view in told.items() if view is None],
         white=[WhiteList(server, list(view.white)) for server, view in found.items() if view.white],
         actions=list(ACTIONS),
@@ -110,18 +117,24 @@ async def load(asked: Asked) -> Accounts:
     )
 
 
-async def _views(core: ClientCore) -> tuple[dict[str, AclView | None], dict[str, str]]:
+async def _views(core: ClientCore) -> tuple[dict[str, AclView | None], list[str], dict[str, str]]:
+    """Return server → its accounts, None: it has none; those that do not answer; and server → why it does not tell."""
     servers = await acl.servers(core, None)
+    silent = list[str]()
 
-    async def one(address: str) -> AclView | None:
+    async def one(name: str, address: str) -> AclView | None:
         try:
-            return (await acl.views(core, address))[address]
+            return await core.ask(address, GetAccounts(), SERVER_SECONDS)
         except BrokerError as error:
             if error.code == _WITHOUT and "no accounts" in error.remark:
                 return None
             raise
+        except RequestTimeout:
+            silent.append(name)
+            return None
 
-    return await each_or_error((name, one(address)) for name, address in servers.items())
+    found, failed = await each_or_error((name, one(name, address)) for name, address in servers.items())
+    return {name: view for name, view in found.items() if name not in silent}, silent, failed
 
 
 async def _explain(core: ClientCore, query: AccountsQuery) -> list[Explained]:
