@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 import signal
 
@@ -20,6 +21,15 @@ def test_it_says_where_it_is_and_ctrl_c_ends_it():
         child.send_signal(signal.SIGINT)
         assert child.wait(PATIENCE) == 0
         assert "Traceback" not in child.stderr.read()
+
+
+def test_folders_of_pipelines_are_named_by_flags(tmp_path: pathlib.Path):
+    folders = [str(tmp_path / name) for name in ("one", "two, and more")]
+    words = [word for folder in folders for word in ("--pipelines", folder)]
+    with process(*metaq_command("dashboard", "-n", f"127.0.0.1:{free_port()}", "--port", "0", *words)) as child:
+        url = read_line(child, "ready dashboard").split()[2]
+        found = httpx.get(f"{url}pipelines", params={"format": "json"}, timeout=PATIENCE).json()
+        assert found["places"] == folders
 
 
 def test_what_it_cannot_start_with_is_said_in_a_line():
