@@ -1,6 +1,8 @@
 """What an open dashboard costs a broker: the rows `send-64x1` and `push` without one and with one that a viewer follows, in turn.
 
     python bench/dashboard_cost.py            # about ten minutes
+    python bench/dashboard_cost.py --idle     # only what it costs a server that has nothing else to do
+    python bench/dashboard_cost.py --pairs=60 # the dashboard halted and running in turn, beside one server: two per cent are seen so
     python bench/dashboard_cost.py --quick    # a smoke run
 
 `apart`: the dashboard is a process of its own, as `metaq up` starts it. `within`: it runs in the loop of `metaq up`, which is what
@@ -14,6 +16,7 @@ import http.client
 import itertools
 import json
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -37,8 +40,8 @@ thousandth of its loop for each, and the one figure that neighbours on the machi
 
 
 @contextmanager
-def _dashboard(namesrv: str, log: Path) -> Iterator[str]:
-    """A dashboard in a process of its own. Yields its `host:port`."""
+def _dashboard(namesrv: str, log: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A dashboard in a process of its own. Yields its `host:port`, and the process."""
     command = [sys.executable, "-m", "metaq", "dashboard", "-n", namesrv, "--port", "0"]
     with log.open("a") as errors:
         process = subprocess.Popen(
@@ -46,8 +49,9 @@ def _dashboard(namesrv: str, log: Path) -> Iterator[str]:
         )
     try:
         assert process.stdout is not None
-        yield _place(process.stdout.readline())
+        yield _place(process.stdout.readline()), process
     finally:
+        process.send_signal(signal.SIGCONT)
         processes.stop(process)
 
 
@@ -156,7 +160,7 @@ def _shown(way: str, disk: Path) -> Iterator[tuple[processes.Server, list[Viewer
         if way == "none":
             yield server, []
             return
-        with _dashboard(server.namesrv, disk / "metaq.log") as place:
+        with _dashboard(server.namesrv, disk / "metaq.log") as (place, _):
             yield server, [Viewer(place)]
 
 
@@ -190,12 +194,56 @@ def measure(way: str, cache: Path, disk: Path, scale: float, *, idle_only: bool)
     }  # fmt: skip
 
 
+def pairs(cache: Path, disk: Path, count: int, scale: float) -> dict[str, dict[str, float]]:
+    """One server and its dashboard with a viewer, which is halted (SIGSTOP) in every other run, a second long: what the machine does
+    otherwise is nearly the same in both runs of a pair. Returns figure → median of the ratios running ÷ halted, and its standard error."""
+    found: dict[str, list[float]] = {"send_k_s": [], "send_cpu_us": [], "push_p50_us": []}
+    with processes.metaq_up(disk) as server:
+        _fill(server.namesrv)
+        with _dashboard(server.namesrv, disk / "metaq.log") as (place, process):
+            viewer = Viewer(place)
+            time.sleep(6 * scale)
+            for number in range(count):
+                seen: dict[bool, dict[str, float]] = {}
+                for running in (number % 2 == 0, number % 2 == 1):
+                    process.send_signal(signal.SIGCONT if running else signal.SIGSTOP)
+                    with costs.spent(server) as spent:
+                        sends = processes.load(
+                            cache, "rocketmq", server.address, generator="pushload", conns=64, outstanding=1,
+                            count=max(1000, int(60_000 * scale)), seconds=60, warm=0.05 * scale,
+                        )  # fmt: skip
+                    cpu = spent.each(max(1, sends["requests"]))["cpu_us"]
+                    push = processes.load(
+                        cache, "rocketmq", server.address, generator="pushload", rate=1000, seconds=max(0.5, scale), warm=0.1 * scale,
+                        queues=4,
+                    )  # fmt: skip
+                    seen[running] = {
+                        "send_k_s": sends["requests_per_s"], "send_cpu_us": cpu, "push_p50_us": push["p50_us"],
+                    }  # fmt: skip
+                for key, ratios in found.items():
+                    ratios.append(seen[True][key] / max(seen[False][key], 1e-9))
+            process.send_signal(signal.SIGCONT)
+            if scale >= 0.5 and viewer.parts == 0:
+                raise RuntimeError("the viewer got nothing: nothing was measured")
+    return {key: _median_and_error(ratios) for key, ratios in found.items()}
+
+
+def _median_and_error(ratios: list[float]) -> dict[str, float]:
+    ordered = sorted(ratios)
+    # Of the median: 1.25 standard errors of a mean, with a deviation that outliers do not blow up.
+    spread = (ordered[len(ordered) * 3 // 4] - ordered[len(ordered) // 4]) / 1.35
+    return {"ratio": round(statistics.median(ordered), 4), "error": round(1.25 * spread / len(ordered) ** 0.5, 4)}
+
+
 def main() -> int:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="a smoke run")
     parser.add_argument("--idle", action="store_true", help="only what it costs a server that has nothing else to do")
+    parser.add_argument(
+        "--pairs", type=int, default=0, help="so many pairs of runs with the dashboard halted and running"
+    )
     parser.add_argument("--ways", default=",".join(WAYS), help="which of them")
     parser.add_argument("--disk", type=Path, default=processes.ROOT / ".cache" / "bench" / "disk")
     parser.add_argument("--serve-within", default="", help=argparse.SUPPRESS)
@@ -205,6 +253,9 @@ def main() -> int:
     asked.disk.mkdir(parents=True, exist_ok=True)
     cache, ways = processes.ROOT / ".cache" / "bench", asked.ways.split(",")
     turns, scale = (1, 0.01) if asked.quick else (asked.turns, 1.0)
+    if asked.pairs:
+        print(json.dumps(pairs(cache, asked.disk, asked.pairs, scale)))
+        return 0
     found = list[dict[str, dict[str, float]]]()
     for turn in range(turns):
         order = ways if turn % 2 == 0 else list(reversed(ways))

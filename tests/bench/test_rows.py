@@ -255,6 +255,11 @@ def test_what_a_dashboard_costs_a_broker(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert all(found["send_k_s"][way] > 0 for way in ("none", "apart", "within"))
+    done = subprocess.run(
+        [*command, "--pairs=2"], env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["push_p50_us"]["ratio"] > 0
 
 
 @pytest.mark.slow

@@ -86,6 +86,7 @@ class DashboardBeside:
                 command,
                 stdin=subprocess.PIPE,  # its end tells the child that we are gone
                 env={**os.environ, STOP_WITH_STDIN: "1"},
+                start_new_session=True,  # Ctrl-C is for us alone, who end it
             )
         except OSError as fault:
             log.warning("no dashboard: its process cannot be started: %s", fault)
