@@ -72,6 +72,18 @@ def test_a_taken_port_keeps_nothing_from_starting(tmp_path: pathlib.Path):
             assert child.wait(PATIENCE) == 0
 
 
+def test_a_reload_says_that_its_options_need_a_restart(tmp_path: pathlib.Path):
+    file = tmp_path / "metaq.toml"
+    file.write_text("[dashboard]\ndashboardEnable = false\n")
+    with process(*up(tmp_path, "-c", str(file))) as child:
+        read_line(child, "ready up ")
+        file.write_text("[dashboard]\ndashboardEnable = false\ndashboardPort = 8999\n")
+        child.send_signal(signal.SIGHUP)
+        assert any("not in force: dashboard.dashboardPort=8999" in line for line in child.stderr)
+        child.terminate()
+        assert child.wait(PATIENCE) == 0
+
+
 def test_elsewhere_than_in_a_terminal_there_is_none(tmp_path: pathlib.Path):
     with process(*up(tmp_path)) as child:
         read_line(child, "ready up ")

@@ -14,6 +14,7 @@ from metaq.app.reload import Reload
 from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, print_ready, run, set_up_logging, with_origins
 from metaq.cli.servers.flags import DEFAULT_FOLDER
 from metaq.errors import ConfigError
+from metaq.options import Settings
 from metaq.store.offline.sizes import SMALL, first_use
 
 if TYPE_CHECKING:
@@ -95,24 +96,25 @@ def _run(
                 configuration.broker, configuration.store, metaq1=configuration.metaq1_settings, tls=configuration.tls
             )
         )
-    from metaq.app.up import start_up
     from metaq.cli.servers.dashboard_beside import DashboardBeside
 
     with DashboardBeside(configuration.dashboard).told(tell_ready) as tell:
-        return run(
-            with_origins(
-                lambda: start_up(
-                    configuration.broker,
-                    configuration.store,
-                    configuration.namesrv,
-                    metaq1=configuration.metaq1_settings,
-                    tls=configuration.tls,
-                ),
-                configuration.origins,
-            ),
-            reload,
-            tell,
-        )
+        return run(with_origins(lambda: _start_up(configuration), configuration.origins), reload, tell)
+
+
+async def _start_up(configuration: Configuration) -> Running:
+    from metaq.app.up import start_up
+
+    running = await start_up(
+        configuration.broker,
+        configuration.store,
+        configuration.namesrv,
+        metaq1=configuration.metaq1_settings,
+        tls=configuration.tls,
+    )
+    # A reload says that a change of these needs a restart.
+    running.settings["dashboard"] = Settings(configuration.dashboard)
+    return running
 
 
 def configure(command: str, values: Mapping[str, Any]) -> Configuration:
