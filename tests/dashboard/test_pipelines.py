@@ -13,6 +13,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.clock import FakeClock
+from metaq.dashboard.beside import folders
 from metaq.dashboard.beside.folders import SHOWN_MAX, WatchedFolders
 from metaq.dashboard.rendering.renderer import segment
 from metaq.pipelines.lease import LEASE
@@ -130,6 +131,28 @@ def test_backlog_and_rate_have_a_history(tmp_path: pathlib.Path):
         assert watched.behind.of(path) == [42, 7]
         assert watched.rates.of(path) == [200]
         await watched.close()
+
+    asyncio.run(run())
+
+
+def test_a_folder_of_another_user_is_shown_with_the_reason(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """The others beside it, too. The tests may run as root, who may read everything."""
+    read = folders.status_of
+
+    def denied(place: pathlib.Path) -> Any:
+        if place.name == "theirs":
+            raise PermissionError(13, "Permission denied", str(place / "_lease"))
+        return read(place)
+
+    monkeypatch.setattr(folders, "status_of", denied)
+
+    async def run() -> None:
+        with pipeline(tmp_path / "ours"), pipeline(tmp_path / "theirs"):
+            seen = await WatchedFolders([str(tmp_path)], FakeClock()).seen()
+            assert [(one.status is not None, "Permission denied" in one.error) for one in seen] == [
+                (True, False),
+                (False, True),
+            ]
 
     asyncio.run(run())
 

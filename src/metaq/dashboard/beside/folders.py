@@ -130,7 +130,10 @@ def _inside(place: Path) -> list[Path]:
 
 
 def _is_one(path: Path) -> bool:
-    return (path / STATUS).exists() or _is_checkpoint(path)
+    try:
+        return (path / STATUS).exists() or _is_checkpoint(path)
+    except OSError:
+        return True  # shown with the reason
 
 
 def _is_checkpoint(path: Path) -> bool:
@@ -146,6 +149,6 @@ def _read(path: Path) -> SeenFolder:
         place = path if status is None else path / CHECKPOINT
         if _is_checkpoint(place):
             query = of_checkpoint(str(place))
-    except ConfigError as fault:
+    except (ConfigError, OSError) as fault:  # of another user, for example
         error = str(fault)
     return SeenFolder(str(path), status, query, error)
