@@ -22,6 +22,7 @@ pytestmark = pytest.mark.xdist_group("layers")  # the trees of all modules are m
 GROUND = {
     "address",
     "compiled",
+    "dashboard_options",
     "errors",
     "clock",
     "histogram",
@@ -61,6 +62,7 @@ RULES: dict[str, Rule] = {
     "option_table": Rule(set(), "what a table is, for those too that need none of the servers'"),
     "options": Rule(set(), "tables of values: who reads them decides what they do"),
     "server_options": Rule(set(), "tables of values that brokers and name servers have in common"),
+    "dashboard_options": Rule(set(), "a table of values, for who starts a dashboard"),
     "tls_options": Rule(set(), "a table of values, of brokers and name servers alike"),
     "worker": Rule(set(), "whoever has a loop and something that blocks"),
     "saved_file": Rule(set(), "what a file and its format are, for those who have them and those who read them"),
@@ -115,7 +117,17 @@ RULES: dict[str, Rule] = {
         "an administrator is a client: it works on any RocketMQ too",
     ),
     "dashboard": Rule(
-        {"admin", "client", "model", "net", "servers.http.connection", "servers.http.problems"},
+        {
+            "admin",
+            "client",
+            "model",
+            "net",
+            "pipelines.metrics.reading",
+            "pipelines.run",
+            "servers.http.connection",
+            "servers.http.problems",
+            "spark.source.progress",
+        },
         "pages of an administrator, a client as any other; of the servers it has only how HTTP comes over a peer",
     ),
     "aio": Rule({"client", "model"}, "hands out the asyncio names of the client"),
@@ -341,6 +353,7 @@ ONLY_IN: dict[str, set[str]] = {
 NO_FILES = {
     "changed_options",
     "compiled",
+    "dashboard_options",
     "errors",
     "clock",
     "histogram",

@@ -11,6 +11,7 @@ import pytest
 
 import metaq
 from metaq.app import server_ini
+from metaq.dashboard_options import DashboardOptions
 from metaq.errors import ConfigError
 from metaq.options import (
     BrokerOptions,
@@ -38,9 +39,9 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "app/configuration.py",
         "app/predicate_process.py",
         "app/runtime.py",
-        "cli/servers/serve.py",
     ),
     TlsOptions: ("app/tls/",),
+    DashboardOptions: ("cli/servers/dashboard_beside.py",),
     StoreOptions: ("store/", "broker/", "servers/", "app/broker.py"),
     Metaq1Options: ("broker/", "servers/", "app/", "model/metaq1/settings.py"),
     NamesrvOptions: (

@@ -161,13 +161,6 @@ class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions, HttpOpt
         "Serve listenPort - 2 too, for clients that send to the VIP port; on when the file is a broker.conf.",
     )
     bind_address: str = option("127.0.0.1", "Address that the servers listen on.", aliases=("host",))
-    dashboard_port: int | None = option(
-        None,
-        "Port of the dashboard that `metaq up` starts beside its broker, on 127.0.0.1 (docs/dashboard.md); 0 takes a free one. By default "
-        "there is none. It needs the extra `dashboard`.",
-        low=0,
-        high=65535,
-    )
     metrics_names_max: int = option(
         100,
         "Topics, groups, and pairs of them that /metrics names, those with the most traffic; the others are one sum. 0: all.",

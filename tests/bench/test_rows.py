@@ -252,6 +252,27 @@ def test_pull_flood(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads CPU times from Linux's /proc")
+def test_what_a_dashboard_costs_a_broker(tmp_path: Path) -> None:
+    """Each way of running one is measured beside none."""
+    pytest.importorskip("jinja2", reason="the dashboard needs pymetaq[dashboard]")
+    command = [sys.executable, str(BENCH / "dashboard_cost.py"), "--quick", "--disk", str(tmp_path)]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
+    if "no C compiler" in done.stderr:
+        pytest.skip("no C compiler for the load generator")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert all(found["send_k_s"][way] > 0 for way in ("none", "apart", "within"))
+    done = subprocess.run(
+        [*command, "--pairs=2"], env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["push_p50_us"]["ratio"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads CPU times from Linux's /proc")
 def test_connect_flood(tmp_path: Path) -> None:
     """A bystander is measured with and without others that connect all the time."""
     command = [sys.executable, str(BENCH / "connect_flood.py"), "--quick", "--disk", str(tmp_path)]

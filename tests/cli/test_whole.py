@@ -22,7 +22,11 @@ def walk(command, path=()):
 
 
 COMMANDS = dict(walk(all_commands()))
-LEAVES = [path for path, command in COMMANDS.items() if not hasattr(command, "commands") and path not in {*SERVERS, "dashboard"}]
+LEAVES = [
+    path
+    for path, command in COMMANDS.items()
+    if not hasattr(command, "commands") and path not in {*SERVERS, "dashboard"}
+]
 
 
 @pytest.mark.parametrize("path", LEAVES)

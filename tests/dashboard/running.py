@@ -154,11 +154,13 @@ class Site(NamedTuple):
     """Only shows."""
     changes: RunningDashboard
     """Takes changes, too."""
+    folder: str
+    """Of a pipeline."""
 
     @property
     def paths(self) -> dict[str, str]:
         """A URL of each page."""
-        of = {"topic": "orders", "group": "mailer", "address": self.up.broker.address}
+        of = {"topic": "orders", "group": "mailer", "address": self.up.broker.address, "folder": self.folder}
         return {page.name: path_of(page, **of) for page in PAGES}
 
 

@@ -44,6 +44,18 @@ def test_a_dashboard_pointed_at_nothing_says_so(loop: Loop):
                         (503, page.name),
                         (200, "name_servers"),
                         (404, page.name),
+                        *(
+                            (200, name)
+                            for name in (
+                                "accounts",
+                                "quotas",
+                                "events",
+                                "pipelines",
+                                "metaq1",
+                                "metaq1_topic",
+                                "zookeeper",
+                            )
+                        ),
                     }
             servers = client.get("/name-servers", params={"format": "json"}).json()["servers"]
             assert [bool(one["error"]) for one in servers] == [True]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import metaq
 from metaq.admin import Admin
 from metaq.dashboard.pages.table import PAGES
+from tests.dashboard.beside import pipeline
 from tests.dashboard.running import browsing, dashboard, looping, page_of, path_of
 from tests.interop.servers import RocketmqServer, Server
 from tests.support import PATIENCE, eventually
@@ -16,7 +19,7 @@ pytestmark = pytest.mark.interop
 TOPIC, GROUP = "dashboard-interop", "dashboard-interop-group"
 
 
-def test_pages_about_a_cluster(server: Server) -> None:
+def test_pages_about_a_cluster(server: Server, tmp_path: Path) -> None:
     foreign = isinstance(server, RocketmqServer)
     with Admin(server.namesrv) as admin, metaq.Producer(server.namesrv) as producer:
         admin.create_topic(TOPIC, queues=2)
@@ -26,7 +29,8 @@ def test_pages_about_a_cluster(server: Server) -> None:
     with (
         metaq.Consumer(server.namesrv, group=GROUP, topics=TOPIC, start="earliest") as consumer,
         looping() as loop,
-        dashboard(loop, server.namesrv, allow_changes=True) as running,
+        pipeline(tmp_path / "archive"),
+        dashboard(loop, server.namesrv, allow_changes=True, pipelines=(str(tmp_path),)) as running,
         browsing(running) as client,
     ):
         for _ in range(3):
@@ -38,7 +42,9 @@ def test_pages_about_a_cluster(server: Server) -> None:
         )
         address = client.get("/brokers", params={"format": "json"}).json()["rows"]["rows"][0]["address"]
         for page in PAGES:
-            answer = client.get(path_of(page, topic=TOPIC, group=GROUP, address=address))
+            answer = client.get(
+                path_of(page, topic=TOPIC, group=GROUP, address=address, folder=str(tmp_path / "archive"))
+            )
             assert (answer.status_code, page.name) == (200, page.name)
             assert "could not be found out" not in answer.text
         group = client.get(f"/groups/{GROUP}", params={"format": "json"}).json()

@@ -2,7 +2,7 @@
 
 Three kinds of file are read: RocketMQ's `broker.conf` or `namesrv.properties`, Java properties in which a key that we
 do not have is worth a warning; a `server.ini` of MetaQ 1.x (`metaq.app.server_ini`); and our own `metaq.toml` with the
-sections `[broker]`, `[store]`, `[metaq1]`, `[namesrv]` and `[tls]`. A wrong key in one of the latter two stops the start. Flags
+sections `[broker]`, `[store]`, `[metaq1]`, `[namesrv]`, `[tls]` and `[dashboard]`. A wrong key in one of the latter two stops the start. Flags
 beat the file, which beats the environment.
 """
 
@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from metaq.app.addressing.told import EVERYWHERE, listeners_of
 from metaq.app.foreign.refused import PROMISES, refuse
+from metaq.dashboard_options import DashboardOptions
 from metaq.errors import ConfigError
 from metaq.net.address import is_loopback
 from metaq.net.budget import ListenLimits
@@ -50,6 +51,7 @@ SECTIONS: Final[dict[str, type[OptionTable]]] = {
     "metaq1": Metaq1Options,
     "namesrv": NamesrvOptions,
     "tls": TlsOptions,
+    "dashboard": DashboardOptions,
 }
 OF_WEBHOOKS: Final = "webhooks"
 """A section of a `metaq.toml` that `metaq webhook run` reads, and no server."""
@@ -77,6 +79,7 @@ class Configuration(Struct, frozen=True):
     sections: tuple[TopicSection, ...] | None = None
     """Sections of topics of MetaQ 1.x; None: the configuration has none, so autoCreateTopicEnable decides."""
     tls: TlsOptions = TlsOptions()
+    dashboard: DashboardOptions = DashboardOptions()
     server_ini: bytes = b""
     """Text of the `server.ini`, or of an equivalent one; empty without 1.x. Clients read it with `stats config`."""
     origins: Mapping[str, Origins] = {}
@@ -388,6 +391,7 @@ def load(
         tuple(warnings),
         sections,
         TlsOptions.read(values[TLS], where)[0],
+        DashboardOptions.read(values["dashboard"], where)[0],
         server_ini.text if server_ini is not None else _server_ini_of(metaq1, sections or ()),
         {section: one.origins for section, one in values.items()},
     )

@@ -25,7 +25,7 @@ variable `NAMESRV_ADDR`; the first of these that has a value wins. The file is e
   ([below](#keys-that-stop-the-start): `enableControllerMode=true`) stops the start;
 - a `server.ini` of MetaQ 1.x, as it stands ([metaq1-configuration.md](metaq1-configuration.md)), where a wrong key
   stops the start; or
-- a `metaq.toml` with the sections `[broker]`, `[store]`, `[metaq1]`, `[namesrv]` and `[tls]`, where a wrong key stops the start,
+- a `metaq.toml` with the sections `[broker]`, `[store]`, `[metaq1]`, `[namesrv]`, `[tls]` and `[dashboard]`, where a wrong key stops the start,
   too.
 
 `metaq broker --print-config` (or `-m`, `-p`) prints a complete `metaq.toml` with the values in force.
@@ -106,6 +106,8 @@ _HEADINGS = {
     "tls": "## `[tls]`\n\nTLS of a broker or a name server ([security.md](security.md#tls)). In a `broker.conf`, in RocketMQ's `tls.properties` and "
     "anywhere in a\n`metaq.toml` the keys of RocketMQ stand as they are. The files are watched; the options themselves need a "
     "restart, except those that\na changed `tls.config.file` gives for files.\n",
+    "dashboard": "## `[dashboard]`\n\nThe dashboard that `metaq up` starts beside itself ([dashboard.md](dashboard.md)); `metaq dashboard` has these as "
+    "flags. They need a\nrestart.\n",
 }
 
 _PROMISES = """\

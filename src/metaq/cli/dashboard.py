@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from metaq.cli.output import NAMESRV_DEFAULT, NameServers
-from metaq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from metaq.dashboard.settings import DashboardSettings
 
 LOG_LEVELS = "debug, info, warning or error"
 
@@ -42,6 +35,13 @@ def run_dashboard(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="listen on another address than this machine's, without TLS")
     ] = False,
+    pipelines: Annotated[
+        list[str] | None,
+        typer.Option("--pipelines", metavar="FOLDER", help="folder of a pipeline, or with some in it; may be repeated"),
+    ] = None,
+    zookeeper: Annotated[
+        str, typer.Option("--zookeeper", metavar="HOST:PORT", help="ZooKeeper of MetaQ 1.x, with /ROOT if not /meta")
+    ] = "",
     log_level: Annotated[str, typer.Option("--log-level", metavar="LEVEL", help=LOG_LEVELS)] = "info",
 ) -> None:
     """Serve pages about a cluster: brokers, topics, groups, what needs attention. Ctrl-C ends it.
@@ -49,7 +49,8 @@ def run_dashboard(
     It asks the cluster as any client and works on any RocketMQ 4.x. It shows, and changes nothing without --allow-changes. Where the
     cluster has accounts, visitors log in with theirs (docs/dashboard.md).
     """
-    from metaq.app.runtime import loop_factory, set_up_logging
+    from metaq.app.runtime import set_up_logging
+    from metaq.cli import serving_dashboard
     from metaq.client.identity.options import client_options
     from metaq.dashboard.settings import DashboardSettings
 
@@ -58,39 +59,6 @@ def run_dashboard(
     set_up_logging(log_level)
     settings = DashboardSettings(
         namesrv=namesrv, host=bind, port=port, names=tuple(name or ()), allow_changes=allow_changes, login=login, insecure=insecure,
-        client=client_options(),
+        client=client_options(), pipelines=tuple(pipelines or ()), zookeeper=zookeeper,
     )  # fmt: skip
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(settings))
-
-
-async def _serve(settings: DashboardSettings) -> None:
-    try:
-        from metaq.app.runtime import STOP_WITH_STDIN
-        from metaq.dashboard.server import start_dashboard
-    except ImportError as error:
-        raise ConfigError(f"the dashboard needs the package {error.name}: pip install 'pymetaq[dashboard]'") from None
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    if os.environ.get(STOP_WITH_STDIN) == "1":  # `metaq up` has started it: it goes when that is gone
-        loop.add_reader(0, _stop_at_end, loop, stop)
-    before: dict[signal.Signals, Any] = {}
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.getsignal(number)
-        loop.add_signal_handler(number, stop.set)
-    try:
-        running = await start_dashboard(settings)
-        print(f"ready dashboard {running.url} of {settings.namesrv}", flush=True)
-        try:
-            await stop.wait()
-        finally:
-            await running.close()
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
-
-
-def _stop_at_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    if not os.read(0, 4096):
-        loop.remove_reader(0)
-        stop.set()
+    serving_dashboard.run_dashboard(settings)

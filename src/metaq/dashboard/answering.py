@@ -20,7 +20,10 @@ from metaq.admin.messages import MessageNotFound
 from metaq.admin.topics import TopicNotFound
 from metaq.admin.traces import TraceNotFound
 from metaq.admin.transactions import TransactionNotFound
+from metaq.admin.zookeeper.seen import NodeNotFound
 from metaq.clock import Clock
+from metaq.dashboard.beside.folders import FolderNotShown
+from metaq.dashboard.beside.sources import Sources
 from metaq.dashboard.cluster import PAGE_SECONDS, Cluster
 from metaq.dashboard.live import VIEWERS_MAX, EventStream, Live
 from metaq.dashboard.page import FORMAT, Asked, Page, query_of
@@ -32,6 +35,7 @@ from metaq.servers.http.problems import CONTENT_TYPE, Problem
 
 _NOT_FOUND: Final = (
     TopicNotFound, GroupNotFound, BrokerNotFound, MessageNotFound, TraceNotFound, TransactionNotFound, NoRoute,
+    FolderNotShown, NodeNotFound,
 )  # fmt: skip
 TITLES: Final = {
     400: "This cannot be understood",
@@ -61,13 +65,20 @@ def asking_of(page: Page, request: Request, visitor: Visitor, cluster: Cluster) 
 
 
 class Answering:
-    """Makes answers. Args: allow_changes: forms are shown and accepted."""
+    """Makes answers. Args: allow_changes: forms are shown and accepted. sources: what is shown beside the cluster."""
 
     def __init__(
-        self, renderer: Renderer, visitors: Visitors, live: Live, clock: Clock, *, allow_changes: bool
+        self,
+        renderer: Renderer,
+        visitors: Visitors,
+        live: Live,
+        clock: Clock,
+        *,
+        allow_changes: bool,
+        sources: Sources | None = None,
     ) -> None:
         self._renderer, self._visitors, self._live, self._clock = renderer, visitors, live, clock
-        self._allow_changes = allow_changes
+        self._allow_changes, self._sources = allow_changes, sources
 
     async def page(self, asking: Asking, *, as_json: bool) -> Response:
         """Answer with a page, or with its values."""
@@ -110,7 +121,13 @@ class Answering:
     def _asked(self, asking: Asking) -> Asked:
         query = query_of(asking.params, asking.page.query)
         return Asked(
-            asking.cluster, asking.path, query, self._clock.now_ms(), self._allow_changes, asking.visitor.account
+            asking.cluster,
+            asking.path,
+            query,
+            self._clock.now_ms(),
+            self._allow_changes,
+            asking.visitor.account,
+            self._sources,
         )
 
     def _frame(

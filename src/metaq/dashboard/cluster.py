@@ -10,6 +10,8 @@ from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.pending import PendingCalls
 from metaq.clock import SYSTEM, Clock
+from metaq.dashboard.noticing import EventLog
+from metaq.dashboard.pages.attention import attention
 from metaq.dashboard.sampling.sampler import Sampler
 from metaq.errors import RequestTimeout
 
@@ -31,6 +33,8 @@ class Cluster:
         self._calls = PendingCalls(self._core)
         self.clock = clock
         self.sampler = Sampler(self._core, self.ask, clock)
+        self.events = EventLog()
+        self.sampler.when_looked(self._note)
 
     @property
     def core(self) -> ClientCore:
@@ -41,6 +45,10 @@ class Cluster:
     @property
     def name_servers(self) -> tuple[str, ...]:
         return self.core.name_servers.addresses
+
+    def _note(self) -> None:
+        look = self.sampler.look
+        self.events.note(attention(self.sampler), look.brokers if look is not None else (), self.clock.now_ms())
 
     async def ask(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """Run work in the client's loop. Raises what it raises; RequestTimeout: it took more than so many seconds."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 from metaq.errors import BadRequest
 
 if TYPE_CHECKING:
+    from metaq.dashboard.beside.sources import Sources
     from metaq.dashboard.cluster import Cluster
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class Asked(Struct, frozen=True):
     """A page as it is asked for.
 
     `path`: names from its path. `query`: of the page's type. `may_change`: changes are shown and accepted. `account`: whom the visitor
-    is logged in as; "": nobody.
+    is logged in as; "": nobody. `sources`: what the dashboard was told of beside the cluster.
     """
 
     cluster: Cluster
@@ -37,6 +38,7 @@ class Asked(Struct, frozen=True):
     now_ms: int
     may_change: bool
     account: str = ""
+    sources: Sources | None = None
 
     async def ask(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """Run a function of `metaq.admin` on the visitor's connections, `asked.cluster.core`.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from metaq.clock import SYSTEM, Clock
 from metaq.dashboard.answering import Answering
 from metaq.dashboard.application import Application
+from metaq.dashboard.beside.sources import Sources
 from metaq.dashboard.live import Live
 from metaq.dashboard.login import Logins
 from metaq.dashboard.pages.table import PAGES
@@ -41,8 +41,10 @@ LIMITS: Final = ListenLimits(
 class RunningDashboard:
     """A running dashboard. Made by `start_dashboard`."""
 
-    def __init__(self, settings: DashboardSettings, visitors: Visitors, space: HttpSpace, live: Live) -> None:
-        self._settings, self._space, self._live = settings, space, live
+    def __init__(
+        self, settings: DashboardSettings, visitors: Visitors, space: HttpSpace, live: Live, sources: Sources
+    ) -> None:
+        self._settings, self._space, self._live, self._sources = settings, space, live, sources
         self.visitors = visitors
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -110,19 +112,27 @@ class RunningDashboard:
         for request in list(self._space.state.tasks):
             request.cancel()
         await self.visitors.close()
+        await self._sources.close()
 
 
 async def start_dashboard(settings: DashboardSettings, clock: Clock = SYSTEM) -> RunningDashboard:
     """Start a dashboard in this event loop. Raises ConfigError: settings, name servers, or an address that cannot be had."""
     settings.check()
     live = Live(clock)
-    looked: Callable[[], None] = live.looked
+    sources = Sources(clock, settings.pipelines, settings.zookeeper)
+
+    def looked() -> None:
+        sources.looked()
+        live.looked()
+
     visitors = Visitors(settings.namesrv, settings.client, clock, "http", looked)
     static = read_static()
-    answering = Answering(Renderer(PAGES, static), visitors, live, clock, allow_changes=settings.allow_changes)
+    answering = Answering(
+        Renderer(PAGES, static), visitors, live, clock, allow_changes=settings.allow_changes, sources=sources
+    )
     logins = Logins(visitors, answering, clock)
     application = Application(PAGES, static, visitors, logins, answering, Hosts(settings.names), clock)
-    running = RunningDashboard(settings, visitors, HttpSpace(application, clock), live)
+    running = RunningDashboard(settings, visitors, HttpSpace(application, clock), live, sources)
     try:
         await running.start()
     except BaseException:

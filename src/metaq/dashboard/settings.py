@@ -19,6 +19,8 @@ class DashboardSettings(Struct, frozen=True, kw_only=True):
 
     `login`: visitors log in with an account of the cluster, and act as it. None: where it has accounts. `insecure`: consent to another
     address than this machine's without TLS. `client`: how the cluster is asked; its account, if there is one, is the dashboard's own.
+
+    `pipelines`: folders of pipelines, or with some in them. `zookeeper`: of MetaQ 1.x, `host:port,…`, perhaps with `/ROOT`; "": none.
     """
 
     namesrv: str | None = None
@@ -29,6 +31,8 @@ class DashboardSettings(Struct, frozen=True, kw_only=True):
     login: bool | None = None
     insecure: bool = False
     client: ClientOptions = ClientOptions()
+    pipelines: tuple[str, ...] = ()
+    zookeeper: str = ""
 
     def check(self) -> None:
         """Raise ConfigError: these would let anybody in."""

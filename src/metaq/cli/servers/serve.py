@@ -15,6 +15,7 @@ from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, print_rea
 from metaq.app.supervision.service_manager import ServiceManager, Told, nobody
 from metaq.cli.servers.flags import DEFAULT_FOLDER
 from metaq.errors import ConfigError
+from metaq.options import Settings
 from metaq.store.offline.sizes import SMALL, first_use
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _SECTIONS: Final = {
     "namesrv": ("namesrv", "tls"),
     "broker": ("broker", "store", "tls", "metaq1"),
-    "up": ("broker", "store", "namesrv", "tls", "metaq1"),
+    "up": ("broker", "store", "namesrv", "tls", "metaq1", "dashboard"),
 }
 
 log = logging.getLogger("metaq")
@@ -103,7 +104,10 @@ def _run(
                 told=told,
             )
         )
-    return serve(lambda: _start_up(configuration, told))
+    from metaq.cli.servers.dashboard_beside import DashboardBeside
+
+    with DashboardBeside(configuration.dashboard).told(tell_ready) as tell:
+        return run(with_origins(lambda: _start_up(configuration, told), configuration.origins), reload, tell, manager)
 
 
 async def _start_up(configuration: Configuration, told: Told) -> Running:
@@ -117,15 +121,8 @@ async def _start_up(configuration: Configuration, told: Told) -> Running:
         tls=configuration.tls,
         told=told,
     )
-    options = configuration.broker
-    if options.dashboard_port is not None:
-        from metaq.cli.servers.dashboard_process import start_dashboard_process
-
-        try:
-            running.dashboard = await start_dashboard_process(running.namesrv.address, options.dashboard_port)
-        except BaseException:
-            await running.close()
-            raise
+    # A reload says that a change of these needs a restart.
+    running.settings["dashboard"] = Settings(configuration.dashboard)
     return running
 
 

@@ -27,13 +27,16 @@ UNDECIDED_SECONDS: Final = 600.0
 
 
 class Attention(Struct, frozen=True):
-    """`level`: "bad" or "warn". `subject`: what it is about. `pages`, `name`: the page about it, as "groups" and the group; "": none."""
+    """`level`: "bad" or "warn". `subject`: what it is about. `pages`, `name`: the page about it, as "groups" and the group; "": none.
+
+    `kind`: a word for what is wrong, the same as long as it is, whatever the text says."""
 
     level: str
     subject: str
     text: str
     pages: str = ""
     name: str = ""
+    kind: str = ""
 
 
 def attention(sampler: Sampler) -> list[Attention]:
@@ -41,7 +44,7 @@ def attention(sampler: Sampler) -> list[Attention]:
     found = list[Attention]()
     look = sampler.look
     if sampler.error:
-        found.append(Attention("bad", "Cluster", sampler.error))
+        found.append(Attention("bad", "Cluster", sampler.error, kind="away"))
     if look is not None:
         for one in look.brokers:
             found += _of_broker(look, one)
@@ -60,32 +63,38 @@ def called(broker: str, number: int) -> str:
 def _of_broker(look: Activity, one: BrokerStatus) -> Iterator[Attention]:
     name, link = called(one.broker, one.broker_id), ("brokers", one.address)
     if one.error:
-        yield Attention("bad", f"Broker {name}", f"does not answer: {one.error}", *link)
+        yield Attention("bad", f"Broker {name}", f"does not answer: {one.error}", *link, "away")
         return
     if not one.registered:
-        yield Attention("warn", f"Broker {name}", "answers, but no name server knows it: clients do not find it", *link)
+        yield Attention(
+            "warn",
+            f"Broker {name}",
+            "answers, but no name server knows it: clients do not find it",
+            *link,
+            "unregistered",
+        )
     if one.trouble:
-        yield Attention("bad", f"Broker {name}", one.trouble, *link)
+        yield Attention("bad", f"Broker {name}", one.trouble, *link, "trouble")
     used = one.disk_used or 0.0
     if one.disk_step == "refuse":
-        yield Attention("bad", f"Broker {name}", f"refuses sends: {share(used)} of its disk are used", *link)
+        yield Attention("bad", f"Broker {name}", f"refuses sends: {share(used)} of its disk are used", *link, "refuses")
     elif used >= DISK_BAD:
-        yield Attention("bad", f"Broker {name}", f"{share(used)} of its disk are used", *link)
+        yield Attention("bad", f"Broker {name}", f"{share(used)} of its disk are used", *link, "disk-bad")
     elif used >= DISK_WARN:
-        yield Attention("warn", f"Broker {name}", f"{share(used)} of its disk are used", *link)
+        yield Attention("warn", f"Broker {name}", f"{share(used)} of its disk are used", *link, "disk")
     lacks = behind(look.brokers, one)
     if lacks is not None and lacks > BEHIND_BYTES:
-        yield Attention("warn", f"Broker {name}", f"lacks {size(lacks)} of its master's log", *link)
+        yield Attention("warn", f"Broker {name}", f"lacks {size(lacks)} of its master's log", *link, "behind")
 
 
 def _of_group(sampler: Sampler, group: GroupActivity) -> Iterator[Attention]:
     link = ("groups", group.group)
     if group.lag and group.members == 0:
         text = f"has no members, and {count(group.lag)} messages wait for it"
-        yield Attention("warn", f"Group {group.group}", text, *link)
+        yield Attention("warn", f"Group {group.group}", text, *link, "no-members")
     elif group.lag >= LAG_MIN and (grown := grown_by(sampler.groups.of(group.group))) is not None:
         text = f"falls behind: {count(group.lag)} messages wait, {count(grown)} more than a minute ago"
-        yield Attention("warn", f"Group {group.group}", text, *link)
+        yield Attention("warn", f"Group {group.group}", text, *link, "lag")
 
 
 def grown_by(points: list[float | None]) -> float | None:
@@ -102,7 +111,7 @@ def _of_concerns(concerns: Concerns) -> Iterator[Attention]:
     for one in concerns.dead.values():
         if one.more:
             text = f"has {count(one.more)} new dead letters, {count(one.stored)} altogether"
-            yield Attention("bad", f"Group {one.group}", text, "groups", one.group)
+            yield Attention("bad", f"Group {one.group}", text, "groups", one.group, "dead-letters")
     old = [one for one in concerns.undecided or () if (one.age_seconds or 0) > UNDECIDED_SECONDS]
     if old:
         longest = max(one.age_seconds or 0 for one in old)
@@ -110,4 +119,5 @@ def _of_concerns(concerns: Concerns) -> Iterator[Attention]:
             "warn",
             "Transactions",
             f"{count(len(old))} are undecided for more than {age(UNDECIDED_SECONDS)}, the oldest for {age(longest)}",
+            kind="undecided",
         )

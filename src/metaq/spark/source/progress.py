@@ -123,7 +123,7 @@ def lag(
     if isinstance(query, (str, PathLike)):
         if name_servers is None:
             raise ConfigError("a checkpoint does not tell where queues end: give name_servers to ask the brokers")
-        found = _of_checkpoint(_local(str(query)))
+        found = of_checkpoint(str(query))
     else:
         progress = query if isinstance(query, Mapping) else query.lastProgress
         found = of_progress(progress) if progress else None
@@ -204,11 +204,12 @@ def _local(place: str) -> Path:
     return Path(unquote(parts.path) if parts.scheme == "file" else place)
 
 
-def _of_checkpoint(folder: Path) -> Lag | None:
-    """Return the lag at the end of the last finished batch. None: none is finished.
+def of_checkpoint(place: str) -> Lag | None:
+    """Return the lag at the end of the last finished batch, without ends of queues. None: none is finished.
 
-    Raises ConfigError: not a checkpoint, of an unknown version, or of a query without a source of ours.
+    Raises ConfigError: not a local checkpoint, of an unknown version, or of a query without a source of ours.
     """
+    folder = _local(place)
     try:
         query = str(json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"])
         # Beside the batches lie Hadoop's checksums (`.0.crc`) and temporary files.
