@@ -10,6 +10,7 @@ from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.pending import PendingCalls
 from metaq.clock import SYSTEM, Clock
+from metaq.dashboard.jobs import Jobs
 from metaq.dashboard.sampling.sampler import Sampler
 from metaq.errors import RequestTimeout
 
@@ -31,6 +32,7 @@ class Cluster:
         self._calls = PendingCalls(self._core)
         self.clock = clock
         self.sampler = Sampler(self._core, self.ask, clock)
+        self.jobs = Jobs(clock)
 
     @property
     def core(self) -> ClientCore:
@@ -52,6 +54,7 @@ class Cluster:
 
     async def close(self) -> None:
         """End the looks, what is being asked, and the connections."""
+        await self.jobs.close()
         await self.sampler.close()
         core, self._core = self._core, None
         if core is not None:

@@ -46,8 +46,22 @@ class Asked(Struct, frozen=True):
         return await self.cluster.ask(work, seconds)
 
 
+class Done(Struct, frozen=True):
+    """What a change has done, a sentence; and the place of ours that tells more about it."""
+
+    text: str
+    place: str
+
+
+class File(Struct, frozen=True):
+    """What `?format=file` answers with: bytes for a file of the visitor's, which no browser shows or runs."""
+
+    name: str
+    body: bytes
+
+
 Load = Callable[[Asked], Awaitable[Struct]]
-Run = Callable[[Asked, Mapping[str, str]], Awaitable[str]]
+Run = Callable[[Asked, Mapping[str, str]], Awaitable[str | Done]]
 """Does a change with the fields of its form. Returns what was done, a sentence for the visitor."""
 
 
@@ -58,7 +72,8 @@ class Page(Struct, frozen=True, kw_only=True):
     name parts of the path, `{topic}`. `values`: type of what `load` returns, which `?format=json` answers as it is. `query`: type of its
     parameters, frozen and with a default each. `menu`: its text in the menu; "": it is in none. `key`: of the keyboard, behind `g`.
     `under`: name of the page in the menu that it belongs to. `changes`: name → what a form's field `change` may ask for, where changes
-    are allowed.
+    are allowed. `file`: returns what `?format=file` answers with; None: there is none.
+    `follows`: an open page follows the cluster: it is loaded anew after each look.
     """
 
     name: str
@@ -71,6 +86,8 @@ class Page(Struct, frozen=True, kw_only=True):
     key: str = ""
     under: str = ""
     changes: Mapping[str, Run] = {}
+    file: Callable[[Asked], Awaitable[File]] | None = None
+    follows: bool = True
 
 
 def query_of(params: Mapping[str, str], kind: type[Q]) -> Q:
