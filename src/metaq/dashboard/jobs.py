@@ -100,7 +100,15 @@ class Jobs:
             return None
         one = self._jobs[subject][0]
         return JobView(
-            one.what, one.total, one.done, one.failed, list(one.failures), one.started_ms, one.over, one.stopped, one.error
+            one.what,
+            one.total,
+            one.done,
+            one.failed,
+            list(one.failures),
+            one.started_ms,
+            one.over,
+            one.stopped,
+            one.error,
         )
 
     async def close(self) -> None:

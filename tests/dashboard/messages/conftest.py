@@ -15,6 +15,7 @@ import metaq
 from metaq.admin import Admin
 from metaq.app.up import RunningUp
 from metaq.dashboard.server import RunningDashboard
+from metaq.model import MessageQueue
 from tests.dashboard.running import Loop, browsing, cluster, dashboard, looping, page_of
 
 HOSTILE = "<script>alert(1)</script>\"'><img/src=x>"
@@ -41,7 +42,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 admin.create_topic(name, queues=2)
         with metaq.Producer(address, trace=True) as producer:
             for number in range(120):
-                producer.send("orders", b'{"id": %d, "note": "ok"}' % number, tag="paid", keys=[f"k{number}", "all"])
+                queue = MessageQueue("orders", "broker-a", number % 2)
+                body = b'{"id": %d, "note": "ok"}' % number
+                producer.send("orders", body, tag="paid", keys=[f"k{number}", "all"], queue=queue)
         with dashboard(loop, address) as shows, dashboard(loop, address, allow_changes=True) as changes:
             with browsing(shows) as client:
                 page_of(client, "/", lambda found: found["topic_count"] == 3)
@@ -93,4 +96,6 @@ def token_of(client: httpx.Client, url: str) -> str:
 
 def is_text_only(html_text: str, hostile: str = HOSTILE) -> bool:
     """Whether a hostile text is in a page, and only as text."""
-    return html.escape(hostile, quote=False).split("'")[0].replace('"', "&#34;") in html_text and hostile not in html_text
+    return (
+        html.escape(hostile, quote=False).split("'")[0].replace('"', "&#34;") in html_text and hostile not in html_text
+    )

@@ -42,7 +42,9 @@ def test_long_bodies_are_cut_also_within_a_character():
     assert body_of(b"[" + b"1," * SHOWN_MAX + b"1]", "json").note == "JSON is set out up to 64 KiB"
 
 
-@pytest.mark.parametrize("body", [b"[" * 60_000, b"[" * 30_000 + b"]" * 30_000, b"[" * 199 + b"1," * 30_000 + b"1" + b"]" * 199])
+@pytest.mark.parametrize(
+    "body", [b"[" * 60_000, b"[" * 30_000 + b"]" * 30_000, b"[" * 199 + b"1," * 30_000 + b"1" + b"]" * 199]
+)
 def test_json_made_to_grow_stays_text(body: bytes):
     assert body_of(body).kind == "text"
 

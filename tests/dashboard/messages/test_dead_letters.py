@@ -44,7 +44,11 @@ def kept(client: httpx.Client, topic: str) -> list[dict[str, Any]]:
 
 def letter_with(client: httpx.Client, body: bytes) -> dict[str, Any]:
     rows = values(client, f"/dead-letters/{GROUP}")["rows"]
-    return next(row for row in rows if row["message"]["size"] == len(body) and (body[:1] != b"{" or body.decode() in row["message"]["body"]))
+    return next(
+        row
+        for row in rows
+        if row["message"]["size"] == len(body) and (body[:1] != b"{" or body.decode() in row["message"]["body"])
+    )
 
 
 def test_they_are_listed_with_where_they_come_from(letters: None, client: httpx.Client):
@@ -82,7 +86,13 @@ def test_one_is_edited_and_sent_to_its_topic(letters: None, changing: httpx.Clie
     assert found["stopped"] == [GROUP]
     assert found["copy"] == {"text": '{"amount": "0"}', "tag": "paid", "keys": "k", "properties": "colour=red"}
     page = change(
-        changing, row["link"], "resend", to="topic", body='{"amount":\r\n0}', keys="k mended", properties="colour=blue\nstate=mended"
+        changing,
+        row["link"],
+        "resend",
+        to="topic",
+        body='{"amount":\r\n0}',
+        keys="k mended",
+        properties="colour=blue\nstate=mended",
     )
     assert "Sent again to dead-ends" in page.text
     new = values(changing, str(page.url))
@@ -104,10 +114,10 @@ def test_one_that_is_no_text_goes_to_its_group_alone_as_it_is(letters: None, sit
     page = change(changing, row["link"], "resend", to="group")
     assert f"Sent again to %RETRY%{GROUP}" in page.text
     assert len(kept(changing, "dead-ends")) == before
-    with metaq.Consumer(site.namesrv, group=GROUP, topics={"dead-ends": "nothing"}) as consumer:
-        with next(iter(consumer)) as message:
-            assert (message.topic, message.body, message.tag) == ("dead-ends", BODIES[-1], "paid")
-            assert message.properties["REDRIVE_ID"]
+    subscribed = metaq.Consumer(site.namesrv, group=GROUP, topics={"dead-ends": "nothing"})
+    with subscribed as consumer, next(iter(consumer)) as message:
+        assert (message.topic, message.body, message.tag) == ("dead-ends", BODIES[-1], "paid")
+        assert message.properties["REDRIVE_ID"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +131,9 @@ def test_one_that_is_no_text_goes_to_its_group_alone_as_it_is(letters: None, sit
         ({"to": "topic", "place": "broker-a:0:99"}, "no message at offset"),
     ],
 )
-def test_what_cannot_be_sent_is_told_and_nothing_is(letters: None, changing: httpx.Client, fields: dict[str, str], why: str):
+def test_what_cannot_be_sent_is_told_and_nothing_is(
+    letters: None, changing: httpx.Client, fields: dict[str, str], why: str
+):
     before = len(kept(changing, "dead-ends"))
     page = change(changing, letter_with(changing, BODIES[1])["link"], "resend", **fields)
     assert why in page.text
@@ -135,9 +147,7 @@ def test_many_are_sent_again_within_a_bound_and_progress_is_shown(letters: None,
     for count in ("0", "1001", "many", ""):
         assert 'class="notice bad"' in change(changing, path, "resend", count=count, to="topic").text
     assert "It has begun" in change(changing, path, "resend", count="5", to="topic").text
-    job = eventually(
-        lambda: (one := values(changing, path)["job"]) and one["over"] and one, what="they are sent"
-    )
+    job = eventually(lambda: (one := values(changing, path)["job"]) and one["over"] and one, what="they are sent")
     assert (job["total"], job["done"], job["failed"], job["error"], job["stopped"]) == (5, 5, 0, "", False)
     assert len(kept(changing, "dead-ends")) == before + 5
     assert "nothing of the kind" in _stopped(changing, path)
@@ -145,5 +155,9 @@ def test_many_are_sent_again_within_a_bound_and_progress_is_shown(letters: None,
 
 def _stopped(client: httpx.Client, path: str) -> str:
     """Send the form that stops, of which the page has none any more."""
-    answer = client.post(path, data={"token": token_of(client, path), "change": "stop"}, headers={"origin": str(client.base_url).rstrip("/")})
+    answer = client.post(
+        path,
+        data={"token": token_of(client, path), "change": "stop"},
+        headers={"origin": str(client.base_url).rstrip("/")},
+    )
     return client.get(answer.headers["location"]).text

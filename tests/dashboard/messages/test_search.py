@@ -74,7 +74,12 @@ def test_a_message_tells_all_that_is_known(site: Site, client: httpx.Client):
             lambda: (one := values(client, row["link"])) and one["tracks"] and one["tracks"][0]["state"] == "CONSUMED" and one,
             what="the group has consumed it",
         )  # fmt: skip
-    assert (found["topic"], found["tag"], found["keys"], found["place"]) == ("orders", "paid", ["k17", "all"], row["place"])
+    assert (found["topic"], found["tag"], found["keys"], found["place"]) == (
+        "orders",
+        "paid",
+        ["k17", "all"],
+        row["place"],
+    )
     assert found["system"]["KEYS"] == "k17 all"
     assert found["body"] == {
         "kind": "json", "text": '{\n  "id": 17,\n  "note": "ok"\n}', "size": 24, "shown": 24, "note": "",
@@ -113,7 +118,11 @@ def test_hostile_names_keys_and_bodies_are_text(site: Site, client: httpx.Client
     key = HOSTILE.replace(" ", "")
     with metaq.Producer(site.namesrv) as producer:
         receipt = producer.send(
-            "payments", HOSTILE.encode(), tag="<i>tag", keys=[key], properties={"<u>name": HOSTILE, "x": "\u202egnp.exe"}
+            "payments",
+            HOSTILE.encode(),
+            tag="<i>tag",
+            keys=[key],
+            properties={"<u>name": HOSTILE, "x": "\u202egnp.exe"},
         )
     page = client.get(f"/messages/{receipt.message_id}", params={"topic": "payments"}).text
     assert is_text_only(page)

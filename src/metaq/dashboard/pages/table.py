@@ -5,13 +5,25 @@ from __future__ import annotations
 from typing import Final
 
 from metaq.dashboard.page import Page
-from metaq.dashboard.pages import broker, brokers, differences, group, groups, name_servers, overview, topic, topics
+from metaq.dashboard.pages import (
+    broker,
+    brokers,
+    differences,
+    group,
+    groups,
+    name_servers,
+    overview,
+    reset,
+    topic,
+    topics,
+)
 from metaq.dashboard.pages.dead_letters import group as dead_group
 from metaq.dashboard.pages.dead_letters import groups as dead_groups
 from metaq.dashboard.pages.dead_letters import letter
-from metaq.dashboard.pages.messages import message, search
+from metaq.dashboard.pages.messages import message, search, send
+from metaq.dashboard.pages.undelivered import delays, transactions
 
 PAGES: Final[tuple[Page, ...]] = (
-    overview.PAGE, topics.PAGE, topic.PAGE, groups.PAGE, group.PAGE, search.PAGE, message.PAGE, dead_groups.PAGE,
-    dead_group.PAGE, letter.PAGE, brokers.PAGE, differences.PAGE, broker.PAGE, name_servers.PAGE,
+    overview.PAGE, topics.PAGE, topic.PAGE, groups.PAGE, group.PAGE, reset.PAGE, search.PAGE, message.PAGE, send.PAGE, dead_groups.PAGE,
+    dead_group.PAGE, letter.PAGE, delays.PAGE, transactions.PAGE, brokers.PAGE, differences.PAGE, broker.PAGE, name_servers.PAGE,
 )  # fmt: skip

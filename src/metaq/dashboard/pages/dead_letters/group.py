@@ -71,7 +71,9 @@ async def load(asked: Asked) -> Letters:
     try:
         total = (await asked.ask(describe(asked.cluster.core, topic))).messages
         cursor = browsing.Cursor(query.before, query.skip) if query.before is not None else None
-        page = await asked.ask(browsing.newest(asked.cluster.core, _wanted(topic, query.start, query.end, query.rows), cursor))
+        page = await asked.ask(
+            browsing.newest(asked.cluster.core, _wanted(topic, query.start, query.end, query.rows), cursor)
+        )
     except (TopicNotFound, NoRoute):
         total = None
     following = page.following

@@ -128,5 +128,3 @@ PAGE: Final[Page] = Page(
     name="messages/search", path="/messages", title="Messages", menu="Messages", key="m", values=Search, load=load, query=SearchQuery,
     follows=False,
 )  # fmt: skip
-
-
