@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pathlib
+import re
 import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 import pytest
@@ -16,6 +17,9 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.app.up import RunningUp, start_up
+from metaq.dashboard.page import Page
+from metaq.dashboard.pages.table import PAGES
+from metaq.dashboard.rendering.renderer import segment
 from metaq.dashboard.server import RunningDashboard, start_dashboard
 from metaq.dashboard.settings import DashboardSettings
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
@@ -120,6 +124,14 @@ def fill(namesrv: str) -> list[Any]:
     for _, message in zip(range(50), mailer, strict=False):
         with message:
             pass
+    with Admin(namesrv) as admin:
+        for group, lag, queues in (("mailer", 200, 8), ("reporting", 180, 4)):
+
+            def is_there(group: str = group, lag: int = lag, queues: int = queues) -> bool:
+                found = [one for one in admin.group_progress(group).queues if not one.queue.topic.startswith("%")]
+                return len(found) == queues and sum(one.lag for one in found) == lag
+
+            eventually(is_there, what=f"group {group} has saved how far it is")
     return [mailer]
 
 
@@ -130,3 +142,23 @@ def chromium() -> Any:
     sync = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser: pip install playwright")
     playwright = sync.sync_playwright().start()
     return playwright, playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+
+
+class Site(NamedTuple):
+    loop: Loop
+    up: RunningUp
+    shows: RunningDashboard
+    """Only shows."""
+    changes: RunningDashboard
+    """Takes changes, too."""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """A URL of each page."""
+        of = {"topic": "orders", "group": "mailer", "address": self.up.broker.address}
+        return {page.name: path_of(page, **of) for page in PAGES}
+
+
+def path_of(page: Page, **names: str) -> str:
+    """The path of a page about these names."""
+    return re.sub(r"\{(\w+)(:path)?\}", lambda found: segment(names[found[1]]), page.path)

@@ -19,8 +19,10 @@ LOG_LEVELS = "debug, info, warning or error"
 
 def run_dashboard(
     namesrv: NameServers = NAMESRV_DEFAULT,
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="where it listens; 0: a free one")] = 8121,
-    bind: Annotated[str, typer.Option(metavar="HOST", help="address that it listens on")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="NUMBER", help="where it listens; 0: a free one")
+    ] = 8121,
+    bind: Annotated[str, typer.Option("--bind", metavar="HOST", help="address that it listens on")] = "127.0.0.1",
     name: Annotated[
         list[str] | None,
         typer.Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -20,7 +21,7 @@ from metaq.admin.topics import TopicNotFound
 from metaq.admin.traces import TraceNotFound
 from metaq.admin.transactions import TransactionNotFound
 from metaq.clock import Clock
-from metaq.dashboard.cluster import Cluster
+from metaq.dashboard.cluster import PAGE_SECONDS, Cluster
 from metaq.dashboard.live import VIEWERS_MAX, EventStream, Live
 from metaq.dashboard.page import FORMAT, Asked, Done, Page, query_of
 from metaq.dashboard.rendering.renderer import Frame, Notice, Renderer
@@ -115,8 +116,12 @@ class Answering:
         return RedirectResponse(relative(place), 303)
 
     async def _values(self, asking: Asking) -> Struct:
-        await asking.cluster.sampler.looked()
-        return await asking.page.load(self._asked(asking))
+        try:
+            async with asyncio.timeout(PAGE_SECONDS):
+                await asking.cluster.sampler.looked()
+                return await asking.page.load(self._asked(asking))
+        except TimeoutError:
+            raise RequestTimeout(f"the cluster did not answer within {PAGE_SECONDS:g} s") from None
 
     def _asked(self, asking: Asking) -> Asked:
         query = query_of(asking.params, asking.page.query)

@@ -10,7 +10,6 @@ from msgspec import Struct
 from metaq.admin.brokers import BrokerStatus, behind
 from metaq.admin.figures.activity import Activity, GroupActivity
 from metaq.dashboard.rendering.filters import age, count, share, size
-from metaq.dashboard.rendering.renderer import segment
 from metaq.dashboard.sampling.concerns import Concerns
 from metaq.dashboard.sampling.sampler import Sampler
 from metaq.model.topics.route import MASTER_ID
@@ -28,12 +27,13 @@ UNDECIDED_SECONDS: Final = 600.0
 
 
 class Attention(Struct, frozen=True):
-    """`level`: "bad" or "warn". `subject`: what it is about. `link`: page about it; "": there is none."""
+    """`level`: "bad" or "warn". `subject`: what it is about. `pages`, `name`: the page about it, as "groups" and the group; "": none."""
 
     level: str
     subject: str
     text: str
-    link: str = ""
+    pages: str = ""
+    name: str = ""
 
 
 def attention(sampler: Sampler) -> list[Attention]:
@@ -58,34 +58,34 @@ def called(broker: str, number: int) -> str:
 
 
 def _of_broker(look: Activity, one: BrokerStatus) -> Iterator[Attention]:
-    link, name = f"/brokers/{segment(one.address)}", called(one.broker, one.broker_id)
+    name, link = called(one.broker, one.broker_id), ("brokers", one.address)
     if one.error:
-        yield Attention("bad", f"Broker {name}", f"does not answer: {one.error}", link)
+        yield Attention("bad", f"Broker {name}", f"does not answer: {one.error}", *link)
         return
     if not one.registered:
-        yield Attention("warn", f"Broker {name}", "answers, but no name server knows it: clients do not find it", link)
+        yield Attention("warn", f"Broker {name}", "answers, but no name server knows it: clients do not find it", *link)
     if one.trouble:
-        yield Attention("bad", f"Broker {name}", one.trouble, link)
+        yield Attention("bad", f"Broker {name}", one.trouble, *link)
     used = one.disk_used or 0.0
     if one.disk_step == "refuse":
-        yield Attention("bad", f"Broker {name}", f"refuses sends: {share(used)} of its disk are used", link)
+        yield Attention("bad", f"Broker {name}", f"refuses sends: {share(used)} of its disk are used", *link)
     elif used >= DISK_BAD:
-        yield Attention("bad", f"Broker {name}", f"{share(used)} of its disk are used", link)
+        yield Attention("bad", f"Broker {name}", f"{share(used)} of its disk are used", *link)
     elif used >= DISK_WARN:
-        yield Attention("warn", f"Broker {name}", f"{share(used)} of its disk are used", link)
+        yield Attention("warn", f"Broker {name}", f"{share(used)} of its disk are used", *link)
     lacks = behind(look.brokers, one)
     if lacks is not None and lacks > BEHIND_BYTES:
-        yield Attention("warn", f"Broker {name}", f"lacks {size(lacks)} of its master's log", link)
+        yield Attention("warn", f"Broker {name}", f"lacks {size(lacks)} of its master's log", *link)
 
 
 def _of_group(sampler: Sampler, group: GroupActivity) -> Iterator[Attention]:
-    link = f"/groups/{segment(group.group)}"
+    link = ("groups", group.group)
     if group.lag and group.members == 0:
         text = f"has no members, and {count(group.lag)} messages wait for it"
-        yield Attention("warn", f"Group {group.group}", text, link)
+        yield Attention("warn", f"Group {group.group}", text, *link)
     elif group.lag >= LAG_MIN and (grown := grown_by(sampler.groups.of(group.group))) is not None:
         text = f"falls behind: {count(group.lag)} messages wait, {count(grown)} more than a minute ago"
-        yield Attention("warn", f"Group {group.group}", text, link)
+        yield Attention("warn", f"Group {group.group}", text, *link)
 
 
 def grown_by(points: list[float | None]) -> float | None:
@@ -102,7 +102,7 @@ def _of_concerns(concerns: Concerns) -> Iterator[Attention]:
     for one in concerns.dead.values():
         if one.more:
             text = f"has {count(one.more)} new dead letters, {count(one.stored)} altogether"
-            yield Attention("bad", f"Group {one.group}", text, f"/groups/{segment(one.group)}")
+            yield Attention("bad", f"Group {one.group}", text, "groups", one.group)
     old = [one for one in concerns.undecided or () if (one.age_seconds or 0) > UNDECIDED_SECONDS]
     if old:
         longest = max(one.age_seconds or 0 for one in old)

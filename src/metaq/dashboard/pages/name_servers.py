@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from metaq.client.conversation.routes import GetCluster
@@ -9,6 +11,9 @@ from metaq.client.shared.core import ClientCore
 from metaq.dashboard.page import Asked, Page
 from metaq.dashboard.pages.common import each_or_error
 from metaq.model import ClusterInfo
+
+ANSWER_SECONDS: Final = 0.8
+"""A name server that takes longer is shown as away: the others are shown with it, in time."""
 
 
 class ServerRow(Struct, frozen=True):
@@ -76,7 +81,7 @@ def _brokers(found: dict[str, ClusterInfo]) -> list[KnownBroker]:
 
 async def _ask(core: ClientCore) -> tuple[dict[str, ClusterInfo], dict[str, str]]:
     return await each_or_error(
-        (address, core.ask(address, GetCluster(), 1.5)) for address in core.name_servers.addresses
+        (address, core.ask(address, GetCluster(), ANSWER_SECONDS)) for address in core.name_servers.addresses
     )
 
 

@@ -82,7 +82,7 @@ async def load(asked: Asked) -> Overview:
     for name, label, unit in (
         ("stored", "Stored", "msg/s"),
         ("delivered", "Delivered", "msg/s"),
-        ("lag", "Waiting for groups", "msg"),
+        ("lag", "Waiting", "msg"),
     ):
         points = sampler.totals.of(name)
         totals.append(Total(label, unit, points[-1] if points else None, points))

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metaq.admin.figures.activity import Activity, activity
 from metaq.client.shared.core import ClientCore
@@ -26,7 +26,7 @@ SHARE_MAX: Final = 0.1
 LOOK_TIMEOUT: Final = 60.0
 CONCERNS_EACH: Final = 6
 """Looks after which dead letters and transactions are looked at again."""
-FRESH_SECONDS: Final = 1.5
+FRESH_SECONDS: Final = 1.0
 """How long a page waits for the first look."""
 
 Ask = Callable[..., Awaitable[Any]]
@@ -122,6 +122,9 @@ class Sampler:
             self.error = look.notes[0]
         if answering or not look.brokers:
             self.seen_ms = look.now_ms
+        elif self.look is not None:
+            # Brokers that stop take their topics out of the name servers: what was known last goes on to be shown.
+            look = structs.replace(look, topics=self.look.topics, groups=self.look.groups)
         self.look = look
         self._remember(look)
         if self._looks % CONCERNS_EACH == 0:

@@ -82,7 +82,7 @@ class FormTokens:
 
     def fits(self, cookie: str, token: str) -> bool:
         """Return whether a form is of a page that this visitor got."""
-        return bool(cookie) and hmac.compare_digest(self.of(cookie), token)
+        return bool(cookie) and hmac.compare_digest(self.of(cookie).encode(), token.encode())
 
 
 def is_cookie(text: str) -> bool:
