@@ -13,11 +13,13 @@ EVENTS_MAX: Final = 200
 WIDTH: Final = 600.0
 """Of the picture."""
 _NARROWEST: Final = 3.0
+_LABEL_MAX: Final = 34
 
 
 class EventRow(Struct, frozen=True):
-    """An event. `after_ms`: since the first one. `x`, `width`: of its bar in a picture WIDTH wide. `good`: None: it has no outcome."""
+    """An event. `after_ms`: since the first one. `x`, `width`: of its bar in a picture WIDTH wide. `good`: None: it has no outcome. `label`: beside it."""
 
+    label: str
     time_ms: int
     after_ms: int
     what: str
@@ -71,8 +73,13 @@ def rows_of(events: Sequence[TraceEvent]) -> tuple[list[EventRow], int]:
         good = None if not one.result or one.result == "not ended" else one.result == "ok"
         rows.append(
             EventRow(
-                one.time_ms, one.time_ms - begin, one.what, one.topic, one.group, one.client, one.cost_ms, one.result, one.attempt,
+                _label(one), one.time_ms, one.time_ms - begin, one.what, one.topic, one.group, one.client, one.cost_ms, one.result, one.attempt,
                 one.detail, good, round(x, 1), round(min(width, WIDTH - x), 1),
             )
         )  # fmt: skip
     return rows, end - begin
+
+
+def _label(event: TraceEvent) -> str:
+    text = f"{event.what} {event.group}".strip()
+    return text if len(text) <= _LABEL_MAX else f"{text[: _LABEL_MAX - 1]}…"

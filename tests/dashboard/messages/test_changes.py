@@ -111,5 +111,6 @@ def test_a_delayed_message_waits_at_its_level(site: Site, client: httpx.Client, 
     )
     assert 7000 < row["due_in_seconds"] <= 7200
     assert (found["waiting"], found["next_ms"]) == (1, row["due_ms"])
-    (waits,) = values(client, row["link"])["rows"]
+    (waits,) = values(client, "/messages?topic=SCHEDULE_TOPIC_XXXX&queue=broker-a:17&offset=0")["rows"]
     assert waits["body"] == "later"
+    assert "/messages?topic=SCHEDULE_TOPIC_XXXX&amp;queue=broker-a%3A17&amp;offset=0" in client.get("/delays").text

@@ -7,10 +7,15 @@ import pytest
 
 import metaq
 from metaq.dashboard.bodies import SHOWN_MAX
+from metaq.dashboard.pages.messages.rows import linked
 from tests.dashboard.messages.conftest import HOSTILE, Site, is_text_only, values
 from tests.support import eventually
 
 pytestmark = pytest.mark.xdist_group("dashboard messages")
+
+
+def link(row: dict[str, str]) -> str:
+    return linked(row["id"], row["topic"], row["place"])
 
 
 def ids(found: dict[str, object]) -> list[str]:
@@ -45,7 +50,7 @@ def test_by_key_id_and_time(client: httpx.Client):
     assert (row["tag"], row["keys"], row["body"]) == ("paid", "k17 all", '{"id": 17, "note": "ok"}')
     assert len(values(client, "/messages", topic="orders", key="all", rows=200)["rows"]) == 120
     assert ids(values(client, "/messages", topic="orders", id=row["id"])) == [row["id"]]
-    whole = values(client, row["link"])
+    whole = values(client, link(row))
     assert ids(values(client, "/messages", id=whole["offset_id"])) == [row["id"]]
     assert values(client, "/messages", topic="orders", end="2020-01-01T00:00:00")["rows"] == []
     assert len(values(client, "/messages", topic="orders", start="2020-01-01", rows=200)["rows"]) == 120
@@ -71,7 +76,7 @@ def test_a_message_tells_all_that_is_known(site: Site, client: httpx.Client):
                 pass
         (row,) = values(client, "/messages", topic="orders", key="k17")["rows"]
         found = eventually(
-            lambda: (one := values(client, row["link"])) and one["tracks"] and one["tracks"][0]["state"] == "CONSUMED" and one,
+            lambda: (one := values(client, link(row))) and one["tracks"] and one["tracks"][0]["state"] == "CONSUMED" and one,
             what="the group has consumed it",
         )  # fmt: skip
     assert (found["topic"], found["tag"], found["keys"], found["place"]) == (
@@ -86,10 +91,10 @@ def test_a_message_tells_all_that_is_known(site: Site, client: httpx.Client):
     }  # fmt: skip
     assert [one["group"] for one in found["tracks"]] == ["readers"]
     traced = eventually(
-        lambda: [one["what"] for one in values(client, row["link"])["trace"]["events"]] or None, what="it is traced"
+        lambda: [one["what"] for one in values(client, link(row))["trace"]["events"]] or None, what="it is traced"
     )
     assert {"sent", "stored"} <= set(traced)
-    page = client.get(row["link"]).text
+    page = client.get(link(row)).text
     assert '<svg class="timeline"' in page
     assert "<caption" in page[page.index("Trace") :]
     assert client.get(f"/messages/{row['id']}?topic=orders&place=broker-a:0:999").status_code == 404

@@ -16,7 +16,6 @@ from metaq.client.shared.core import ClientCore
 from metaq.dashboard.jobs import JobView, Progress
 from metaq.dashboard.page import Asked, Page
 from metaq.dashboard.pages.messages.rows import MessageRow, number_of, row_of, time_of
-from metaq.dashboard.rendering.renderer import segment
 from metaq.errors import BadRequest, ConfigError, InvalidMessage, NoRoute, SendFailed
 from metaq.model import StoredMessage
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX
@@ -40,11 +39,10 @@ class LettersQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Letter(Struct, frozen=True):
-    """`origin`: the topic that it comes from; "": it does not say. `link`: where it is edited and sent again."""
+    """`origin`: the topic that it comes from; "": it does not say."""
 
     message: MessageRow
     origin: str
-    link: str
 
 
 class Letters(Struct, frozen=True):
@@ -78,7 +76,7 @@ async def load(asked: Asked) -> Letters:
         total = None
     following = page.following
     return Letters(
-        group=group, topic=topic, total=total, rows=[_letter(group, one) for one in page.messages], start=query.start, end=query.end,
+        group=group, topic=topic, total=total, rows=[_letter(one) for one in page.messages], start=query.start, end=query.end,
         older={"before": str(following.before_ms), "skip": str(following.skip)} if following is not None else None,
         newer={"before": "", "skip": ""} if query.before is not None else None, silent=list(page.silent),
         job=asked.cluster.jobs.of(_subject(group)), many_max=MANY_MAX,
@@ -89,10 +87,8 @@ def _wanted(topic: str, start: str, end: str, count: int) -> Wanted:
     return Wanted(topic=topic, start_ms=time_of(start, "from"), end_ms=time_of(end, "until"), limit=count)
 
 
-def _letter(group: str, message: StoredMessage) -> Letter:
-    row = row_of(message)
-    link = f"/dead-letters/{segment(group)}/{segment(message.message_id)}?place={segment(row.place)}"
-    return Letter(row, dead_letters.origin_of(message) or "", link)
+def _letter(message: StoredMessage) -> Letter:
+    return Letter(row_of(message), dead_letters.origin_of(message) or "")
 
 
 def _subject(group: str) -> str:

@@ -51,7 +51,6 @@ class Letter(Struct, frozen=True):
     group: str
     message: MessageRow
     offset_id: str
-    link: str
     origin: str
     readers: list[str]
     stopped: list[str]
@@ -80,7 +79,7 @@ async def load(asked: Asked) -> Letter:
     times = message.properties.get(dead_letters.TIMES, "0")
     marks = {name: value for name, value in message.properties.items() if name in _MARKS}
     return Letter(
-        group=group, message=row_of(message), offset_id=message.offset_id, link=linked(message.message_id, topic, row_of(message).place), origin=origin or "",
+        group=group, message=row_of(message), offset_id=message.offset_id, origin=origin or "",
         readers=readers, stopped=stopped, times=int(times) if times.isdecimal() and len(times) < 10 else 0,
         reason=message.properties.get(props.UNDECODABLE, ""), whole=not is_as_stored(message),
         body=body_of(message.body, query.body if query.body in {"json", "text", "hex"} else ""),

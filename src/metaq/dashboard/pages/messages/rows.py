@@ -16,11 +16,11 @@ from metaq.errors import BadRequest
 from metaq.model import StoredMessage
 
 CHARS_MAX: Final = 200
-"""Characters of an id, a tag or keys that a list shows."""
+"""Characters of a tag or keys that a list shows."""
 
 
 class MessageRow(Struct, frozen=True):
-    """`place`: BROKER:QUEUE:OFFSET. `link`: its page. `body`: its beginning."""
+    """`place`: BROKER:QUEUE:OFFSET, in the URL of its page, for several messages may have one id. `body`: its beginning."""
 
     id: str
     topic: str
@@ -34,13 +34,12 @@ class MessageRow(Struct, frozen=True):
     size: int
     retries: int
     body: str
-    link: str
 
 
 def row_of(message: StoredMessage) -> MessageRow:
     """Return a message as a list shows it."""
     return MessageRow(
-        id=message.message_id[:CHARS_MAX],
+        id=message.message_id,
         topic=message.topic,
         broker=message.broker,
         queue=message.queue_id,
@@ -52,7 +51,6 @@ def row_of(message: StoredMessage) -> MessageRow:
         size=len(message.body),
         retries=message.reconsume_times,
         body=preview(message.body),
-        link=link_of(message),
     )
 
 
@@ -66,13 +64,8 @@ def place_text(message: StoredMessage) -> str:
     return f"{message.broker}:{message.queue_id}:{message.queue_offset}"
 
 
-def link_of(message: StoredMessage) -> str:
-    """Return the URL of a message's page: with its place, for several messages may have one id."""
-    return linked(message.message_id, message.topic, place_text(message))
-
-
 def linked(message_id: str, topic: str, place: str) -> str:
-    """The same, of a message that was just stored."""
+    """Return the URL of a message's page."""
     return f"/messages/{segment(message_id)}?{urlencode({'topic': topic, 'place': place})}"
 
 

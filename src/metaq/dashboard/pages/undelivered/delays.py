@@ -8,13 +8,11 @@ from msgspec import Struct
 
 from metaq.admin.undelivered import delays
 from metaq.dashboard.page import Asked, Page
-from metaq.dashboard.rendering.renderer import segment
-from metaq.model.topics.system import SCHEDULE_TOPIC
 
 
 class LevelRow(Struct, frozen=True):
     """`seconds`: its delay; None: the broker does not say. `due_ms`: when its next message is due; None: none waits, or it is not known.
-    `late_seconds`: since when that is over; 0: it is not. `link`: the messages that wait.
+    `late_seconds`: since when that is over; 0: it is not.
     """
 
     broker: str
@@ -25,7 +23,6 @@ class LevelRow(Struct, frozen=True):
     due_ms: int | None
     due_in_seconds: float | None
     late_seconds: float
-    link: str
 
 
 class Delays(Struct, frozen=True):
@@ -56,7 +53,6 @@ def _row(broker: str, one: delays.Level, now_ms: int) -> LevelRow:
     return LevelRow(
         broker, one.level, one.seconds, one.waiting, one.delivered, one.due_ms, None if left is None else max(0.0, left),
         0.0 if left is None else max(0.0, -left),
-        f"/messages?topic={SCHEDULE_TOPIC}&queue={segment(f'{broker}:{one.queue.queue_id}')}&offset={one.delivered}",
     )  # fmt: skip
 
 

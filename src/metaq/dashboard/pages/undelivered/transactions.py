@@ -13,7 +13,7 @@ from metaq.admin.brokers import BrokerNotFound
 from metaq.admin.undelivered import halves
 from metaq.client.conversation.call import FAULTS
 from metaq.dashboard.page import Asked, Page
-from metaq.dashboard.pages.messages.rows import link_of
+from metaq.dashboard.pages.messages.rows import place_text
 from metaq.dashboard.rendering.filters import age, count
 from metaq.errors import BadRequest
 from metaq.model.transactions.metaq1 import BRANCH, BranchPhase, BranchState
@@ -22,6 +22,7 @@ from metaq.model.transactions.staging import Lifetime, Outcome, Phase
 STAGED_MAX: Final = 200
 BRANCHES_MAX: Final = 200
 HALVES_SHOWN: Final = 200
+TOPICS_MAX: Final = 8
 PART_SECONDS: Final = 1.8
 END_SECONDS: Final = 60.0
 _UNDECIDED: Final = (Phase.OPEN, Phase.PREPARED)
@@ -67,6 +68,7 @@ class HalfRow(Struct, frozen=True):
 
     broker: str
     id: str
+    place: str
     topic: str
     group: str
     born_ms: int
@@ -74,7 +76,6 @@ class HalfRow(Struct, frozen=True):
     checks: int
     producers: int | None
     why: str
-    link: str
 
 
 class HalfCount(Struct, frozen=True):
@@ -201,7 +202,7 @@ def _staged_row(one: transactions.StagedTransaction) -> StagedRow:
     parts = [part for _, part in one.parts]
     return StagedRow(
         transaction=one.transaction, phase=one.phase.value, decided=one.phase not in _UNDECIDED, age_seconds=one.age_seconds,
-        messages=one.rows, bytes=one.bytes, brokers=sorted(one.states), topics=sorted({part.topic for part in parts}),
+        messages=one.rows, bytes=one.bytes, brokers=sorted(one.states), topics=sorted({part.topic for part in parts})[:TOPICS_MAX],
         why=_why_staged(one), may_commit=one.phase is Phase.PREPARED, may_roll_back=one.phase in _UNDECIDED,
     )  # fmt: skip
 
@@ -235,8 +236,8 @@ def _half_row(broker: str, half: halves.OpenHalf, now_ms: int) -> HalfRow:
     else:
         why = "its producers have not said how it ended, and were not asked yet"
     return HalfRow(
-        broker, message.message_id, half.topic, half.group, message.born_ms, max(0.0, (now_ms - message.born_ms) / 1000), half.checks,
-        half.producers, why, link_of(message),
+        broker, message.message_id, place_text(message), half.topic, half.group, message.born_ms, max(0.0, (now_ms - message.born_ms) / 1000), half.checks,
+        half.producers, why,
     )  # fmt: skip
 
 
