@@ -174,11 +174,11 @@ class Site(NamedTuple):
         letter, message = (f"%DLQ%{of['group']}", "0"), (of["topic"], "1")
         places = {"dead_letters/letter": letter, "messages/message": message}
         return {
-            page.name: path_of(page, **of) if page.name not in places else self._path_at(page, *places[page.name], **of)
+            page.name: path_of(page, **of) if page.name not in places else self._path_at(page, *places[page.name], of)
             for page in PAGES
         }
 
-    def _path_at(self, page: Page, topic: str, offset: str, **names: str) -> str:
+    def _path_at(self, page: Page, topic: str, offset: str, names: dict[str, str]) -> str:
         """The path of a page about the message at an offset of queue 0 of a topic."""
         place = place_of(topic, f"broker-a:0:{offset}")
         with Admin(self.up.namesrv.address) as admin:

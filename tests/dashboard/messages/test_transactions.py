@@ -20,14 +20,13 @@ pytestmark = pytest.mark.xdist_group("dashboard messages")
 def staged(site: Site) -> Iterator[str]:
     """A transaction of two messages, prepared, and left so."""
     with metaq.Producer(site.namesrv) as producer:
-        transaction = producer.atomic()
-        with transaction as tx:
-            tx.send("payments", b"one")
-            tx.send("payments", b"two")
-            tx.prepare()
-            tx_id = tx.id
-        yield tx_id
-        producer.settle(tx_id, commit=False)
+        # Not left by its block, which would commit it.
+        tx = producer.atomic().__enter__()
+        tx.send("payments", b"one")
+        tx.send("payments", b"two")
+        tx.prepare()
+        yield tx.id
+        producer.settle(tx.id, commit=False)
 
 
 def row_of(client: httpx.Client, transaction: str) -> dict[str, object] | None:
