@@ -79,7 +79,7 @@ def test_a_prepared_transaction_is_looked_at_then_committed(staged: str, client:
     assert "has to decide" in str(row["why"])
     assert 'method="post"' not in client.get(f"/transactions?kind=staged&subject={staged}&outcome=commit").text
     page = f"/transactions?kind=staged&subject={staged}&outcome=commit"
-    assert "2 messages are delivered to payments" in values(changing, page)["end"]["text"]
+    assert "its messages (2) are delivered to payments" in values(changing, page)["end"]["text"]
     assert f"Transaction {staged} is committed." in change(changing, page, "staged").text
     eventually(lambda: row_of(client, staged) is None, what="all is delivered")
     assert values(changing, page)["end"]["text"] == ""

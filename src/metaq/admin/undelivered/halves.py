@@ -13,7 +13,9 @@ from metaq.client.conversation.administration import GetRuntime
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.groups import GetConsumeStats, GetProducers
 from metaq.client.conversation.reading.newest import between
+from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.shared.core import ClientCore
+from metaq.errors import BrokerError
 from metaq.model import MessageQueue, StoredMessage
 from metaq.model import properties as props
 from metaq.model.topics.system import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
@@ -60,23 +62,31 @@ async def _of_broker(core: ClientCore, broker: str, address: str) -> BrokerHalve
     if count == 0:
         return BrokerHalves([], 0, complete=True, certain=True)
     table, _ = await core.ask(address, GetConsumeStats(TRANSACTION_GROUP))
-    places = {queue.topic: stats for queue, stats in table.items() if queue.topic in {HALF_TOPIC, OP_TOPIC}}
-    half, op = places.get(HALF_TOPIC), places.get(OP_TOPIC)
-    if half is None:
-        return BrokerHalves([], count, complete=not count, certain=True)
-    ended, ops_read = set[int](), True
-    if op is not None:
-        stop = min(op.broker_offset, op.consumer_offset + OPS_MAX)
-        ops_read = stop == op.broker_offset
-        ops = await _read(core, address, MessageQueue(OP_TOPIC, broker, 0), op.consumer_offset, stop)
-        ended = {offset for one in ops for offset in offsets_of(one.body)}
-    stop = min(half.broker_offset, half.consumer_offset + HALVES_MAX)
-    messages = await _read(core, address, MessageQueue(HALF_TOPIC, broker, 0), half.consumer_offset, stop)
+    saved = {queue.topic: stats.consumer_offset for queue, stats in table.items()}
+    half, op = MessageQueue(HALF_TOPIC, broker, 0), MessageQueue(OP_TOPIC, broker, 0)
+    op_start, op_end = await _bounds(core, address, op, saved.get(OP_TOPIC))
+    op_stop = min(op_end, op_start + OPS_MAX)
+    ended = {offset for one in await _read(core, address, op, op_start, op_stop) for offset in offsets_of(one.body)}
+    start, end = await _bounds(core, address, half, saved.get(HALF_TOPIC))
+    stop = min(end, start + HALVES_MAX)
+    messages = await _read(core, address, half, start, stop)
     alive = [one for one in messages if one.queue_offset not in ended]
     producers = await _producers(core, address, {one.properties.get(props.PRODUCER_GROUP, "") for one in alive})
     halves = [_half(one, producers) for one in alive]
-    whole = stop == half.broker_offset and (count is None or len(halves) >= count)
-    return BrokerHalves(halves, count, complete=whole, certain=ops_read and (count is None or len(halves) <= count))
+    whole = stop == end and (count is None or len(halves) >= count)
+    return BrokerHalves(
+        halves, count, complete=whole, certain=op_stop == op_end and (count is None or len(halves) <= count)
+    )
+
+
+async def _bounds(core: ClientCore, address: str, queue: MessageQueue, saved: int | None) -> tuple[int, int]:
+    """Return where reading of one of the two queues begins, the place that the broker has saved, and its end; (0, 0): it is not there."""
+    try:
+        end = await core.ask(address, GetMaxOffset(queue))
+        # Before its first round a broker has saved none.
+        return (await core.ask(address, GetMinOffset(queue)) if saved is None else saved), end
+    except BrokerError:
+        return 0, 0
 
 
 async def _read(core: ClientCore, address: str, queue: MessageQueue, start: int, stop: int) -> list[StoredMessage]:

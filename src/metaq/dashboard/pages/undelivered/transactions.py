@@ -173,9 +173,9 @@ def _end(query: TransactionsQuery, staged: Iterable[StagedRow], found: Iterable[
     if query.kind == "staged":
         for row in staged:
             if row.transaction == query.subject and query.outcome == "commit" and row.may_commit:
-                text = f"{count(row.messages)} messages are delivered to {', '.join(row.topics) or 'their topics'}, and consumers get them"
+                text = f"its messages ({count(row.messages)}) are delivered to {', '.join(row.topics) or 'their topics'}, and consumers get them"
             elif row.transaction == query.subject and query.outcome == "rollback" and row.may_roll_back:
-                text = f"its {count(row.messages)} messages are dropped, and its writer can commit it no more"
+                text = f"its messages ({count(row.messages)}) are dropped, and its writer can commit it no more"
     else:
         for one in found:
             if (one.key, one.broker) != (query.subject, query.broker):
@@ -183,11 +183,9 @@ def _end(query: TransactionsQuery, staged: Iterable[StagedRow], found: Iterable[
             if query.outcome == "forget" and one.may_forget:
                 text = "its transaction manager will not hear what an operator has decided"
             elif query.outcome == "commit" and one.may_end:
-                text = (
-                    f"{count(one.messages)} messages are delivered, whatever its transaction manager decides elsewhere"
-                )
+                text = f"its messages ({count(one.messages)}) are delivered, whatever its transaction manager decides elsewhere"
             elif query.outcome == "rollback" and one.may_end:
-                text = f"{count(one.messages)} messages are dropped, whatever its transaction manager decides elsewhere"
+                text = f"its messages ({count(one.messages)}) are dropped, whatever its transaction manager decides elsewhere"
     return End(query.kind, query.subject, query.broker, query.outcome, text)
 
 
