@@ -38,6 +38,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "app/configuration.py",
         "app/predicate_process.py",
         "app/runtime.py",
+        "cli/servers/serve.py",
     ),
     TlsOptions: ("app/tls/",),
     StoreOptions: ("store/", "broker/", "servers/", "app/broker.py"),

@@ -212,8 +212,8 @@ STEPS = (
     Step("locked", ("make", "verify-locked"), 120, only=("locks/*", "pyproject.toml"), rerun=False),
     # Every benchmark with small input. Two at a time: they have to run, and what they measure here nobody reads.
     Step(
-        "bench", BENCH, 80, ("tests/bench/test_rows.py",), uses=(*SERVERS, *COMMANDS, "metaq.metaq1"), batch="bench",
-        data=("bench/[!ps]*", "bench/p[!i]*", "bench/s[!p]*"),  # all but Spark's: pipeline_*, spark_*
+        "bench", BENCH, 80, ("tests/bench/test_rows.py",), uses=(*SERVERS, *COMMANDS, "metaq.cli.dashboard", "metaq.dashboard", "metaq.metaq1"), batch="bench",
+        data=("bench/[!ps]*", "bench/p[!i]*", "bench/s[!p]*", "src/metaq/dashboard/static/*", "src/metaq/dashboard/templates/*"),  # all but Spark's: pipeline_*, spark_*
     ),
     Step(
         "bench spark", BENCH, 80, ("tests/bench/test_spark.py",), uses=(*PIPELINE, "metaq.pipelines.archive", "metaq.pipelines.changes"), data=("bench/*",),

@@ -168,6 +168,13 @@ class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions):
         high=65535,
     )
     http_bind_address: str = option("127.0.0.1", "Address that the HTTP server listens on, whatever bindAddress says.")
+    dashboard_port: int | None = option(
+        None,
+        "Port of the dashboard that `metaq up` starts beside its broker, on 127.0.0.1 (docs/dashboard.md); 0 takes a free one. By default "
+        "there is none. It needs the extra `dashboard`.",
+        low=0,
+        high=65535,
+    )
     metrics_names_max: int = option(
         100,
         "Topics, groups, and pairs of them that /metrics names, those with the most traffic; the others are one sum. 0: all.",

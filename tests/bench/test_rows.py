@@ -253,3 +253,16 @@ def test_connect_flood(tmp_path: Path) -> None:
     result = json.loads(done.stdout)
     assert result["connects_per_s"] > 10
     assert result["ratio"] > 0
+
+
+@pytest.mark.slow
+def test_pages_of_the_dashboard() -> None:
+    """Every page is measured, at a cluster that has what the pages list."""
+    command = [sys.executable, str(BENCH / "dashboard_bench.py"), "--topics=60", "--groups=60", "--rounds=2", "--json"]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
+    assert done.stdout, done.stderr
+    rows = json.loads(done.stdout)
+    assert len(rows) == 14
+    assert all(row["median"] > 0 and row["kib"] > 2 for row in rows.values())

@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NamedTuple, TypeVar
+from unittest import mock
 from urllib.parse import urlencode
 
 import httpx
@@ -23,6 +24,7 @@ from metaq.client.conversation.sending.sending import GiveBack
 from metaq.dashboard.page import Page
 from metaq.dashboard.pages.table import PAGES
 from metaq.dashboard.rendering.renderer import segment
+from metaq.dashboard.sampling import sampler
 from metaq.dashboard.server import RunningDashboard, start_dashboard
 from metaq.dashboard.settings import DashboardSettings
 from metaq.model import StoredMessage
@@ -81,11 +83,12 @@ def cluster(loop: Loop, folder: pathlib.Path, **options: Any) -> Iterator[Runnin
 
 @contextlib.contextmanager
 def dashboard(loop: Loop, namesrv: str, **settings: Any) -> Iterator[RunningDashboard]:
-    running = loop.run(start_dashboard(DashboardSettings(namesrv=namesrv, port=0, **settings)))
-    try:
-        yield running
-    finally:
-        loop.run(running.close())
+    with mock.patch.object(sampler, "LOOK_SECONDS", 1.0):
+        running = loop.run(start_dashboard(DashboardSettings(namesrv=namesrv, port=0, **settings)))
+        try:
+            yield running
+        finally:
+            loop.run(running.close())
 
 
 @contextlib.contextmanager

@@ -19,7 +19,9 @@ from tests.support import PATIENCE, eventually
 
 pytestmark = [pytest.mark.xdist_group("dashboard")]
 
-VIOLATIONS = "axe.run().then(found => found.violations.map(one => [one.id, one.nodes.map(node => node.html)]))"
+VIOLATIONS = (
+    "rules => axe.run(rules).then(found => found.violations.map(one => [one.id, one.nodes.map(node => node.html)]))"
+)
 VIEWS = {"light": ("light", 1280, 900), "dark": ("dark", 1280, 900), "narrow": ("light", 360, 740)}
 
 
@@ -72,6 +74,7 @@ def screenshot(page: Any, name: str) -> None:
 @pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(site: Site, browser: Any, axe: str, view: str):
     found: dict[str, Any] = {}
+    rules = {"runOnly": ["color-contrast"]} if view == "dark" else {}  # all else is the same as in light
     with Tab(browser, site.changes.url, view, bypass_csp=True) as page:
         broker = site.paths["broker"]
         paths = {
@@ -82,7 +85,7 @@ def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(site: Site,
         for name, path in paths.items():
             page.goto(path)
             page.evaluate(axe)
-            violations = page.evaluate(VIOLATIONS)
+            violations = page.evaluate(VIOLATIONS, rules)
             if violations:
                 found[name] = violations
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, view)
@@ -126,6 +129,20 @@ def test_an_open_page_follows_the_cluster(site: Site, browser: Any):
         assert page.evaluate("window.mark") == 1
         assert page.get_by_label("Search topics").input_value() == "something typed"
         assert page.evaluate("document.activeElement.textContent") == "invoices"
+
+
+def test_a_part_that_is_new_has_the_page_loaded_again(site: Site, browser: Any):
+    """As on the overview of a cluster that was away when the page was loaded."""
+    with Tab(browser, site.shows.url) as page, metaq.Producer(site.up.namesrv.address) as producer:
+        page.goto("/topics/audit-log")
+        page.get_by_text("Follows the cluster").wait_for()
+        page.evaluate("document.getElementById('live-queues').remove()")
+
+        def is_back() -> bool:
+            producer.send("audit-log", b"body")
+            return bool(page.locator("#live-queues").count())
+
+        eventually(is_back, what="the page is loaded again")
 
 
 def test_an_option_is_changed_with_a_look_before(site: Site, browser: Any):

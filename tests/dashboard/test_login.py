@@ -59,13 +59,14 @@ def log_in(client: httpx.Client, access_key: str, secret_key: str, place: str = 
     )
 
 
-def test_nothing_is_shown_to_whoever_has_not_logged_in(client: httpx.Client):
+def test_nothing_is_shown_to_whoever_has_not_logged_in(guarded: RunningDashboard, client: httpx.Client):
     answer = client.get("/topics?q=a")
     assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Ftopics%3Fq%3Da")
     assert client.get("/topics", params={"format": "json"}).status_code == 401
     client.get("/login")
     assert client.get("/live", params={"of": "/"}).status_code == 403
     assert "This cluster has accounts" in client.get("/login").text
+    assert guarded.visitors.own.sampler.look is None  # nobody looks who could not show it
 
 
 def test_an_account_logs_in_sees_and_logs_out(client: httpx.Client, caplog: pytest.LogCaptureFixture):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from metaq.app.addressing.told import from_here
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.namesrv import RunningNamesrv, start_namesrv
@@ -12,11 +14,22 @@ from metaq.store.disk import Disk
 from metaq.tls_options import NO_TLS, TlsOptions
 
 
+class Beside(Protocol):
+    """A process that runs beside the servers, and ends with them."""
+
+    url: str
+
+    async def close(self) -> None:
+        """End it."""
+        ...
+
+
 class RunningUp:
-    """A running name server and broker. Made by `start_up`."""
+    """A running name server and broker. Made by `start_up`. `dashboard`: set by who has started one."""
 
     def __init__(self, namesrv: RunningNamesrv, broker: RunningBroker, data: str) -> None:
         self.namesrv, self.broker, self.data = namesrv, broker, data
+        self.dashboard: Beside | None = None
         self.failure = broker.failure
         self.again, self.stopped = broker.again, broker.stopped
         self.settings = {**broker.settings, **namesrv.settings}
@@ -30,9 +43,12 @@ class RunningUp:
 
     @property
     def ready(self) -> str:
-        return f"ready up namesrv={self.namesrv.address} broker={self.broker.address} data={self.data}"
+        beside = f" dashboard={self.dashboard.url}" if self.dashboard is not None else ""
+        return f"ready up namesrv={self.namesrv.address} broker={self.broker.address}{beside} data={self.data}"
 
     async def close(self) -> None:
+        if self.dashboard is not None:
+            await self.dashboard.close()
         await self.broker.close()
         await self.namesrv.close()
 

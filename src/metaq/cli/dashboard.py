@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,10 +66,13 @@ def run_dashboard(
 
 async def _serve(settings: DashboardSettings) -> None:
     try:
+        from metaq.app.runtime import STOP_WITH_STDIN
         from metaq.dashboard.server import start_dashboard
     except ImportError as error:
         raise ConfigError(f"the dashboard needs the package {error.name}: pip install 'pymetaq[dashboard]'") from None
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    if os.environ.get(STOP_WITH_STDIN) == "1":  # `metaq up` has started it: it goes when that is gone
+        loop.add_reader(0, _stop_at_end, loop, stop)
     before: dict[signal.Signals, Any] = {}
     for number in (signal.SIGTERM, signal.SIGINT):
         before[number] = signal.getsignal(number)
@@ -84,3 +88,9 @@ async def _serve(settings: DashboardSettings) -> None:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler)
+
+
+def _stop_at_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not os.read(0, 4096):
+        loop.remove_reader(0)
+        stop.set()

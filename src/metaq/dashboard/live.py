@@ -139,6 +139,8 @@ class EventStream:
     async def __call__(self, _scope: Any, _receive: Any, send: Any) -> None:
         fields = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": fields})
+        # Browsers that leave close their side, and mean both: they would be noticed by the next write only.
+        self._connection.peer.on_half_closed = _ends
         viewer = self._live.enter(self._key, self._make)
         try:
             with contextlib.suppress(ClientGone):
@@ -175,6 +177,10 @@ class EventStream:
             return False
         finally:
             waiting.cancel()
+
+
+def _ends() -> bool:
+    return False
 
 
 async def _write(send: Any, data: bytes) -> None:

@@ -68,7 +68,8 @@ class RunningDashboard:
         """Listen. Raises ConfigError: the address cannot be had."""
         self._listener = await bind(self._settings.host, self._settings.port, LIMITS)
         await self._learn_accounts(FIRST_SECONDS)
-        self.visitors.own.sampler.start()
+        if not self.visitors.login:  # else each account has looks of its own
+            self.visitors.own.sampler.start()
         await self._listener.start(lambda peer: HttpConnection(peer, self._space))
         self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._watch_accounts())]
 
@@ -93,6 +94,7 @@ class RunningDashboard:
             await own.ask(prove(own.core), seconds)
         except AccessDenied:
             self.visitors.login = True
+            await own.sampler.close()
             log.info("the cluster has accounts: visitors log in with theirs")
         except (NotProven, MetaqError) as error:
             log.debug("nobody says whether the cluster has accounts: %s", error)

@@ -95,17 +95,29 @@ def _run(
                 configuration.broker, configuration.store, metaq1=configuration.metaq1_settings, tls=configuration.tls
             )
         )
+    return serve(lambda: _start_up(configuration))
+
+
+async def _start_up(configuration: Configuration) -> Running:
     from metaq.app.up import start_up
 
-    return serve(
-        lambda: start_up(
-            configuration.broker,
-            configuration.store,
-            configuration.namesrv,
-            metaq1=configuration.metaq1_settings,
-            tls=configuration.tls,
-        )
+    running = await start_up(
+        configuration.broker,
+        configuration.store,
+        configuration.namesrv,
+        metaq1=configuration.metaq1_settings,
+        tls=configuration.tls,
     )
+    options = configuration.broker
+    if options.dashboard_port is not None:
+        from metaq.cli.servers.dashboard_process import start_dashboard_process
+
+        try:
+            running.dashboard = await start_dashboard_process(running.namesrv.address, options.dashboard_port)
+        except BaseException:
+            await running.close()
+            raise
+    return running
 
 
 def configure(command: str, values: Mapping[str, Any]) -> Configuration:

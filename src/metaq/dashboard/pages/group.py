@@ -35,7 +35,7 @@ class MemberRow(Struct, frozen=True):
     error: str
 
 
-class QueueRow(Struct, frozen=True):
+class GroupQueueRow(Struct, frozen=True):
     """`wait_seconds`: age of the oldest message that waits; None: none does, or it is not known. `owner`: "": nobody is known."""
 
     topic: str
@@ -71,7 +71,7 @@ class Group(Struct, frozen=True):
     differs: bool
     subscriptions: dict[str, str]
     members: list[MemberRow]
-    queues: list[QueueRow]
+    queues: list[GroupQueueRow]
     queues_more: int
     unread: int
     own: list[OwnTopic]
@@ -114,7 +114,7 @@ def _group(
     notes: list[str],
 ) -> Group:
     rows = [
-        QueueRow(
+        GroupQueueRow(
             one.queue.topic, one.queue.broker, one.queue.queue_id, one.max_offset, one.consumed, one.lag,
             None if one.oldest_waiting_ms is None else max(0, progress.now_ms - one.oldest_waiting_ms) / 1000,
             one.waiting.bytes if one.waiting is not None else None, owner_of.get(one.queue, ""),

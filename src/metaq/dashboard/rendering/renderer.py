@@ -70,6 +70,8 @@ class Renderer:
             "menu": [page for page in pages if page.menu],
             "static": {name: file.url for name, file in static.items()},
         }
+        for page in pages:  # compiled now, not for the first visitor
+            self._environment.get_template(f"{page.name}.html")
 
     def page(self, page: Page, values: Struct, frame: Frame, path: Mapping[str, str]) -> Rendered:
         """Render a page. Args: path: the parts of its path."""

@@ -99,8 +99,9 @@ class Sampler:
             began = self._clock.monotonic()
             try:
                 await self._once()
-            except Exception:
-                log.exception("a look at the cluster failed")
+            except Exception as error:  # noqa: BLE001  the next look may succeed, and pages show that this one has not
+                self.error = f"the dashboard failed to look at it: {type(error).__name__}"
+                self._faults.error("look", "a look at the cluster failed", error=error)
             self._looked.set()
             for call in self._listeners:
                 call()

@@ -46,7 +46,12 @@
 
   const replace = ({ id, is, html }) => {
     const part = document.getElementById(id);
-    if (!part || part.dataset.is === is || busy(part)) return;
+    if (!part) {
+      // There is more on the page than when it was loaded: the cluster is back, for one.
+      if (!document.activeElement.matches("input, select, textarea")) location.reload();
+      return;
+    }
+    if (part.dataset.is === is || busy(part)) return;
     const active = part.contains(document.activeElement) ? document.activeElement : null;
     const place = active && [...part.querySelectorAll("a, button, [tabindex]")].indexOf(active);
     const scrolled = [...part.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
