@@ -38,6 +38,7 @@ EXTRA_OF = {
     "client/producing/arrow_sending.py": "arrow",
     "registry/zookeeper": "zookeeper",
     "dashboard": "dashboard",
+    "dashboard/decoding": "decode",
     "metrics/exposition.py": "http",
     "servers/http": "http",
     "wire/compression.py": "compression",

@@ -42,6 +42,12 @@ def run_dashboard(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="listen on another address than this machine's, without TLS")
     ] = False,
+    schemas: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="topics whose bodies are Avro or Protobuf, and their schemas (docs/dashboard.md)"
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option("--log-level", metavar="LEVEL", help=LOG_LEVELS)] = "info",
 ) -> None:
     """Serve pages about a cluster: brokers, topics, groups, what needs attention. Ctrl-C ends it.
@@ -58,6 +64,7 @@ def run_dashboard(
     set_up_logging(log_level)
     settings = DashboardSettings(
         namesrv=namesrv, host=bind, port=port, names=tuple(name or ()), allow_changes=allow_changes, login=login, insecure=insecure,
+        schemas=schemas,
         client=client_options(),
     )  # fmt: skip
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -22,6 +22,7 @@ from metaq.admin.traces import TraceNotFound
 from metaq.admin.transactions import TransactionNotFound
 from metaq.clock import Clock
 from metaq.dashboard.cluster import PAGE_SECONDS, Cluster
+from metaq.dashboard.decoding.schemas import Decoder
 from metaq.dashboard.live import VIEWERS_MAX, EventStream, Live
 from metaq.dashboard.page import FORMAT, Asked, Done, Page, query_of
 from metaq.dashboard.rendering.renderer import Frame, Notice, Renderer
@@ -61,13 +62,20 @@ def asking_of(page: Page, request: Request, visitor: Visitor, cluster: Cluster) 
 
 
 class Answering:
-    """Makes answers. Args: allow_changes: forms are shown and accepted."""
+    """Makes answers. Args: allow_changes: forms are shown and accepted. schemas: topic → how its bodies are decoded."""
 
     def __init__(
-        self, renderer: Renderer, visitors: Visitors, live: Live, clock: Clock, *, allow_changes: bool
+        self,
+        renderer: Renderer,
+        visitors: Visitors,
+        live: Live,
+        clock: Clock,
+        *,
+        allow_changes: bool,
+        schemas: Mapping[str, Decoder] | None = None,
     ) -> None:
         self._renderer, self._visitors, self._live, self._clock = renderer, visitors, live, clock
-        self._allow_changes = allow_changes
+        self._allow_changes, self._schemas = allow_changes, schemas or {}
 
     async def page(self, asking: Asking, *, as_json: bool) -> Response:
         """Answer with a page, or with its values."""
@@ -126,7 +134,13 @@ class Answering:
     def _asked(self, asking: Asking) -> Asked:
         query = query_of(asking.params, asking.page.query)
         return Asked(
-            asking.cluster, asking.path, query, self._clock.now_ms(), self._allow_changes, asking.visitor.account
+            asking.cluster,
+            asking.path,
+            query,
+            self._clock.now_ms(),
+            self._allow_changes,
+            asking.visitor.account,
+            self._schemas,
         )
 
     def _frame(

@@ -8,6 +8,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from metaq.dashboard.decoding.schemas import Decoder
+
 SHOWN_MAX: Final = 64 * 1024
 """Bytes of a body that are shown."""
 HEX_MAX: Final = 8 * 1024
@@ -15,7 +17,7 @@ HEX_MAX: Final = 8 * 1024
 SET_OUT_MAX: Final = 4 * SHOWN_MAX
 """Characters of JSON with its indents."""
 PREVIEW_MAX: Final = 80
-KINDS: Final = ("json", "text", "hex")
+KINDS: Final = ("avro", "protobuf", "json", "text", "hex")
 _ALLOWED: Final = frozenset("\t\n\r")
 _LINE: Final = 16
 _DEEP: Final = 200
@@ -23,13 +25,14 @@ _DEEP: Final = 200
 
 
 class Body(Struct, frozen=True):
-    """A body. `kind`: "empty", or one of KINDS. `text`: what is shown, `shown` of `size` bytes. `note`: why it is not as was asked for."""
+    """A body. `kind`: "empty", or one of KINDS; `kinds`: as which it may be asked for. `text`: what is shown, `shown` of `size` bytes. `note`: why it is not as was asked for."""
 
     kind: str
     text: str
     size: int
     shown: int
     note: str = ""
+    kinds: tuple[str, ...] = ("json", "text", "hex")
 
     @property
     def is_cut(self) -> bool:
@@ -37,8 +40,37 @@ class Body(Struct, frozen=True):
         return self.shown < self.size
 
 
-def body_of(body: bytes, wanted: str = "") -> Body:
-    """Return what is shown of a body. Args: wanted: one of KINDS; "": the first of them that fits."""
+def body_of(body: bytes, wanted: str = "", decoder: Decoder | None = None) -> Body:
+    """Return what is shown of a body.
+
+    Args:
+        wanted: one of KINDS; "": the first of them that fits.
+        decoder: of its topic's schema; None: it has none.
+    """
+    if decoder is None or not body:
+        return _plain(body, wanted)
+    kinds = (decoder.format, "json", "text", "hex")
+    note = ""
+    if wanted in {"", decoder.format}:
+        text, why = _decoded(body, decoder)
+        if text is not None:
+            return Body(decoder.format, text, len(body), len(body), kinds=kinds)
+        note, wanted = f"it cannot be shown by the schema of its topic ({decoder.format}): {why}", ""
+    found = _plain(body, wanted)
+    return msgspec.structs.replace(found, kinds=kinds, note=note or found.note)
+
+
+def _decoded(body: bytes, decoder: Decoder) -> tuple[str | None, str]:
+    if len(body) > SHOWN_MAX:
+        return None, f"it is decoded up to {SHOWN_MAX // 1024} KiB"
+    try:
+        text = msgspec.json.format(decoder.decode(body).encode(), indent=2).decode()
+    except ValueError as error:
+        return None, str(error)
+    return (text, "") if len(text) <= SET_OUT_MAX else (None, "set out it would be too long")
+
+
+def _plain(body: bytes, wanted: str) -> Body:
     if not body:
         return Body("empty", "", 0, 0)
     if wanted == "hex":

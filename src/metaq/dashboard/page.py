@@ -12,6 +12,7 @@ from metaq.errors import BadRequest
 
 if TYPE_CHECKING:
     from metaq.dashboard.cluster import Cluster
+    from metaq.dashboard.decoding.schemas import Decoder
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Struct)
@@ -28,7 +29,7 @@ class Asked(Struct, frozen=True):
     """A page as it is asked for.
 
     `path`: names from its path. `query`: of the page's type. `may_change`: changes are shown and accepted. `account`: whom the visitor
-    is logged in as; "": nobody.
+    is logged in as; "": nobody. `schemas`: topic → how its bodies are decoded.
     """
 
     cluster: Cluster
@@ -37,6 +38,7 @@ class Asked(Struct, frozen=True):
     now_ms: int
     may_change: bool
     account: str = ""
+    schemas: Mapping[str, Decoder] = {}
 
     async def ask(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """Run a function of `metaq.admin` on the visitor's connections, `asked.cluster.core`.

@@ -10,6 +10,7 @@ from typing import Final
 from metaq.clock import SYSTEM, Clock
 from metaq.dashboard.answering import Answering
 from metaq.dashboard.application import Application
+from metaq.dashboard.decoding.schemas import read_schemas
 from metaq.dashboard.live import Live
 from metaq.dashboard.login import Logins
 from metaq.dashboard.pages.table import PAGES
@@ -113,13 +114,16 @@ class RunningDashboard:
 
 
 async def start_dashboard(settings: DashboardSettings, clock: Clock = SYSTEM) -> RunningDashboard:
-    """Start a dashboard in this event loop. Raises ConfigError: settings, name servers, or an address that cannot be had."""
+    """Start a dashboard in this event loop. Raises ConfigError: settings, schemas, name servers, or an address that cannot be had."""
     settings.check()
+    schemas = read_schemas(settings.schemas)
     live = Live(clock)
     looked: Callable[[], None] = live.looked
     visitors = Visitors(settings.namesrv, settings.client, clock, "http", looked)
     static = read_static()
-    answering = Answering(Renderer(PAGES, static), visitors, live, clock, allow_changes=settings.allow_changes)
+    answering = Answering(
+        Renderer(PAGES, static), visitors, live, clock, allow_changes=settings.allow_changes, schemas=schemas
+    )
     logins = Logins(visitors, answering, clock)
     application = Application(PAGES, static, visitors, logins, answering, Hosts(settings.names), clock)
     running = RunningDashboard(settings, visitors, HttpSpace(application, clock), live)

@@ -18,7 +18,7 @@ class DashboardSettings(Struct, frozen=True, kw_only=True):
     """`namesrv`: of the cluster; None: of NAMESRV_ADDR. `names`: host names under which browsers may ask, beside `localhost` and addresses.
 
     `login`: visitors log in with an account of the cluster, and act as it. None: where it has accounts. `insecure`: consent to another
-    address than this machine's without TLS. `client`: how the cluster is asked; its account, if there is one, is the dashboard's own.
+    address than this machine's without TLS. `schemas`: file that says which topics have which schema. `client`: how the cluster is asked; its account, if there is one, is the dashboard's own.
     """
 
     namesrv: str | None = None
@@ -28,6 +28,7 @@ class DashboardSettings(Struct, frozen=True, kw_only=True):
     allow_changes: bool = False
     login: bool | None = None
     insecure: bool = False
+    schemas: str | None = None
     client: ClientOptions = ClientOptions()
 
     def check(self) -> None:

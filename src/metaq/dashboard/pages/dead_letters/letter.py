@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from metaq.admin import topics
 from metaq.admin.queues.browsing import is_as_stored
@@ -15,7 +15,7 @@ from metaq.client.shared.core import ClientCore
 from metaq.dashboard.bodies import Body, body_of, text_of
 from metaq.dashboard.page import Asked, Done, File, Page
 from metaq.dashboard.pages.dead_letters.group import only_group_of
-from metaq.dashboard.pages.messages.message import find
+from metaq.dashboard.pages.messages.message import decoder_of, find
 from metaq.dashboard.pages.messages.rows import MessageRow, linked, properties_of, properties_text, row_of
 from metaq.errors import BadRequest, NoRoute
 from metaq.model import StoredMessage
@@ -31,7 +31,7 @@ class LetterQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`place`: BROKER:QUEUE:OFFSET. `body`: how the body is shown."""
 
     place: str = ""
-    body: str = ""
+    body: Annotated[str, Meta(pattern="^(avro|protobuf|json|text|hex)?$")] = ""
 
 
 class Copy(Struct, frozen=True):
@@ -82,7 +82,7 @@ async def load(asked: Asked) -> Letter:
         group=group, message=row_of(message), offset_id=message.offset_id, origin=origin or "",
         readers=readers, stopped=stopped, times=int(times) if times.isdecimal() and len(times) < 10 else 0,
         reason=message.properties.get(props.UNDECODABLE, ""), whole=not is_as_stored(message),
-        body=body_of(message.body, query.body if query.body in {"json", "text", "hex"} else ""),
+        body=body_of(message.body, query.body, decoder_of(asked, message)),
         copy=Copy(_editable(message), same.tag or "", " ".join(same.keys), properties_text(same.properties)), marks=marks, notes=notes,
     )  # fmt: skip
 

@@ -10,9 +10,11 @@ from msgspec import Meta, Struct
 from metaq.address import join_address
 from metaq.admin import messages, traces, tracks
 from metaq.admin.queues import browsing
+from metaq.admin.sending import dead_letters
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
 from metaq.dashboard.bodies import Body, body_of
+from metaq.dashboard.decoding.schemas import Decoder
 from metaq.dashboard.page import Asked, File, Page
 from metaq.dashboard.pages.messages.rows import place_text
 from metaq.dashboard.timeline import Timeline, timeline
@@ -32,7 +34,7 @@ class MessageQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     topic: str = ""
     place: str = ""
-    body: Annotated[str, Meta(pattern="^(json|text|hex)?$")] = ""
+    body: Annotated[str, Meta(pattern="^(avro|protobuf|json|text|hex)?$")] = ""
 
 
 class TrackRow(Struct, frozen=True):
@@ -101,7 +103,7 @@ async def load(asked: Asked) -> Message:
         born_ms=found.born_ms, born_host=join_address(*found.born_host), stored_ms=found.store_ms,
         store_host=join_address(*found.store_host), retries=found.reconsume_times, prepared_offset=found.prepared_offset,
         letter_of=found.topic.removeprefix(DEAD_LETTER_PREFIX) if found.topic.startswith(DEAD_LETTER_PREFIX) else "",
-        body=body_of(found.body, query.body), tracks=rows[:GROUPS_MAX] if rows is not None else None,
+        body=body_of(found.body, query.body, decoder_of(asked, found)), tracks=rows[:GROUPS_MAX] if rows is not None else None,
         tracks_more=max(0, len(rows) - GROUPS_MAX) if rows is not None else 0, trace=trace, notes=notes,
     )  # fmt: skip
 
@@ -141,6 +143,11 @@ def _track_row(one: tracks.GroupTrack) -> TrackRow:
         one.group, one.state.value, one.offset, one.detail, len(one.deliveries), last.time_ms if last is not None else None,
         last.result if last is not None else "",
     )  # fmt: skip
+
+
+def decoder_of(asked: Asked, message: StoredMessage) -> Decoder | None:
+    """Return how a message's body is decoded: by the schema of its topic, or of the one that it comes from; None: it has none."""
+    return asked.schemas.get(message.topic) or asked.schemas.get(dead_letters.origin_of(message) or "")
 
 
 def flags_of(sys_flag: int) -> list[str]:

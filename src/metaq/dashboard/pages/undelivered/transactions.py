@@ -15,7 +15,7 @@ from metaq.client.conversation.call import FAULTS
 from metaq.dashboard.page import Asked, Page
 from metaq.dashboard.pages.messages.rows import place_text
 from metaq.dashboard.rendering.filters import age, count
-from metaq.errors import BadRequest
+from metaq.errors import BadRequest, MetaqError
 from metaq.model.transactions.metaq1 import BRANCH, BranchPhase, BranchState
 from metaq.model.transactions.staging import Lifetime, Outcome, Phase
 
@@ -126,6 +126,9 @@ async def load(asked: Asked) -> Transactions:
         asked.ask(branches.listing(core, broker=None, limit=BRANCHES_MAX), PART_SECONDS),
         return_exceptions=True,
     )
+    if all(isinstance(one, MetaqError) for one in (staged, half, branch)):
+        assert isinstance(staged, MetaqError), "all are"
+        raise staged
     unreached: dict[str, str] = {}
     staged_rows, complete = None, True
     if isinstance(staged, transactions.TransactionList):
