@@ -25,7 +25,7 @@ CROWD_MAX: Final = 5000
 _PULL_SECONDS: Final = 5.0
 
 
-class Place(Struct, frozen=True):
+class MessagePlace(Struct, frozen=True):
     """Where a message is: its queue, and its offset there. As text `BROKER:QUEUE:OFFSET`."""
 
     queue: MessageQueue
@@ -35,13 +35,13 @@ class Place(Struct, frozen=True):
         return f"{self.queue.broker}:{self.queue.queue_id}:{self.offset}"
 
 
-def place_of(topic: str, text: str) -> Place:
+def place_of(topic: str, text: str) -> MessagePlace:
     """Parse a place. Raises ConfigError."""
     broker, _, rest = text.rpartition(":")
     broker, _, queue = broker.rpartition(":")
     if not (broker and _is_number(queue) and _is_number(rest)):
         raise ConfigError(f"{text[:60]!r} is no place of a message: BROKER:QUEUE:OFFSET")
-    return Place(MessageQueue(checked(check_topic, topic), broker, int(queue)), int(rest))
+    return MessagePlace(MessageQueue(checked(check_topic, topic), broker, int(queue)), int(rest))
 
 
 def queue_of(topic: str, text: str) -> MessageQueue:
@@ -80,7 +80,7 @@ async def of_queue(core: ClientCore, queue: MessageQueue, start: int | None, cou
     return QueuePage(queue, begin, low, high, tuple(map(_opened, found)))
 
 
-async def at(core: ClientCore, place: Place) -> StoredMessage:
+async def at(core: ClientCore, place: MessagePlace) -> StoredMessage:
     """Return the message at a place. Raises MessageNotFound, NoRoute, ConfigError, ConnectionFailed."""
     address = await _address(core, place.queue)
     found = await core.converse_at(address, between(place.queue, place.offset, place.offset + 1), _PULL_SECONDS)

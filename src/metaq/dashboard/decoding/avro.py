@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import fastavro
 
-from metaq.dashboard.decoding.schemas import as_json
+from metaq.dashboard.decoding.json_text import as_json
 from metaq.errors import ConfigError
 
 HEADER_BYTES: Final = {"plain": 0, "confluent": 5, "single-object": 10}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -73,18 +73,3 @@ def _read(path: Path, where: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{where}: {path} cannot be read: {error}") from None
-
-
-def as_json(value: Any) -> str:
-    """Return a value as JSON: bytes in hexadecimal, what JSON has not as its text."""
-    return msgspec.json.encode(_plain(value), enc_hook=str, order=None).decode()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value

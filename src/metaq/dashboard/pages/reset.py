@@ -39,7 +39,7 @@ class MoveRow(Struct, frozen=True):
     repeated: int
 
 
-class Preview(Struct, frozen=True):
+class MovePreview(Struct, frozen=True):
     """What would happen. `online`: members are told, and go on there within seconds. `time_ms`: place that was asked for; None: an end."""
 
     rows: list[MoveRow]
@@ -60,7 +60,7 @@ class Reset(Struct, frozen=True):
     time: str
     members: int
     broadcasting: bool
-    preview: Preview | None
+    preview: MovePreview | None
     problem: str
 
 
@@ -92,12 +92,12 @@ def _start(to: str, time: str) -> str | int:
     return start
 
 
-def _preview(moved: list[groups.MovedProgress], time_ms: int | None) -> Preview:
+def _preview(moved: list[groups.MovedProgress], time_ms: int | None) -> MovePreview:
     rows = [
         MoveRow(one.queue.broker, one.queue.queue_id, one.consumed, one.offset, one.skipped, one.repeated)
         for one in moved
     ]
-    return Preview(
+    return MovePreview(
         rows[:QUEUES_MAX], max(0, len(rows) - QUEUES_MAX), sum(one.skipped for one in moved), sum(one.repeated for one in moved),
         any(one.online for one in moved), time_ms,
     )  # fmt: skip

@@ -38,7 +38,7 @@ class LettersQuery(Struct, frozen=True, forbid_unknown_fields=True):
     rows: Annotated[int, Meta(ge=1, le=200)] = ROWS_DEFAULT
 
 
-class Letter(Struct, frozen=True):
+class LetterRow(Struct, frozen=True):
     """`origin`: the topic that it comes from; "": it does not say."""
 
     message: MessageRow
@@ -51,7 +51,7 @@ class Letters(Struct, frozen=True):
     group: str
     topic: str
     total: int | None
-    rows: list[Letter]
+    rows: list[LetterRow]
     start: str
     end: str
     older: dict[str, str] | None
@@ -87,8 +87,8 @@ def _wanted(topic: str, start: str, end: str, count: int) -> Wanted:
     return Wanted(topic=topic, start_ms=time_of(start, "from"), end_ms=time_of(end, "until"), limit=count)
 
 
-def _letter(message: StoredMessage) -> Letter:
-    return Letter(row_of(message), dead_letters.origin_of(message) or "")
+def _letter(message: StoredMessage) -> LetterRow:
+    return LetterRow(row_of(message), dead_letters.origin_of(message) or "")
 
 
 def _subject(group: str) -> str:

@@ -20,7 +20,7 @@ class DeadRow(Struct, frozen=True):
     more: int | None
 
 
-class DeadLetters(Struct, frozen=True):
+class DeadLetterGroups(Struct, frozen=True):
     """`known`: the cluster was asked about dead letters already."""
 
     rows: Listing[DeadRow]
@@ -32,15 +32,15 @@ KEYS: Final[dict[str, Key]] = {
 }  # fmt: skip
 
 
-async def load(asked: Asked) -> DeadLetters:
+async def load(asked: Asked) -> DeadLetterGroups:
     seen(asked)
     concerns = asked.cluster.sampler.concerns
     dead = concerns.dead.values() if concerns is not None else ()
     rows = [DeadRow(one.group, one.stored, one.ever, one.more) for one in dead]
-    return DeadLetters(listing(rows, asked.query, KEYS, "-stored", lambda row: row.group), concerns is not None)
+    return DeadLetterGroups(listing(rows, asked.query, KEYS, "-stored", lambda row: row.group), concerns is not None)
 
 
 PAGE: Final = Page(
-    name="dead_letters/groups", path="/dead-letters", title="Dead letters", menu="Dead letters", key="d", values=DeadLetters, load=load,
+    name="dead_letters/groups", path="/dead-letters", title="Dead letters", menu="Dead letters", key="d", values=DeadLetterGroups, load=load,
     query=ListQuery,
 )  # fmt: skip

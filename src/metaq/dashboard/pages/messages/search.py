@@ -59,7 +59,7 @@ class Search(Struct, frozen=True):
     problem: str
 
 
-class _Found(Struct, frozen=True):
+class _Hits(Struct, frozen=True):
     messages: tuple[StoredMessage, ...] = ()
     older: dict[str, str] | None = None
     newer: dict[str, str] | None = None
@@ -70,7 +70,7 @@ class _Found(Struct, frozen=True):
 
 async def load(asked: Asked) -> Search:
     query: SearchQuery = asked.query
-    found, problem, queues = _Found(), "", list[str]()
+    found, problem, queues = _Hits(), "", list[str]()
     given = any((query.topic, query.id))
     try:
         if given:
@@ -91,11 +91,11 @@ async def load(asked: Asked) -> Search:
     )  # fmt: skip
 
 
-async def _find(core: ClientCore, query: SearchQuery) -> _Found:
+async def _find(core: ClientCore, query: SearchQuery) -> _Hits:
     topic = query.topic.strip() or None
     if query.id.strip():
         one = await find(core, Wanted(topic=topic, message_id=query.id.strip()))
-        return _Found(one.messages[::-1], silent=one.silent)
+        return _Hits(one.messages[::-1], silent=one.silent)
     assert topic is not None, "one of the two is given"
     if query.queue:
         return await _of_queue(core, browsing.queue_of(topic, query.queue), query)
@@ -108,15 +108,15 @@ async def _find(core: ClientCore, query: SearchQuery) -> _Found:
     following = page.following
     older = {"before": str(following.before_ms), "skip": str(following.skip)} if following is not None else None
     newer = {"before": "", "skip": ""} if cursor is not None else None
-    return _Found(page.messages, older, newer, silent=page.silent)
+    return _Hits(page.messages, older, newer, silent=page.silent)
 
 
-async def _of_queue(core: ClientCore, queue: MessageQueue, query: SearchQuery) -> _Found:
+async def _of_queue(core: ClientCore, queue: MessageQueue, query: SearchQuery) -> _Hits:
     start = number_of(query.offset, "the offset")
     page = await browsing.of_queue(core, queue, start, query.rows)
     newer = {"offset": str(page.start + query.rows)} if page.start + query.rows < page.high else None
     older = {"offset": str(max(page.low, page.start - query.rows))} if page.start > page.low else None
-    return _Found(page.messages, older, newer, page.low, page.high)
+    return _Hits(page.messages, older, newer, page.low, page.high)
 
 
 async def _queues(core: ClientCore, topic: str) -> list[str]:
