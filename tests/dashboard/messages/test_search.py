@@ -93,7 +93,7 @@ def test_a_message_tells_all_that_is_known(site: Site, client: httpx.Client):
     )
     assert found["system"]["KEYS"] == "k17 all"
     assert found["body"] == {
-        "kind": "json", "text": '{\n  "id": 17,\n  "note": "ok"\n}', "size": 24, "shown": 24, "note": "",
+        "kind": "json", "text": '{\n  "id": 17,\n  "note": "ok"\n}', "size": 24, "shown": 24, "note": "", "kinds": ["json", "text", "hex"],
     }  # fmt: skip
     traced = eventually(
         lambda: [one["what"] for one in values(client, link(row))["trace"]["events"]] or None, what="it is traced"
