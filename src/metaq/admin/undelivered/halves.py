@@ -40,8 +40,8 @@ class OpenHalf(Struct, frozen=True):
 class BrokerHalves(Struct, frozen=True):
     """Half messages of a broker that are open, the oldest first.
 
-    `count`: all of them; None: a RocketMQ does not tell. `complete`: the list has them all. `certain`: each of them is open: a RocketMQ
-    saves how far it is from time to time, so that some may have ended since.
+    `count`: all of them; None: a RocketMQ does not tell. `complete`: the list has them all. `certain`: each of them is open. Brokers save how
+    far they are from time to time, and one of ours shows nobody which have ended since: then more may be listed than are open.
     """
 
     halves: list[OpenHalf]
