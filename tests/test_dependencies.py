@@ -40,6 +40,7 @@ EXTRA_OF = {
     "client/producing/arrow_sending.py": "arrow",
     "registry/zookeeper": "zookeeper",
     "dashboard": "dashboard",
+    "dashboard/decoding": "decode",
     "metaq1/http": "http-client",
     "metrics/exposition.py": "http",
     "metrics/pushing.py": "http",

@@ -331,8 +331,8 @@ ONLY_IN: dict[str, set[str]] = {
     "pymysql": {"pipelines.changes.mariadb", "sql.mysql", "sql.opening"},
     "sqlalchemy": {"outbox.outbox", "xa.sessions"},
     "transaction": {"xa.data_manager"},
-    "fastavro": {"spark.decode"},
-    "google": {"spark.decode"},
+    "fastavro": {"dashboard.decoding", "spark.decode"},
+    "google": {"dashboard.decoding", "spark.decode"},
     "signal": {
         "app",
         "cli",

@@ -296,3 +296,16 @@ def test_pages_of_the_dashboard() -> None:
     rows = json.loads(done.stdout)
     assert len(rows) == 14
     assert all(row["median"] > 0 and row["kib"] > 2 for row in rows.values())
+
+
+@pytest.mark.slow
+def test_pages_about_messages() -> None:
+    """Every page is measured, with messages on it."""
+    command = [sys.executable, str(BENCH / "dashboard_messages_bench.py"), "--messages=500", "--rounds=2", "--json"]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
+    assert done.stdout, done.stderr
+    rows = json.loads(done.stdout)
+    assert len(rows) == 8
+    assert all(row["median"] > 0 and row["kib"] > 2 for row in rows.values())

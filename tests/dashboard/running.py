@@ -11,19 +11,23 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NamedTuple, TypeVar
 from unittest import mock
+from urllib.parse import urlencode
 
 import httpx
 import pytest
 
 import metaq
 from metaq.admin import Admin
+from metaq.admin.queues.browsing import at, place_of
 from metaq.app.up import RunningUp, start_up
+from metaq.client.conversation.sending.sending import GiveBack
 from metaq.dashboard.page import Page
 from metaq.dashboard.pages.table import PAGES
 from metaq.dashboard.rendering.renderer import segment
 from metaq.dashboard.sampling import sampler
 from metaq.dashboard.server import RunningDashboard, start_dashboard
 from metaq.dashboard.settings import DashboardSettings
+from metaq.model import StoredMessage
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from tests.support import PATIENCE, eventually
 
@@ -135,7 +139,18 @@ def fill(namesrv: str) -> list[Any]:
                 return len(found) == queues and sum(one.lag for one in found) == lag
 
             eventually(is_there, what=f"group {group} has saved how far it is")
+    with Admin(namesrv) as admin:
+        bury(admin, admin.find_messages("orders", key="3").messages[0], "mailer")
     return [mailer]
+
+
+def bury(admin: Admin, message: StoredMessage, group: str) -> None:
+    """Make a dead letter of a message, as a member of the group does that can do nothing with it."""
+    back = GiveBack(
+        group=group, broker=message.broker, topic=message.topic, message_id=message.message_id, log_offset=message.log_offset,
+        delay_level=-1, max_reconsume_times=16,
+    )  # fmt: skip
+    admin._run(admin._open.ask_broker(message.broker, back))
 
 
 def chromium() -> Any:
@@ -161,7 +176,20 @@ class Site(NamedTuple):
     def paths(self) -> dict[str, str]:
         """A URL of each page."""
         of = {"topic": "orders", "group": "mailer", "address": self.up.broker.address, "folder": self.folder}
-        return {page.name: path_of(page, **of) for page in PAGES}
+        letter, message = (f"%DLQ%{of['group']}", "0"), (of["topic"], "1")
+        places = {"dead_letters/letter": letter, "messages/message": message}
+        return {
+            page.name: path_of(page, **of) if page.name not in places else self._path_at(page, *places[page.name], of)
+            for page in PAGES
+        }
+
+    def _path_at(self, page: Page, topic: str, offset: str, names: dict[str, str]) -> str:
+        """The path of a page about the message at an offset of queue 0 of a topic."""
+        place = place_of(topic, f"broker-a:0:{offset}")
+        with Admin(self.up.namesrv.address) as admin:
+            message = admin._run(at(admin._open, place))
+        query = {"place": str(place)} | ({"topic": topic} if page.name == "messages/message" else {})
+        return f"{path_of(page, id=message.message_id, **names)}?{urlencode(query)}"
 
 
 def path_of(page: Page, **names: str) -> str:

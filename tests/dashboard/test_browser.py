@@ -14,7 +14,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.dashboard.pages.table import PAGES
-from tests.dashboard.running import Site, chromium
+from tests.dashboard.running import Site, bury, chromium
 from tests.support import PATIENCE, eventually
 
 pytestmark = [pytest.mark.xdist_group("dashboard")]
@@ -192,3 +192,40 @@ def test_everything_is_there_without_javascript(site: Site, browser: Any):
         for one in PAGES:
             page.goto(site.paths[one.name])
             assert page.locator("h1").count() == 1
+
+
+def test_a_message_is_found_and_its_body_downloaded(site: Site, browser: Any):
+    with Tab(browser, site.shows.url) as page:
+        page.goto("/topics/orders")
+        page.get_by_role("link", name="Its messages").click()
+        page.get_by_label("Key").fill("7")
+        page.get_by_role("button", name="Search").click()
+        page.locator("tbody th a").click()
+        page.get_by_role("region", name="Body").get_by_text('"id": 7').wait_for()
+        page.get_by_role("link", name="Hexadecimal").click()
+        page.get_by_role("region", name="Body").get_by_text("00000000").wait_for()
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Download").click()
+        assert pathlib.Path(download.value.path()).read_bytes() == b'{"id": 7}'
+
+
+def test_a_dead_letter_is_edited_and_sent_again(site: Site, browser: Any):
+    """To an own topic, so that the figures of the others stay."""
+    address = site.up.namesrv.address
+    with Admin(address) as admin:
+        admin.create_topic("mended", queues=1)
+        with metaq.Producer(address) as producer:
+            producer.send("mended", b'{"amount": "many"}', keys="mend")
+        bury(admin, admin.find_messages("mended", key="mend").messages[0], "mailer")
+    with Tab(browser, site.changes.url) as page:
+        page.goto("/groups/mailer")
+        page.get_by_role("link", name="Its dead letters").click()
+        page.get_by_role("row", name=re.compile("mended")).locator("th a").click()
+        page.get_by_role("textbox", name="Body").fill('{"amount": 7}')
+        page.get_by_label("Where to").select_option(label="topic mended, for all groups")
+        page.get_by_role("button", name="Send it again").click()
+        page.get_by_text("Sent again to mended").wait_for()
+        page.get_by_role("region", name="Body").get_by_text('"amount": 7').wait_for()
+        assert page.get_by_role("row", name=re.compile("REDRIVE_ID")).count() == 1
+    with Admin(address) as admin:
+        admin.delete_topic("mended", force=True)

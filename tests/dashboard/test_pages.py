@@ -36,12 +36,13 @@ def changing(site: Site) -> Iterator[httpx.Client]:
 
 
 def test_every_page_is_html_and_json_of_the_same_values(site: Site, client: httpx.Client):
+    paths = site.paths
     for page in PAGES:
-        path = site.paths[page.name]
+        path = paths[page.name]
         answer = client.get(path)
         assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8"), path
         assert "<main" in answer.text
-        values = client.get(path, params={"format": "json"})
+        values = client.get(httpx.URL(path).copy_merge_params({"format": "json"}))
         assert values.headers["content-type"] == "application/json"
         msgspec.json.decode(values.content, type=page.values)
         for found in (answer, values):

@@ -83,7 +83,7 @@ def test_parts_that_follow_the_cluster_are_parts_of_the_page_and_have_no_form(pa
     """All who look at a page get the same parts: none has a token of somebody's."""
     found = rendered(page, HARMLESS)
     assert "live-state" in found.fragments
-    assert len(found.fragments) > 1
+    assert len(found.fragments) > 1 or not page.follows
     for name, part in found.fragments.items():
         assert f'id="{name}"' in found.html
         assert part in found.html

@@ -41,7 +41,7 @@ def test_pages_about_a_cluster(server: Server, tmp_path: Path) -> None:
             lambda found: [row["lag"] for row in found["rows"]["rows"] if row["group"] == GROUP] == [2],
         )
         address = client.get("/brokers", params={"format": "json"}).json()["rows"]["rows"][0]["address"]
-        for page in PAGES:
+        for page in (one for one in PAGES if "{id" not in one.path):  # those of one message: test_dashboard_messages
             answer = client.get(
                 path_of(page, topic=TOPIC, group=GROUP, address=address, folder=str(tmp_path / "archive"))
             )

@@ -67,7 +67,11 @@ async def track(
     core: ClientCore, message_id: str, topic: str | None, *, trace_topic: str = TRACE_TOPIC
 ) -> MessageTrack:
     """Return where all groups stand with a message. Raises as `messages.get`; the first broker's error if none answers."""
-    message = await get(core, message_id, topic)
+    return await track_of(core, await get(core, message_id, topic), trace_topic=trace_topic)
+
+
+async def track_of(core: ClientCore, message: StoredMessage, *, trace_topic: str = TRACE_TOPIC) -> MessageTrack:
+    """Return where all groups stand with a message that was found. Raises NoRoute; the first broker's error if none answers."""
     route = await core.routes.route(message.topic)
     # The message's own broker first: every member of a group is connected to it, and it knows the group's offset.
     addresses = {

@@ -42,6 +42,12 @@ def run_dashboard(
     zookeeper: Annotated[
         str, typer.Option("--zookeeper", metavar="HOST:PORT", help="ZooKeeper of MetaQ 1.x, with /ROOT if not /meta")
     ] = "",
+    schemas: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="topics whose bodies are Avro or Protobuf, and their schemas (docs/dashboard.md)"
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option("--log-level", metavar="LEVEL", help=LOG_LEVELS)] = "info",
 ) -> None:
     """Serve pages about a cluster: brokers, topics, groups, what needs attention. Ctrl-C ends it.
@@ -59,6 +65,6 @@ def run_dashboard(
     set_up_logging(log_level)
     settings = DashboardSettings(
         namesrv=namesrv, host=bind, port=port, names=tuple(name or ()), allow_changes=allow_changes, login=login, insecure=insecure,
-        client=client_options(), pipelines=tuple(pipelines or ()), zookeeper=zookeeper,
+        client=client_options(), pipelines=tuple(pipelines or ()), zookeeper=zookeeper, schemas=schemas,
     )  # fmt: skip
     serving_dashboard.run_dashboard(settings)

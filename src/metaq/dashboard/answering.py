@@ -25,8 +25,9 @@ from metaq.clock import Clock
 from metaq.dashboard.beside.folders import FolderNotShown
 from metaq.dashboard.beside.sources import Sources
 from metaq.dashboard.cluster import PAGE_SECONDS, Cluster
+from metaq.dashboard.decoding.schemas import Decoder
 from metaq.dashboard.live import VIEWERS_MAX, EventStream, Live
-from metaq.dashboard.page import FORMAT, Asked, Page, query_of
+from metaq.dashboard.page import FORMAT, Asked, Done, Page, query_of
 from metaq.dashboard.rendering.renderer import Frame, Notice, Renderer
 from metaq.dashboard.requests import raw_path, relative
 from metaq.dashboard.visitors import Visitor, Visitors
@@ -65,7 +66,13 @@ def asking_of(page: Page, request: Request, visitor: Visitor, cluster: Cluster) 
 
 
 class Answering:
-    """Makes answers. Args: allow_changes: forms are shown and accepted. sources: what is shown beside the cluster."""
+    """Makes answers.
+
+    Args:
+        allow_changes: forms are shown and accepted.
+        sources: what is shown beside the cluster.
+        schemas: topic → how its bodies are decoded.
+    """
 
     def __init__(
         self,
@@ -76,9 +83,10 @@ class Answering:
         *,
         allow_changes: bool,
         sources: Sources | None = None,
+        schemas: Mapping[str, Decoder] | None = None,
     ) -> None:
         self._renderer, self._visitors, self._live, self._clock = renderer, visitors, live, clock
-        self._allow_changes, self._sources = allow_changes, sources
+        self._allow_changes, self._sources, self._schemas = allow_changes, sources, schemas or {}
 
     async def page(self, asking: Asking, *, as_json: bool) -> Response:
         """Answer with a page, or with its values."""
@@ -94,6 +102,18 @@ class Answering:
         frame = self._frame(asking.visitor, asking.cluster, asking.place, asking.params)
         return self._html(self._renderer.page(asking.page, values, frame, asking.path).html, asking.visitor)
 
+    async def file(self, asking: Asking) -> Response:
+        """Answer with bytes for a file."""
+        assert asking.page.file is not None, "it has one"
+        try:
+            found = await asking.page.file(self._asked(asking))
+        except MetaqError as error:
+            return self.problem(status_of(error), str(error))
+        # The name is of message ids and the like: what is no plain character in it could end the field.
+        name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in found.name)[:120]
+        fields = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
+        return Response(found.body, media_type="application/octet-stream", headers=fields)
+
     async def change(self, asking: Asking, form: Mapping[str, str]) -> Response:
         """Do what a form asks for, and lead back to its page, which tells of it."""
         run = asking.page.changes.get(form.get("change", ""))
@@ -103,12 +123,16 @@ class Answering:
             raise HTTPException(
                 403, "this dashboard only shows: changes are accepted if it is started with --allow-changes"
             )
+        place = form.get("back") or asking.place
         try:
-            notice = Notice(await run(self._asked(asking), form))
+            done = await run(self._asked(asking), form)
+            if isinstance(done, Done):
+                place = done.place
+            notice = Notice(done if isinstance(done, str) else done.text)
         except MetaqError as error:
             notice = Notice(str(error), bad=True)
         self._visitors.notify(asking.visitor.cookie, notice)
-        return RedirectResponse(relative(form.get("back") or asking.place), 303)
+        return RedirectResponse(relative(place), 303)
 
     async def _values(self, asking: Asking) -> Struct:
         try:
@@ -128,6 +152,7 @@ class Answering:
             self._allow_changes,
             asking.visitor.account,
             self._sources,
+            self._schemas,
         )
 
     def _frame(
@@ -202,7 +227,7 @@ class Answering:
         for page, route in pages:
             assert isinstance(route, Route), "pages are"
             match, found = route.matches(scope)
-            if match is Match.FULL:
+            if match is Match.FULL and page.follows:
                 params = {name: value for name, value in parse_qsl(parts.query, max_num_fields=50) if name != FORMAT}
                 return Asking(page, found["path_params"], parts.path, params, visitor, cluster)
         raise HTTPException(404, "there is no such page to follow")

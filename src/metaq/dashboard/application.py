@@ -92,6 +92,8 @@ class Application:
                 form = await fields_of_form(request)
                 self._visitors.check_form(request, visitor, form)
                 return await self._answering.change(asking, form)
+            if page.file is not None and request.query_params.get(FORMAT) == "file":
+                return await self._answering.file(asking)
             return await self._answering.page(asking, as_json=_wants_json(request))
 
         return Route(page.path, run, methods=["GET", "POST"] if page.changes else ["GET"], name=page.name)

@@ -10,6 +10,7 @@ from metaq.client.shared import cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.pending import PendingCalls
 from metaq.clock import SYSTEM, Clock
+from metaq.dashboard.jobs import Jobs
 from metaq.dashboard.noticing import EventLog
 from metaq.dashboard.pages.attention import attention
 from metaq.dashboard.sampling.sampler import Sampler
@@ -35,6 +36,7 @@ class Cluster:
         self.sampler = Sampler(self._core, self.ask, clock)
         self.events = EventLog()
         self.sampler.when_looked(self._note)
+        self.jobs = Jobs(clock)
 
     @property
     def core(self) -> ClientCore:
@@ -60,6 +62,7 @@ class Cluster:
 
     async def close(self) -> None:
         """End the looks, what is being asked, and the connections."""
+        await self.jobs.close()
         await self.sampler.close()
         core, self._core = self._core, None
         if core is not None:

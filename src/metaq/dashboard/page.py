@@ -13,6 +13,7 @@ from metaq.errors import BadRequest
 if TYPE_CHECKING:
     from metaq.dashboard.beside.sources import Sources
     from metaq.dashboard.cluster import Cluster
+    from metaq.dashboard.decoding.schemas import Decoder
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Struct)
@@ -29,7 +30,8 @@ class Asked(Struct, frozen=True):
     """A page as it is asked for.
 
     `path`: names from its path. `query`: of the page's type. `may_change`: changes are shown and accepted. `account`: whom the visitor
-    is logged in as; "": nobody. `sources`: what the dashboard was told of beside the cluster.
+    is logged in as; "": nobody. `sources`: what the dashboard was told of beside the cluster. `schemas`: topic → how its bodies are
+    decoded.
     """
 
     cluster: Cluster
@@ -39,6 +41,7 @@ class Asked(Struct, frozen=True):
     may_change: bool
     account: str = ""
     sources: Sources | None = None
+    schemas: Mapping[str, Decoder] = {}
 
     async def ask(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """Run a function of `metaq.admin` on the visitor's connections, `asked.cluster.core`.
@@ -48,8 +51,22 @@ class Asked(Struct, frozen=True):
         return await self.cluster.ask(work, seconds)
 
 
+class Done(Struct, frozen=True):
+    """What a change has done, a sentence; and the place of ours that tells more about it."""
+
+    text: str
+    place: str
+
+
+class File(Struct, frozen=True):
+    """What `?format=file` answers with: bytes for a file of the visitor's, which no browser shows or runs."""
+
+    name: str
+    body: bytes
+
+
 Load = Callable[[Asked], Awaitable[Struct]]
-Run = Callable[[Asked, Mapping[str, str]], Awaitable[str]]
+Run = Callable[[Asked, Mapping[str, str]], Awaitable[str | Done]]
 """Does a change with the fields of its form. Returns what was done, a sentence for the visitor."""
 
 
@@ -60,7 +77,8 @@ class Page(Struct, frozen=True, kw_only=True):
     name parts of the path, `{topic}`. `values`: type of what `load` returns, which `?format=json` answers as it is. `query`: type of its
     parameters, frozen and with a default each. `menu`: its text in the menu; "": it is in none. `key`: of the keyboard, behind `g`.
     `under`: name of the page in the menu that it belongs to. `changes`: name → what a form's field `change` may ask for, where changes
-    are allowed.
+    are allowed. `file`: returns what `?format=file` answers with; None: there is none.
+    `follows`: an open page follows the cluster: it is loaded anew after each look.
     """
 
     name: str
@@ -73,6 +91,8 @@ class Page(Struct, frozen=True, kw_only=True):
     key: str = ""
     under: str = ""
     changes: Mapping[str, Run] = {}
+    file: Callable[[Asked], Awaitable[File]] | None = None
+    follows: bool = True
 
 
 def query_of(params: Mapping[str, str], kind: type[Q]) -> Q:

@@ -10,6 +10,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.dashboard.answering import Answering
 from metaq.dashboard.application import Application
 from metaq.dashboard.beside.sources import Sources
+from metaq.dashboard.decoding.schemas import read_schemas
 from metaq.dashboard.live import Live
 from metaq.dashboard.login import Logins
 from metaq.dashboard.pages.table import PAGES
@@ -116,8 +117,9 @@ class RunningDashboard:
 
 
 async def start_dashboard(settings: DashboardSettings, clock: Clock = SYSTEM) -> RunningDashboard:
-    """Start a dashboard in this event loop. Raises ConfigError: settings, name servers, or an address that cannot be had."""
+    """Start a dashboard in this event loop. Raises ConfigError: settings, schemas, name servers, or an address that cannot be had."""
     settings.check()
+    schemas = read_schemas(settings.schemas)
     live = Live(clock)
     sources = Sources(clock, settings.pipelines, settings.zookeeper)
 
@@ -128,7 +130,13 @@ async def start_dashboard(settings: DashboardSettings, clock: Clock = SYSTEM) ->
     visitors = Visitors(settings.namesrv, settings.client, clock, "http", looked)
     static = read_static()
     answering = Answering(
-        Renderer(PAGES, static), visitors, live, clock, allow_changes=settings.allow_changes, sources=sources
+        Renderer(PAGES, static),
+        visitors,
+        live,
+        clock,
+        allow_changes=settings.allow_changes,
+        sources=sources,
+        schemas=schemas,
     )
     logins = Logins(visitors, answering, clock)
     application = Application(PAGES, static, visitors, logins, answering, Hosts(settings.names), clock)

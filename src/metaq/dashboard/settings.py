@@ -21,6 +21,7 @@ class DashboardSettings(Struct, frozen=True, kw_only=True):
     address than this machine's without TLS. `client`: how the cluster is asked; its account, if there is one, is the dashboard's own.
 
     `pipelines`: folders of pipelines, or with some in them. `zookeeper`: of MetaQ 1.x, `host:port,…`, perhaps with `/ROOT`; "": none.
+    `schemas`: file that says which topics have which schema.
     """
 
     namesrv: str | None = None
@@ -30,6 +31,7 @@ class DashboardSettings(Struct, frozen=True, kw_only=True):
     allow_changes: bool = False
     login: bool | None = None
     insecure: bool = False
+    schemas: str | None = None
     client: ClientOptions = ClientOptions()
     pipelines: tuple[str, ...] = ()
     zookeeper: str = ""

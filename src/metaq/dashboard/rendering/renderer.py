@@ -76,7 +76,7 @@ class Renderer:
     def page(self, page: Page, values: Struct, frame: Frame, path: Mapping[str, str]) -> Rendered:
         """Render a page. Args: path: the parts of its path."""
         title = page.title.format_map(path)
-        return self._render(f"{page.name}.html", frame, title, page.under or page.name, v=values)
+        return self._render(f"{page.name}.html", frame, title, page.under or page.name, v=values, follows=page.follows)
 
     def other(self, template: str, title: str, frame: Frame, **values: Any) -> str:
         """Render what is no page of the cluster, such as an error."""

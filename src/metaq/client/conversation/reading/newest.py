@@ -35,14 +35,14 @@ def newest_between(
     found: list[StoredMessage] = []
     while low < high and len(found) < count:
         begin = max(low, high - max(count, PLAIN_COUNT))
-        block = yield from _between(queue, begin, high)
+        block = yield from between(queue, begin, high)
         found = [*filter(wanted, block), *found]
         high = begin
     return found[max(0, len(found) - count) :]
 
 
-def _between(queue: MessageQueue, start: int, stop: int) -> Conversation[list[StoredMessage]]:
-    """Read the messages with offsets in [start, stop), bodies as they are stored. Those that are gone are left out."""
+def between(queue: MessageQueue, start: int, stop: int) -> Conversation[list[StoredMessage]]:
+    """Read the messages of a queue with offsets in [start, stop), bodies as they are stored. Those that are gone are left out."""
     found: list[StoredMessage] = []
     while start < stop:
         result = yield from asked(

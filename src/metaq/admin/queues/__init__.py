@@ -1,0 +1,1 @@
+"""Queues, read by offset."""

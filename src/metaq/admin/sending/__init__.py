@@ -1,0 +1,1 @@
+"""Messages that an operator sends: new ones, and dead letters again."""

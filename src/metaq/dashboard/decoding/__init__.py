@@ -1,0 +1,1 @@
+"""Bodies of topics that have a schema, as JSON: Avro and Protobuf."""

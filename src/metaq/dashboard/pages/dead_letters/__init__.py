@@ -1,0 +1,1 @@
+"""Dead letters of a group: looked at, edited, sent again."""

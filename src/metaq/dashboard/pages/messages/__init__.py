@@ -1,0 +1,1 @@
+"""Messages: found, looked at, sent."""
