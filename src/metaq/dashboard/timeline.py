@@ -16,7 +16,7 @@ _NARROWEST: Final = 3.0
 _LABEL_MAX: Final = 34
 
 
-class EventRow(Struct, frozen=True):
+class TimelineRow(Struct, frozen=True):
     """An event. `after_ms`: since the first one. `x`, `width`: of its bar in a picture WIDTH wide. `good`: None: it has no outcome. `label`: beside it."""
 
     label: str
@@ -38,7 +38,7 @@ class EventRow(Struct, frozen=True):
 class Timeline(Struct, frozen=True):
     """`span_ms`: from the first event to the end of the last. `more`: events that are not shown. `note`: why there are none, or some are missing."""
 
-    events: list[EventRow]
+    events: list[TimelineRow]
     span_ms: int
     more: int
     note: str
@@ -58,7 +58,7 @@ def timeline(trace: MessageTrace) -> Timeline:
     return Timeline(rows, span, len(trace.events) - len(shown), "; ".join(notes))
 
 
-def rows_of(events: Sequence[TraceEvent]) -> tuple[list[EventRow], int]:
+def rows_of(events: Sequence[TraceEvent]) -> tuple[list[TimelineRow], int]:
     """Return events with their bars, and the whole span, ms."""
     if not events:
         return [], 0
@@ -72,7 +72,7 @@ def rows_of(events: Sequence[TraceEvent]) -> tuple[list[EventRow], int]:
         x = min(x, WIDTH - _NARROWEST)
         good = None if not one.result or one.result == "not ended" else one.result == "ok"
         rows.append(
-            EventRow(
+            TimelineRow(
                 _label(one), one.time_ms, one.time_ms - begin, one.what, one.topic, one.group, one.client, one.cost_ms, one.result, one.attempt,
                 one.detail, good, round(x, 1), round(min(width, WIDTH - x), 1),
             )
