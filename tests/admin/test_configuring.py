@@ -14,7 +14,7 @@ from metaq.client.conversation.administration import ChangeOptions, GetOptions, 
 from metaq.client.conversation.routes import GetCluster, GetNameServerSettings
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed
 from metaq.model import BrokerData, ClusterInfo
-from metaq.model.option_state import OptionState
+from metaq.model.servers.option_state import OptionState
 
 
 class Cluster:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.errors import BadRequest, LocalProtocolError
-from metaq.model.option_state import AT_ONCE, OptionState
+from metaq.model.servers.option_state import AT_ONCE, OptionState
 from metaq.wire import bodies, extensions
 from metaq.wire.bodies.parts import CHANGES_BYTES_MAX
 

@@ -326,6 +326,7 @@ class RunningBroker:
             if self._tasks.audit is not None:
                 self._tasks.audit.file.close()
         finally:  # whatever has failed, such as saving offsets on a full disk
+            self._services.log.close()
             if self._tasks.tls is not None:
                 self._tasks.tls.stop()
             self._broker.store.close()
@@ -586,6 +587,7 @@ async def _compose(
             audit.audit if audit is not None else None, watched=Concerns(watch, front.name_servers, acl, tls),
             metaq1_stats=_metaq1_stats(broker),
         )  # fmt: skip
+        services.log.open()
         tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit, topic, watch)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:

@@ -271,6 +271,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "broker promote": ("metaq broker promote broker-a", "metaq broker promote broker-a --id 1 --force"),
     "broker demote": ("metaq broker demote broker-a",),
     "broker clean": ("metaq broker clean broker-a --dry-run", "metaq broker clean broker-a --log-files --yes"),
+    "broker log": ("metaq broker log broker-a --lines 20", "metaq broker log broker-a --level warning --json"),
     "broker scrub": ("metaq broker scrub broker-a", "metaq broker scrub broker-a --repair --rate 100"),
     "start": ("metaq start up", "metaq start broker -n mq1:9876 -c broker.conf"),
     "start namesrv": ("metaq start namesrv", "metaq start namesrv --port 9877 --as second --log-size 16 --log-files 4"),

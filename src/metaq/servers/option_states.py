@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from metaq.model.option_state import AT_ONCE, RELOAD, RESTART, OptionState
+from metaq.model.servers.option_state import AT_ONCE, RELOAD, RESTART, OptionState
 from metaq.option_table import Settings, camel, text_of
 
 

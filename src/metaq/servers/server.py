@@ -13,6 +13,7 @@ from metaq.net.address import is_address, is_loopback, join_address
 from metaq.net.budget import Budget, ListenLimits
 from metaq.net.listener import Listener, SecondPort
 from metaq.net.peer import Peer, Session
+from metaq.servers.log_lines import LastLines
 from metaq.servers.tally import Tally
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class BrokerServices(Struct, frozen=True):
     audit: Audit | None = None
     """Notes administrative and refused requests; None: nobody does."""
     tally: Tally = field(default_factory=Tally)
+    log: LastLines = field(default_factory=LastLines)
+    """The last lines of the process's log; who runs the process opens and closes it."""
     watched: Watched | None = None
     """None: nothing is."""
     metaq1_stats: StatsBodies | None = None

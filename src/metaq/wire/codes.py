@@ -134,6 +134,7 @@ class RequestCode(enum.IntEnum):
     TRIM_TOPIC = 30023
     PREVIEW_CLEANING = 30024
     STOP = 30025
+    LOG_LINES = 30026
 
 
 class ResponseCode(enum.IntEnum):

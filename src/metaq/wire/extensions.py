@@ -9,12 +9,13 @@ import msgspec
 
 from metaq.errors import BadRequest
 from metaq.model.acl.judgement import Explanation
-from metaq.model.identity import ServerIdentity
 from metaq.model.leadership import ReplicaState
-from metaq.model.option_state import OptionState
 from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
 from metaq.model.scrub import RANGES_MAX, LogChecksums, Mended, ScrubState
+from metaq.model.servers.identity import ServerIdentity
+from metaq.model.servers.log_line import LogLine
+from metaq.model.servers.option_state import OptionState
 from metaq.model.upkeep.cleaning import Cleanable, TopicTrim
 
 T = TypeVar("T")
@@ -80,6 +81,16 @@ def option_states(states: list[OptionState]) -> bytes:
 def option_states_of(body: bytes | memoryview) -> list[OptionState]:
     """Decode the answer to OPTIONS. Raises BadRequest."""
     return _decoded(body, list[OptionState], "the body is no list of options")
+
+
+def log_lines(lines: list[LogLine]) -> bytes:
+    """Encode the answer to LOG_LINES (30026)."""
+    return msgspec.json.encode(lines)
+
+
+def log_lines_of(body: bytes | memoryview) -> list[LogLine]:
+    """Decode the answer to LOG_LINES. Raises BadRequest."""
+    return _decoded(body, list[LogLine], "the body is no list of lines")
 
 
 def closed_partitions(numbers: Iterable[int]) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.errors import BadRequest
 from metaq.model import Perm
-from metaq.model.option_state import AT_ONCE, RESTART, OptionState
+from metaq.model.servers.option_state import AT_ONCE, RESTART, OptionState
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions

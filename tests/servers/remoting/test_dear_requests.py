@@ -100,6 +100,7 @@ def dear(name: str) -> dict[int, tuple[headers.Header | None, bytes]]:
         Code.DELETE_EXPIRED_COMMITLOG: (None, b""),
         Code.TRIM_TOPIC: (headers.TrimTopicHeader(topic="wide", before=5, dry_run=True), b""),
         Code.PREVIEW_CLEANING: (None, b""),
+        Code.LOG_LINES: (headers.LogLinesHeader(count=500, level="DEBUG"), b""),
         Code.QUOTAS: (None, b""),
         Code.SET_QUOTA: (headers.SetQuotaHeader(kind="client", name="n" * 255, limits="requestsPerSecond=1000000"), b""),
         Code.LIST_STAGED: (headers.ListStagedHeader(), b""),

@@ -8,7 +8,7 @@ from typing import Final
 
 from metaq.admin.configuring.reading import ServerOptions
 from metaq.errors import ConfigError
-from metaq.model.option_state import AT_ONCE, RELOAD, OptionState
+from metaq.model.servers.option_state import AT_ONCE, RELOAD, OptionState
 from metaq.option_table import camel, nearest
 
 SHOWN_MAX: Final = 60

@@ -14,7 +14,7 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.routes import NAME_SERVER_OF_OURS, GetNameServerSettings
 from metaq.client.shared.core import ClientCore
 from metaq.errors import MetaqError
-from metaq.model.option_state import OptionState
+from metaq.model.servers.option_state import OptionState
 from metaq.model.topics.route import MASTER_ID
 
 EACH_ITS_OWN: Final = frozenset(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from metaq.admin import brokers, groups
+from metaq.admin import brokers, groups, log_lines
 from metaq.admin.figures import activity, group_list, metaq1, topic_figures
 from metaq.admin.parts import AdminPart
+from metaq.model.servers.log_line import LogLine
 
 
 class FigureCalls(AdminPart):
@@ -35,6 +36,10 @@ class FigureCalls(AdminPart):
         since is still told of, with its error.
         """
         return self._run(activity.activity(self._open, before))
+
+    def broker_log(self, broker: str, *, count: int = log_lines.COUNT, level: str = "INFO") -> list[LogLine] | None:
+        """Return the last lines of a broker's log; None: a RocketMQ, or an earlier one of ours. See `metaq.admin.log_lines.last`."""
+        return self._run(log_lines.last(self._open, broker, count=count, level=level))
 
     def metaq1_stats(self, address: str, topic: str | None = None) -> metaq1.Metaq1Figures | None:
         """Return what a server of MetaQ 1.x, also the original, tells of itself: of a topic or of all; None: it has no such topic.

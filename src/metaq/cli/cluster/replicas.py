@@ -23,7 +23,7 @@ from metaq.cli.output import (
     print_json,
     print_table,
 )
-from metaq.cli.servers import config
+from metaq.cli.servers import config, log
 from metaq.cli.servers.commands import server_function
 from metaq.cli.servers.flags import SERVERS
 from metaq.model.leadership import CutTail
@@ -41,6 +41,7 @@ app = App("", invoke_without_command=True, no_args_is_help=False)
 app.command("clean")(clean_broker)
 app.callback()(server_function("broker", SERVERS["broker"]))
 app.add_typer(config.broker_app, name="config")
+app.command("log")(log.show_log)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="brokerName, or host:port of one broker")]
 

@@ -13,7 +13,7 @@ from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, 
 if TYPE_CHECKING:
     from metaq.admin.configuring.changing import ChangedOption
     from metaq.admin.configuring.reading import OptionDifferences, ServerOptions
-    from metaq.model.option_state import OptionState
+    from metaq.model.servers.option_state import OptionState
 
 broker_app = App("Options of a broker that runs: show them, set those that are hot, compare brokers.")
 namesrv_app = App("Options of name servers that run: show them, set those that are hot, compare the servers.")

@@ -6,11 +6,12 @@ from typing import ClassVar, Final
 
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, QueueStats
-from metaq.model.identity import ServerIdentity
 from metaq.model.leadership import ReplicaState
-from metaq.model.option_state import OptionState
 from metaq.model.quota import QuotaUse
 from metaq.model.reload import Reloaded
+from metaq.model.servers.identity import ServerIdentity
+from metaq.model.servers.log_line import LogLine
+from metaq.model.servers.option_state import OptionState
 from metaq.model.upkeep.cleaning import Cleanable, TopicTrim
 from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -339,6 +340,22 @@ class GetOptions(Call[list[OptionState] | None], frozen=True):
 
     def read(self, answer: Command) -> list[OptionState] | None:
         return extensions.option_states_of(answer.body) if answer.code == ResponseCode.SUCCESS else None
+
+
+class GetLogLines(Call[list[LogLine] | None], frozen=True):
+    """The last lines of a broker's log (30026). None: a RocketMQ, or an earlier one of ours."""
+
+    action = "tell its log"
+    answers = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+
+    count: int
+    level: str
+
+    def request(self) -> Command:
+        return request(RequestCode.LOG_LINES, headers.LogLinesHeader(count=self.count, level=self.level))
+
+    def read(self, answer: Command) -> list[LogLine] | None:
+        return extensions.log_lines_of(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
 
 class ChangeOptions(Order, frozen=True):

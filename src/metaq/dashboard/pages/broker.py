@@ -16,7 +16,7 @@ from metaq.dashboard.page import Asked, Page
 from metaq.dashboard.pages.brokers import BrokerRow, broker_row
 from metaq.dashboard.pages.common import seen
 from metaq.errors import ConfigError
-from metaq.model.option_state import AT_ONCE, OptionState
+from metaq.model.servers.option_state import AT_ONCE, OptionState
 
 OPTIONS_SECONDS: Final = 1.0
 CHANGE_SECONDS: Final = 10.0

@@ -8,6 +8,7 @@ from metaq.dashboard.page import Page
 from metaq.dashboard.pages import (
     accounts,
     broker,
+    broker_log,
     brokers,
     clients,
     differences,
@@ -34,7 +35,7 @@ from metaq.dashboard.pages.undelivered import delays, transactions
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE, topics.PAGE, topic.PAGE, groups.PAGE, group.PAGE, reset.PAGE, search.PAGE, message.PAGE, send.PAGE, dead_groups.PAGE,
-    dead_group.PAGE, letter.PAGE, delays.PAGE, transactions.PAGE, brokers.PAGE, differences.PAGE, broker.PAGE, name_servers.PAGE,
+    dead_group.PAGE, letter.PAGE, delays.PAGE, transactions.PAGE, brokers.PAGE, differences.PAGE, broker.PAGE, broker_log.PAGE, name_servers.PAGE,
     events.PAGE, pipelines.PAGE, pipeline.PAGE, metaq1.PAGE, metaq1_topic.PAGE, zookeeper.PAGE,
     clients.PAGE, accounts.PAGE, quotas.PAGE,
 )  # fmt: skip

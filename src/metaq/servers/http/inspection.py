@@ -19,7 +19,7 @@ from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.model.access import Action
 from metaq.model.clients import GroupConfig
-from metaq.model.option_state import OptionState
+from metaq.model.servers.option_state import OptionState
 from metaq.model.topics.topic import TopicConfig
 from metaq.servers.http.answers import in_turns, json_answer
 from metaq.servers.http.callers import Callers

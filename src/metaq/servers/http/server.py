@@ -31,7 +31,6 @@ from metaq.servers.server import BrokerServices, PeerServer
 
 if TYPE_CHECKING:
     from metaq.net.tls.server import ServerTls
-    from metaq.servers.http.metaq1.pages.pages import Metaq1Pages
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +46,6 @@ class HttpServer:
         process.start()
         broker, callers = services.broker, Callers(services.access)
         self._acks = Acks(broker, services.call_soon)
-        self._metaq1: Metaq1Pages | None = None
         self._cold = ColdReader()
         puller, saves = Puller(broker, self._cold), OffsetSaves(broker, services.call_soon)
         sending = Sending(broker, self._acks, callers, services.host, services.tally)
@@ -70,8 +68,7 @@ class HttpServer:
             stats = services.metaq1_stats
             assert stats is not None, "MetaQ 1.x is served"
             pages.append(Gateway(broker, broker.metaq1, self._acks, self._cold, callers, stats))
-            self._metaq1 = Metaq1Pages(broker, broker.metaq1, callers, stats, metaq.__version__)
-            pages.append(self._metaq1)
+            pages.append(Metaq1Pages(broker, broker.metaq1, callers, stats, services.log, metaq.__version__))
         self._faults = RateLimitedLog(log, broker.clock)
         operations = [operation for page in pages for operation in page.operations()]
         app = Application(operations, self._faults, metaq.__version__, services.audit, services.tally)
@@ -95,8 +92,6 @@ class HttpServer:
             task.cancel()
         self._streaming.close()
         self._cold.close()
-        if self._metaq1 is not None:
-            self._metaq1.close()
 
 
 def http_server(

@@ -14,7 +14,7 @@ from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.model import TopicConfig
 from metaq.model.access import Action
-from metaq.model.identity import ServerIdentity
+from metaq.model.servers.identity import ServerIdentity
 from metaq.model.topics.topic import FILTER_TYPES, check_group, check_topic
 from metaq.servers.remoting.administration.later import answer_when_done
 from metaq.servers.remoting.handlers import LATER, After, Answer, Call, Later, NoHeader, Reply, handles

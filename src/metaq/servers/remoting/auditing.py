@@ -20,6 +20,7 @@ LOOKS: Final = frozenset(
     {
         RequestCode.QUOTAS,
         RequestCode.OPTIONS,
+        RequestCode.LOG_LINES,
         RequestCode.GET_NAMESRV_CONFIG,
         RequestCode.LOG_CHECKSUMS,
         RequestCode.LOG_BYTES,

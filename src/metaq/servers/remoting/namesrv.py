@@ -16,7 +16,7 @@ from metaq.errors import BadRequest, ConfigError, Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, administered_locally, everybody
-from metaq.model.identity import ServerIdentity
+from metaq.model.servers.identity import ServerIdentity
 from metaq.model.topics.advertised import Advertised, Origin
 from metaq.model.topics.registration import BrokerIdentity, Registration
 from metaq.namesrv.service import NameService

@@ -21,6 +21,7 @@ from metaq.net.listener import SecondPort
 from metaq.net.peer import Peer
 from metaq.options import BrokerOptions
 from metaq.servers.held_acks import HeldAcks
+from metaq.servers.log_lines import LastLines
 from metaq.servers.pieces import ColdReads
 from metaq.servers.remoting.acl.accounts import AccountHandlers, ServerName
 from metaq.servers.remoting.acl.covered import as_covered
@@ -30,6 +31,7 @@ from metaq.servers.remoting.administration.cleaning import CleaningHandlers
 from metaq.servers.remoting.administration.configuring import ConfiguringHandlers
 from metaq.servers.remoting.administration.consumers import QUESTIONS, ConsumerQuestionHandlers
 from metaq.servers.remoting.administration.inspection import InspectionHandlers
+from metaq.servers.remoting.administration.log_lines import LogHandlers
 from metaq.servers.remoting.administration.statistics import StatisticsHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.auditing import RequestAudit
@@ -94,6 +96,7 @@ class RemotingServer:
         audit: Audit | None = None,
         connections: Callable[[], int] = lambda: 0,
         tally: Tally | None = None,
+        lines: LastLines | None = None,
     ) -> None:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
@@ -121,6 +124,7 @@ class RemotingServer:
                     InspectionHandlers(broker),
                     StatisticsHandlers(broker),
                     CleaningHandlers(broker),
+                    LogHandlers(broker.gatekeeper, lines or LastLines()),
                     ConsumerQuestionHandlers(broker),
                     ConfiguringHandlers(broker),
                     QuotaHandlers(broker.quotas, broker.gatekeeper),
@@ -178,6 +182,7 @@ def remoting_server(
             audit=services.audit,
             connections=lambda: server.connections,
             tally=services.tally,
+            lines=services.log,
         )  # fmt: skip
 
     if tls is not None:

@@ -155,6 +155,15 @@ class ClosePartitionsHeader(Header, kw_only=True):
     """Inclusive."""
 
 
+class LogLinesHeader(Header, kw_only=True):
+    """LOG_LINES (30026), ours: the last lines of a broker's log."""
+
+    count: Int
+    """1 to 500."""
+    level: str = "INFO"
+    """Lines of at least this level."""
+
+
 class TrimTopicHeader(Header, kw_only=True):
     """TRIM_TOPIC (30023), ours: messages of a topic before a time, or before an offset, become unreadable. One of both."""
 

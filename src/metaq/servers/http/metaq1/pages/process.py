@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib.metadata
 import locale
-import logging
 import os
 import pathlib
 import platform
@@ -12,7 +12,6 @@ import resource
 import sys
 import threading
 import traceback
-from collections import deque
 from typing import Final
 
 from starlette.requests import Request
@@ -24,56 +23,26 @@ from metaq.model.access import Action
 from metaq.servers.http.metaq1.pages.answers import ANY_JSON, Guarded, either
 from metaq.servers.http.metaq1.pages.html import Inner, element, link, pairs
 from metaq.servers.http.operations import JSON, Content, Operation
+from metaq.servers.log_lines import LastLines
 from metaq.servers.metaq1_stats import StatsBodies
 
 LINES: Final = 20
 """Lines of the log that are shown, as in the original."""
-LINE_CHARS_MAX: Final = 2000
 REFRESH_SECONDS: Final = "2"
-OURS: Final = "metaq"
-"""Logger whose lines are shown: a process may have others, which are not ours to show."""
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 
 
-class LastLines(logging.Handler):
-    """Keeps the last lines of the log. In force between `open` and `close`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: deque[str] = deque(maxlen=LINES)
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self.lines.append(self.format(record)[:LINE_CHARS_MAX])
-        except Exception:  # noqa: BLE001  as every handler
-            self.handleError(record)
-
-    def open(self) -> None:
-        """Begin to keep lines."""
-        logging.getLogger(OURS).addHandler(self)
-
-    def close(self) -> None:
-        logging.getLogger(OURS).removeHandler(self)
-        super().close()
-
-
 class ProcessPages:
-    """The pages. Args: guarded: lets callers in. stats: has the address of the text protocol's server."""
+    """The pages. Args: guarded: lets callers in. stats: has the address of the text protocol's server. log: of the process."""
 
     def __init__(
-        self, broker: Broker, metaq1: Metaq1Service, guarded: Guarded, stats: StatsBodies, version: str
+        self, broker: Broker, metaq1: Metaq1Service, guarded: Guarded, stats: StatsBodies, log: LastLines, version: str
     ) -> None:
         self._broker, self._options, self._guarded, self._stats, self._version = (
             broker, metaq1.settings.options, guarded, stats, version,
         )  # fmt: skip
         self._started_ms = broker.clock.now_ms()
-        self._log = LastLines()
-        self._log.open()
-
-    def close(self) -> None:
-        """Keep no more lines of the log."""
-        self._log.close()
+        self._log = log
 
     def operations(self) -> list[Operation]:
         """Return the operations."""
@@ -135,7 +104,7 @@ class ProcessPages:
         return either(request, value, "Dashboard", show)
 
     async def _logging(self, request: Request) -> Response:
-        lines = list(self._log.lines)
+        lines = [f"{_written(line.at_ms)} {line.level} {line.logger} {line.text}" for line in self._log.last(LINES)]
         answer = either(request, {"logs": lines}, "Log", lambda: (element("pre", "\n".join(lines)),))
         answer.headers["refresh"] = REFRESH_SECONDS
         return answer
@@ -147,6 +116,10 @@ class ProcessPages:
     async def _threads(self, request: Request) -> Response:
         found = _threads()
         return either(request, {"threads": found}, "Threads", lambda: tuple(element("pre", one) for one in found))
+
+
+def _written(at_ms: int) -> str:
+    return dt.datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S,") + f"{at_ms % 1000:03}"
 
 
 def readable(size: int) -> str:

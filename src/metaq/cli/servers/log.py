@@ -1,0 +1,41 @@
+"""`metaq broker log`: the last lines of a broker's log."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import Annotated
+
+import msgspec
+import typer
+
+from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, print_json
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="brokerName (its master), or host:port of one broker")]
+Lines = Annotated[int, typer.Option("--lines", min=1, max=500, help="so many at most")]
+Level = Annotated[str, typer.Option("--level", metavar="LEVEL", help="lines of at least this: info, warning, error")]
+
+
+def show_log(
+    name: Name,
+    lines: Lines = 100,
+    level: Level = "info",
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Print the last lines of a broker's log, the oldest first. A RocketMQ does not tell them."""
+    from metaq.admin import Admin
+
+    if level.upper() not in logging.getLevelNamesMapping():
+        raise typer.BadParameter(f"there is no level {level!r}: info, warning or error", param_hint="--level")
+    with Admin(namesrv) as admin:
+        found = admin.broker_log(name, count=lines, level=level.upper())
+    if found is None:
+        typer.echo(f"broker {name} does not tell its log: it is a RocketMQ, or an earlier release of ours", err=True)
+        raise typer.Exit(EXIT_FAILED)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    for line in found:
+        at = dt.datetime.fromtimestamp(line.at_ms / 1000, dt.UTC).isoformat(" ", "milliseconds")
+        typer.echo(f"{at} {line.level} {line.logger}: {line.text}")

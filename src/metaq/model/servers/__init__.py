@@ -1,0 +1,1 @@
+"""What servers tell of themselves: who they are, their options, their log."""
