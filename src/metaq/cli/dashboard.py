@@ -48,6 +48,11 @@ def run_dashboard(
             metavar="FILE", help="topics whose bodies are Avro or Protobuf, and their schemas (docs/dashboard.md)"
         ),
     ] = None,
+    https_cert: Annotated[
+        str,
+        typer.Option("--https-cert", metavar="FILE", help="certificate with its chain (PEM): browsers ask by HTTPS"),
+    ] = "",
+    https_key: Annotated[str, typer.Option("--https-key", metavar="FILE", help="its key (PEM)")] = "",
     log_level: Annotated[str, typer.Option("--log-level", metavar="LEVEL", help=LOG_LEVELS)] = "info",
 ) -> None:
     """Serve pages about a cluster: brokers, topics, groups, what needs attention. Ctrl-C ends it.
@@ -65,6 +70,6 @@ def run_dashboard(
     set_up_logging(log_level)
     settings = DashboardSettings(
         namesrv=namesrv, host=bind, port=port, names=tuple(name or ()), allow_changes=allow_changes, login=login, insecure=insecure,
-        client=client_options(), pipelines=tuple(pipelines or ()), zookeeper=zookeeper, schemas=schemas,
+        client=client_options(), pipelines=tuple(pipelines or ()), zookeeper=zookeeper, schemas=schemas, https_cert=https_cert, https_key=https_key,
     )  # fmt: skip
     serving_dashboard.run_dashboard(settings)

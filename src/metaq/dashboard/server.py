@@ -18,6 +18,7 @@ from metaq.dashboard.rendering.renderer import Renderer
 from metaq.dashboard.rendering.static import read_static
 from metaq.dashboard.security.accounts import NotProven, prove
 from metaq.dashboard.security.guard import Hosts
+from metaq.dashboard.security.https import LOOK_SECONDS, Https
 from metaq.dashboard.settings import DashboardSettings
 from metaq.dashboard.visitors import Visitors
 from metaq.errors import AccessDenied, MetaqError
@@ -43,9 +44,15 @@ class RunningDashboard:
     """A running dashboard. Made by `start_dashboard`."""
 
     def __init__(
-        self, settings: DashboardSettings, visitors: Visitors, space: HttpSpace, live: Live, sources: Sources
+        self,
+        settings: DashboardSettings,
+        visitors: Visitors,
+        space: HttpSpace,
+        live: Live,
+        sources: Sources,
+        https: Https | None = None,
     ) -> None:
-        self._settings, self._space, self._live, self._sources = settings, space, live, sources
+        self._settings, self._space, self._live, self._sources, self._https = settings, space, live, sources, https
         self.visitors = visitors
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -60,7 +67,10 @@ class RunningDashboard:
         """Where browsers find it."""
         assert self._listener is not None, "it has started"
         everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  what is told, not where it listens
-        return f"http://{join_address(everywhere.get(self._listener.host, self._listener.host), self._listener.port)}/"
+        scheme = "http" if self._https is None else "https"
+        return (
+            f"{scheme}://{join_address(everywhere.get(self._listener.host, self._listener.host), self._listener.port)}/"
+        )
 
     @property
     def viewers(self) -> int:
@@ -69,12 +79,17 @@ class RunningDashboard:
 
     async def start(self) -> None:
         """Listen. Raises ConfigError: the address cannot be had."""
-        self._listener = await bind(self._settings.host, self._settings.port, LIMITS)
+        tls = self._https.tls if self._https is not None else None
+        self._listener = await bind(self._settings.host, self._settings.port, LIMITS, tls=tls)
         await self._learn_accounts(FIRST_SECONDS)
         if not self.visitors.login:  # else each account has looks of its own
             self.visitors.own.sampler.start()
         await self._listener.start(lambda peer: HttpConnection(peer, self._space))
         self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._watch_accounts())]
+        if self._https is not None:
+            self._tasks.append(asyncio.create_task(self._watch_certificate(self._https)))
+        for task in self._tasks:
+            task.add_done_callback(_say_if_died)
 
     async def _tick(self) -> None:
         while True:
@@ -86,6 +101,11 @@ class RunningDashboard:
         while self._settings.login is None and not self.visitors.login:
             await asyncio.sleep(ACCOUNTS_SECONDS)
             await self._learn_accounts(ACCOUNTS_SECONDS)
+
+    async def _watch_certificate(self, https: Https) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.to_thread(https.look)
 
     async def _learn_accounts(self, seconds: float) -> None:
         """Find out whether visitors have to log in. As long as nobody answers there is nothing to show, either."""
@@ -114,12 +134,20 @@ class RunningDashboard:
             request.cancel()
         await self.visitors.close()
         await self._sources.close()
+        if self._https is not None:
+            self._https.close()
+
+
+def _say_if_died(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a task of the dashboard has died: start it again", exc_info=error)
 
 
 async def start_dashboard(settings: DashboardSettings, clock: Clock = SYSTEM) -> RunningDashboard:
     """Start a dashboard in this event loop. Raises ConfigError: settings, schemas, name servers, or an address that cannot be had."""
     settings.check()
     schemas = read_schemas(settings.schemas)
+    https = Https(settings.https_cert, settings.https_key) if settings.https_cert else None
     live = Live(clock)
     sources = Sources(clock, settings.pipelines, settings.zookeeper)
 
@@ -127,7 +155,7 @@ async def start_dashboard(settings: DashboardSettings, clock: Clock = SYSTEM) ->
         sources.looked()
         live.looked()
 
-    visitors = Visitors(settings.namesrv, settings.client, clock, "http", looked)
+    visitors = Visitors(settings.namesrv, settings.client, clock, "http" if https is None else "https", looked)
     static = read_static()
     answering = Answering(
         Renderer(PAGES, static),
@@ -140,7 +168,7 @@ async def start_dashboard(settings: DashboardSettings, clock: Clock = SYSTEM) ->
     )
     logins = Logins(visitors, answering, clock)
     application = Application(PAGES, static, visitors, logins, answering, Hosts(settings.names), clock)
-    running = RunningDashboard(settings, visitors, HttpSpace(application, clock), live, sources)
+    running = RunningDashboard(settings, visitors, HttpSpace(application, clock), live, sources, https)
     try:
         await running.start()
     except BaseException:

@@ -21,7 +21,7 @@ class DashboardSettings(Struct, frozen=True, kw_only=True):
     address than this machine's without TLS. `client`: how the cluster is asked; its account, if there is one, is the dashboard's own.
 
     `pipelines`: folders of pipelines, or with some in them. `zookeeper`: of MetaQ 1.x, `host:port,…`, perhaps with `/ROOT`; "": none.
-    `schemas`: file that says which topics have which schema.
+    `schemas`: file that says which topics have which schema. `https_cert`, `https_key`: PEM files; with them browsers ask by HTTPS.
     """
 
     namesrv: str | None = None
@@ -32,6 +32,8 @@ class DashboardSettings(Struct, frozen=True, kw_only=True):
     login: bool | None = None
     insecure: bool = False
     schemas: str | None = None
+    https_cert: str = ""
+    https_key: str = ""
     client: ClientOptions = ClientOptions()
     pipelines: tuple[str, ...] = ()
     zookeeper: str = ""
@@ -39,10 +41,17 @@ class DashboardSettings(Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise ConfigError: these would let anybody in."""
         here = self.host == "localhost" or is_loopback(self.host)
-        if not here and not self.insecure:
+        if bool(self.https_cert) is not bool(self.https_key):
+            raise ConfigError("HTTPS needs both a certificate (--https-cert) and its key (--https-key)")
+        if not here and not self.insecure and self.https_cert and not self.login:
+            raise ConfigError(
+                f"the dashboard would listen on {self.host}, and show the cluster to whoever reaches it if that has no accounts: add --login, "
+                "so that visitors log in, or --insecure if it is meant"
+            )
+        if not here and not self.insecure and not self.https_cert:
             raise ConfigError(
                 f"the dashboard would listen on {self.host} without TLS, and show the cluster to whoever reaches it: add --insecure if that "
-                "is meant, or listen on 127.0.0.1 and put a proxy with TLS, or an SSH tunnel, in front of it"
+                "is meant, or --https-cert and --login, or listen on 127.0.0.1 and put a proxy with TLS, or an SSH tunnel, in front of it"
             )
         if not here and self.login is False and self.client.credentials is not None:
             raise ConfigError(
