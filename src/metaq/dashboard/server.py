@@ -22,6 +22,7 @@ from metaq.dashboard.security.https import LOOK_SECONDS, Https
 from metaq.dashboard.settings import DashboardSettings
 from metaq.dashboard.visitors import Visitors
 from metaq.errors import AccessDenied, MetaqError
+from metaq.log import when_dead
 from metaq.net.address import join_address
 from metaq.net.budget import MIB, ListenLimits
 from metaq.net.listener import Listener, bind
@@ -89,7 +90,7 @@ class RunningDashboard:
         if self._https is not None:
             self._tasks.append(asyncio.create_task(self._watch_certificate(self._https)))
         for task in self._tasks:
-            task.add_done_callback(_say_if_died)
+            task.add_done_callback(when_dead(log, "a task of the dashboard has died: start it again"))
 
     async def _tick(self) -> None:
         while True:
@@ -136,11 +137,6 @@ class RunningDashboard:
         await self._sources.close()
         if self._https is not None:
             self._https.close()
-
-
-def _say_if_died(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a task of the dashboard has died: start it again", exc_info=error)
 
 
 async def start_dashboard(settings: DashboardSettings, clock: Clock = SYSTEM) -> RunningDashboard:
