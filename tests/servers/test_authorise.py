@@ -330,6 +330,23 @@ def test_whoever_was_judged_once_gives_back_by_the_fast_path(tmp_path, rules, wh
             rules.swap(broker)
 
 
+def test_nobody_gives_back_a_message_that_he_may_not_read(tmp_path) -> None:
+    """The group would get a copy of it: in both paths the topic of the record is asked about."""
+    with open_server(tmp_path, authorise=forbid(Action.SUBSCRIBE, "secret")) as (broker, server):
+        client = Client(server)
+        client.beat("G", {"orders": "*"})
+        places = {topic: int(client.send(topic).ext["msgId"][-16:], 16) for topic in ("orders", "secret")}
+
+        def back(topic: str) -> int:
+            header = headers.SendBackHeader(offset=places[topic], group="G", delay_level=-1, max_reconsume_times=16)
+            return client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header).code
+
+        assert back("orders") == 0
+        copies = broker.lookup.max_offset("%DLQ%G", 0)
+        assert back("secret") == ResponseCode.NO_PERMISSION
+        assert broker.lookup.max_offset("%DLQ%G", 0) == copies
+
+
 def test_what_has_no_fast_path_asks_the_same_gatekeeper(tmp_path, rules, who) -> None:
     """Once for many requests alike: an offset, and the locks of a group, where group and topic are asked about."""
     locks = bodies.queue_locks(QueueLocks("G", "a@1", (MessageQueue("orders", "broker-a", 0),)))

@@ -7,16 +7,14 @@ from metaq.broker.broker import Broker
 from metaq.broker.requests import KeyQuery, OffsetCommit, PullRequest, Send, SendBack
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
-from metaq.model import properties as props
-from metaq.model.access import Action, Caller
+from metaq.model.access import Action
 from metaq.model.message import host_bytes
-from metaq.model.topics.system import HALF_TOPIC, OUR_PREFIX, SCHEDULE_TOPIC
 from metaq.servers.remoting.handlers import LATER, Answer, Call, Later, Reply, handles
+from metaq.servers.remoting.record_access import check_record
 from metaq.servers.remoting.session import RETRY_LIMIT_VERSION, SENDS, session_of
 from metaq.servers.remoting.workspace import Workspace
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
-from metaq.wire.record import decode_record
 
 # Java 5.x's lite pull consumer sends 361 in place of 11.
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
@@ -52,7 +50,7 @@ class MessageHandlers:
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendBackHeader, Action.SUBSCRIBE)
     def _send_back(self, call: Call[headers.SendBackHeader]) -> None:
-        self._check_record(call.caller, call.header.offset)  # the group gets a copy
+        check_record(self._broker, call.caller, call.header.offset)  # the group gets a copy
         self._broker.retries.send_back(send_back_of(call.header, call.version, call.caller.client))
 
     # -- out
@@ -86,21 +84,8 @@ class MessageHandlers:
 
     @handles(RequestCode.VIEW_MESSAGE_BY_ID, headers.ViewMessageHeader, Action.SUBSCRIBE)
     def _view(self, call: Call[headers.ViewMessageHeader]) -> bytes:
-        self._check_record(call.caller, call.header.offset)
+        check_record(self._broker, call.caller, call.header.offset)
         return self._broker.lookup.record(call.header.offset)
-
-    def _check_record(self, caller: Caller, log_offset: int) -> None:
-        """Check that the caller may read the message at a LogOffset, whose topic no header names. Raises Refused."""
-        gatekeeper = self._broker.gatekeeper
-        if gatekeeper.unguarded or gatekeeper.trusts(caller):
-            return
-        message = decode_record(self._broker.lookup.record(log_offset))
-        topic = message.topic
-        if topic.startswith(OUR_PREFIX):  # of all topics together, such as a chunk of a staged transaction
-            gatekeeper.check(caller, Action.ADMINISTER, f"a message of {topic}")
-        elif topic in {SCHEDULE_TOPIC, HALF_TOPIC}:
-            topic = message.properties.get(props.REAL_TOPIC, topic)
-        gatekeeper.check_uncovered(caller, Action.SUBSCRIBE, topic)
 
     # -- offsets
     @handles(RequestCode.QUERY_CONSUMER_OFFSET, headers.QueryOffsetHeader, Action.SUBSCRIBE)

@@ -31,6 +31,7 @@ from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import Call
 from metaq.servers.remoting.notices import notification_of
 from metaq.servers.remoting.quota.waits import charge_account, judge_rows, refuse_rows
+from metaq.servers.remoting.record_access import check_record
 from metaq.servers.remoting.workspace import ROWS_MAX, Workspace
 from metaq.store.reads.long_body import LONG_BYTES, ColdBody, LongBody
 from metaq.store.reads.pull import ReadResult, ReadStatus
@@ -316,14 +317,13 @@ class BrokerSession(RemotingSession):
                 self._answer_failure(table.code(row), reply_to, error)
 
     def _back(self, row: int) -> None:
-        """Handle CONSUMER_SEND_MSG_BACK (36) without a Command. Whether others may is for the slow path: it looks whose topic the record
-        is of, for the group gets a copy."""
-        space, table, gatekeeper = self._workspace, self._workspace.table, self.handling.gatekeeper
+        """Handle CONSUMER_SEND_MSG_BACK (36) without a Command; a caller that may not is refused by the slow path."""
+        space, table = self._workspace, self._workspace.table
         oneway = table.flag(row) & ONEWAY_FLAG
         opaque, binary = reply_to = table.opaque(row), table.binary(row)
         try:
             group, log_offset, level, retries_max, repeated, version = table.back(row)
-            if not gatekeeper.trusts(self._sender):
+            if not self._may_give_back(group.decode(), log_offset):
                 self._one(row)
                 return
             if version < RETRY_LIMIT_VERSION:
@@ -346,6 +346,18 @@ class BrokerSession(RemotingSession):
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             if not oneway:
                 self._answer_failure(RequestCode.CONSUMER_SEND_MSG_BACK, reply_to, error)
+
+    def _may_give_back(self, group: str, log_offset: int) -> bool:
+        """Return whether the sender may consume in the group, and read the message, of which the group gets a copy."""
+        gatekeeper, broker = self.handling.gatekeeper, self._workspace.broker
+        if gatekeeper.trusts(self._sender):
+            return True
+        try:
+            gatekeeper.check_consumer(self._sender, group)
+            check_record(broker, self._sender, log_offset)
+        except Refused:
+            return False
+        return True
 
     def resume(self, command: Command, work: Callable[[], Command | None] | None) -> None:
         """Resume a parked request; its answers leave as those of a read event do.
