@@ -265,8 +265,9 @@ def main() -> int:
     for way, key in itertools.product(ways, FIGURES[:1] if asked.idle else FIGURES):
         report.setdefault(key, {})[way] = round(statistics.median(one[way][key] for one in found), 3)
         if way != ways[0]:
-            ratio = statistics.median(one[way][key] / one[ways[0]][key] for one in found)
-            report[key][f"{way} ÷ {ways[0]}"] = round(ratio, 4)
+            ratios = [one[way][key] / one[ways[0]][key] for one in found if one[ways[0]][key]]
+            if ratios:  # else the broker was too idle to be measured, as in a quick run
+                report[key][f"{way} ÷ {ways[0]}"] = round(statistics.median(ratios), 4)
     print(json.dumps(report, ensure_ascii=False))
     return 0
 
