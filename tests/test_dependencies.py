@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import re
+import subprocess
 import sys
 import tomllib
 
-from tests.support import ROOT
+import pytest
+
+from tests.support import PATIENCE, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -117,3 +121,62 @@ def test_every_dependency_has_its_reason_beside_it():
     lines = [line for line in block.splitlines() if re.search(r'"[\w-]+(\[\w+\])?[><=]', line)]
     assert len(lines) >= 10
     assert [line for line in lines if "#" not in line] == []
+
+
+WITHOUT_EXTRAS = [
+    "metaq",
+    "metaq.aio",
+    "metaq.admin",
+    "metaq.metaq1",
+    "metaq.testing",
+    "metaq.app.broker",
+    "metaq.app.namesrv",
+    "metaq.app.up",
+    "metaq.cli.main",
+]
+WITH = {
+    "dashboard": "metaq.dashboard.server",
+    "http": "metaq.servers.http.server",
+    "webhooks": "metaq.webhooks.webhook",
+    "zookeeper": "metaq.registry.zookeeper.client",
+}
+"""Extra → what it is for: importable with the packages of this extra alone."""
+PROGRAM = """
+import importlib, importlib.metadata, sys
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+missing = set(sys.argv[1].split(","))
+sys.meta_path.insert(0, Nothing())
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+"""
+
+
+def _top_levels(extras: set[str]) -> set[str]:
+    """Names that the distributions of these extras are imported by."""
+    wanted = {
+        re.split(r"[\[<>=;~! ]", one)[0].lower().replace("_", "-")
+        for extra in extras
+        for one in PROJECT["optional-dependencies"][extra]
+        if not one.startswith("pymetaq[")
+    }
+    found = importlib.metadata.packages_distributions()
+    return {name for name, owners in found.items() if wanted & {owner.lower().replace("_", "-") for owner in owners}}
+
+
+@pytest.mark.parametrize("extra", ["", *WITH])
+def test_what_is_installed_is_enough(extra):
+    """The core without any extra, and each of some extras with its own packages alone."""
+    others = _top_levels(set(PROJECT["optional-dependencies"]) - {extra, "all", "uvloop"})
+    missing = others - (_top_levels({extra}) if extra else set()) - {"metaq"}
+    modules = [*WITHOUT_EXTRAS, *([WITH[extra]] if extra else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, ",".join(sorted(missing)), *modules],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {"kazoo", "starlette", "pyarrow"} - (_top_levels({extra}) if extra else set()) <= missing

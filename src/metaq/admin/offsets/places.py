@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from metaq.errors import ConfigError
 from metaq.registry.offset_table import TABLE, OffsetTable, Row, statements_for
-from metaq.registry.zookeeper.client import ZookeeperClient
 from metaq.registry.zookeeper.layout import Layout, OffsetNode, parse_offset
 from metaq.registry.zookeeper.offsets import Key, add_offsets, read_texts
 from metaq.worker import Worker
+
+if TYPE_CHECKING:
+    from metaq.registry.zookeeper.client import ZookeeperClient
 
 SESSION_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 15.0
@@ -69,6 +72,11 @@ class Kept(Protocol):
 async def kept_at(place: Place) -> AsyncIterator[Kept]:
     """The offsets of a place. Raises ConfigError: no such address, or a driver is missing."""
     if isinstance(place, InZookeeper):
+        try:
+            from metaq.registry.zookeeper.client import ZookeeperClient  # only where it is asked: it is an extra
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{place} needs the package {error.name}: pip install 'pymetaq[zookeeper]'") from None
+
         client = ZookeeperClient(place.connect, SESSION_SECONDS, CONNECT_SECONDS)
         try:
             yield _Nodes(client, Layout(place.root))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from metaq.registry.zookeeper.layout import UNKNOWN_MESSAGE, Layout, OffsetNode, parse_offset
-from metaq.registry.zookeeper.session import Session
+
+if TYPE_CHECKING:
+    from metaq.registry.zookeeper.session import Session
 
 log = logging.getLogger(__name__)
 
