@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metaq.dashboard.listing import Key, Listing, ListQuery, listing
+from metaq.dashboard.noticing import Noticed
 from metaq.dashboard.page import Asked, Page
 
 
-class EventRow(Struct, frozen=True):
-    """`ended_ms`: None: it lasts. `seconds`: how long it has lasted; 0: it was a moment. `pages`, `name`: the page about it."""
+class EventRow(Noticed):
+    """`seconds`: how long it has lasted; 0: it was a moment."""
 
-    number: int
-    at_ms: int
-    level: str
-    subject: str
-    kind: str
-    text: str
-    pages: str
-    name: str
-    ended_ms: int | None
     seconds: float
 
 
@@ -43,11 +35,11 @@ KEYS: Final[dict[str, Key]] = {
 async def load(asked: Asked) -> EventsValues:
     rows = [
         EventRow(
-            one.number, one.at_ms, one.level, one.subject, one.kind, one.text, one.pages, one.name, one.ended_ms,
-            max(0, (asked.now_ms if one.ended_ms is None else one.ended_ms) - one.at_ms) / 1000,
+            **structs.asdict(one),
+            seconds=max(0, (asked.now_ms if one.ended_ms is None else one.ended_ms) - one.at_ms) / 1000,
         )
         for one in asked.cluster.events.events
-    ]  # fmt: skip
+    ]
     found = listing(rows, asked.query, KEYS, "-time", lambda row: f"{row.subject} {row.text}")
     return EventsValues(found, sum(row.ended_ms is None for row in rows))
 

@@ -9,8 +9,8 @@ from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.model.access import Action
 from metaq.model.message import host_bytes
+from metaq.servers.record_access import check_record
 from metaq.servers.remoting.handlers import LATER, Answer, Call, Later, Reply, handles
-from metaq.servers.remoting.record_access import check_record
 from metaq.servers.remoting.session import RETRY_LIMIT_VERSION, SENDS, session_of
 from metaq.servers.remoting.workspace import Workspace
 from metaq.wire import headers

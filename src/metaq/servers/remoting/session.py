@@ -26,12 +26,12 @@ from metaq.net.peer import Peer
 from metaq.net.turns import TURN_BYTES, Source
 from metaq.saved import Saving
 from metaq.servers.pieces import ColdPieces, Pieces
+from metaq.servers.record_access import check_record
 from metaq.servers.remoting.acl.signed import callers_of
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import Call
 from metaq.servers.remoting.notices import notification_of
 from metaq.servers.remoting.quota.waits import charge_account, judge_rows, refuse_rows
-from metaq.servers.remoting.record_access import check_record
 from metaq.servers.remoting.workspace import ROWS_MAX, Workspace
 from metaq.store.reads.long_body import LONG_BYTES, ColdBody, LongBody
 from metaq.store.reads.pull import ReadResult, ReadStatus

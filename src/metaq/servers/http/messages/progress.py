@@ -25,8 +25,8 @@ from metaq.servers.http.messages.saves import OffsetSaves
 from metaq.servers.http.operations import JSON, Content, Operation
 from metaq.servers.http.problems import Problem, ProblemError
 from metaq.servers.http.requests import Acks, body_of, when_ready
+from metaq.servers.record_access import check_record
 from metaq.wire.http.received import AckId, Acknowledged, GroupOffset, GroupOffsets, ack_id
-from metaq.wire.record import decode_record
 
 KIND = TypeVar("KIND", bound=Struct)
 
@@ -164,7 +164,7 @@ class GroupProgress:
         told = _decoded(body, Retry) if body else Retry()
         place = _log_offset(message)
         # What is given back is delivered to the group: who may not read its topic must not get it that way.
-        broker.gatekeeper.check_consumer(caller, group, (decode_record(broker.lookup.record(place)).topic,))
+        check_record(broker, caller, place)
         back = SendBack(group=group, log_offset=place, delay_level=told.delay_level, client=caller.client)
         await when_ready(lambda: broker.retries.send_back(back))
         if broker.held_pulls.grown:
