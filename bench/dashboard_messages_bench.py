@@ -9,12 +9,10 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
-from pathlib import Path
 from urllib.parse import quote
 
 import metaq
-from dashboard_bench import BOUND_MS, ask, start
+from dashboard_bench import ask, cluster, dashboard_of, report
 from metaq.admin import Admin
 
 TOPIC = "messages"
@@ -70,29 +68,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        up, line = start(
-            "up", "--data", str(Path(folder) / "data"), "--port", "0", "--namesrv-port", "0", "--name", "bench",
-            "-o", "diskMaxUsedSpaceRatio=95", "-o", "logLevel=warning", ready="ready up",
-        )  # fmt: skip
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        try:
-            fill(words["namesrv"], given.messages)
-            dashboard, told = start("dashboard", "-n", words["namesrv"], "--port", "0", ready="ready dashboard")
-            try:
-                rows = measure(told.split()[2], given.rounds)
-            finally:
-                dashboard.terminate()
-                dashboard.wait(30)
-        finally:
-            up.terminate()
-            up.wait(60)
-    if given.json:
-        print(json.dumps(rows))
-    else:
-        for name, row in rows.items():
-            print(f"{name:20} {row['median']:8.1f} ms  longest {row['longest']:8.1f} ms  {row['kib']:8.1f} KiB")
-    return int(any(row["median"] > BOUND_MS for row in rows.values()))
+    with cluster() as words:
+        fill(words["namesrv"], given.messages)
+        with dashboard_of(words["namesrv"]) as url:
+            rows = measure(url, given.rounds)
+    return report(rows, as_json=given.json)
 
 
 if __name__ == "__main__":
