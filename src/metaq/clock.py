@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from typing import Final, Protocol
 
@@ -22,6 +23,10 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds from an arbitrary start; never steps back. For time-outs and rates."""
+        ...
+
+    def elapsed(self) -> float:
+        """Return seconds from an arbitrary start; never steps back, and goes on while the machine is suspended. For leases."""
         ...
 
     def random_below(self, stop: int) -> int:
@@ -45,6 +50,14 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     monotonic = staticmethod(time.monotonic)  # not wrapped: consumers in order ask for each message
+
+    if sys.platform == "linux":
+
+        def elapsed(self) -> float:
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    else:
+        elapsed = staticmethod(time.monotonic)
 
     def random_below(self, stop: int) -> int:
         return int(self._random.random() * stop)
@@ -96,6 +109,8 @@ class FakeClock:
 
     def monotonic(self) -> float:
         return self._monotonic
+
+    elapsed = monotonic
 
     def random_below(self, stop: int) -> int:
         return self._random.randrange(stop)
