@@ -71,12 +71,14 @@ from metaq.in_pieces import InPieces
 from metaq.model import DataVersion, MessageQueue, TopicConfig
 from metaq.model.access import Caller, administered_locally, everybody
 from metaq.model.acl.changes import patterns_of
+from metaq.model.failover import ZOOKEEPER
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.options import Applied, Settings
 from metaq.saved import Pending, PendingOutcome, at_once
 from metaq.wire.hot import DelayGate
 
 if TYPE_CHECKING:
+    from metaq.broker.failover.in_sync import InSyncReplicas
     from metaq.broker.metaq1.filters import MakeFilterHelper
     from metaq.broker.metaq1.position_bases import Bases
     from metaq.broker.metaq1.service import Metaq1Service
@@ -145,7 +147,9 @@ class Broker:
         self.filters = Filters(options, clock, files.filters)
         self.held_pulls = HeldPulls(store.reader, clock, options.held_pulls_max)
         self.quotas.watch(self._quotas_changed)
-        self.replicas = Replicas(environment)
+        self.in_sync = _in_sync(environment)
+        """The in-sync set of a group with failover; None: leaders are not changed by themselves."""
+        self.replicas = self.in_sync or Replicas(environment)
         self.acks = AckPolicy(environment, self.replicas)
         self.stats.times_appends = not self.acks.promises
         closed_queues = ClosedQueues()
@@ -445,3 +449,11 @@ class Broker:
 
         self.groups.delete(name).when_done(gone)
         return outcome
+
+
+def _in_sync(environment: Environment) -> InSyncReplicas | None:
+    if environment.options.failover != ZOOKEEPER:
+        return None
+    from metaq.broker.failover.in_sync import InSyncReplicas  # only where there is failover
+
+    return InSyncReplicas(environment)

@@ -10,6 +10,8 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+ZOOKEEPER: Final = "zookeeper"
+"""Option `failover`: leadership is decided through ZooKeeper."""
 NOBODY: Final = 0
 """`GroupState.leader` while nobody leads. Members have numbers from 1 on."""
 MEMBERS_MAX: Final = 64

@@ -41,8 +41,8 @@ Outcome: TypeAlias = Election | Waiting
 
 
 def created(own: Member, history: str) -> GroupState:
-    """Return the state of a new group, which `own` leads alone."""
-    return GroupState(history, 1, own.member, own.incarnation, (own.place,))
+    """Return the state of a new group, which `own` leads alone. Its epochs go on from those of the log."""
+    return GroupState(history, own.epoch + 1, own.member, own.incarnation, (own.place,))
 
 
 def check_creation(kept: Membership, name: str) -> None:
@@ -78,7 +78,7 @@ def adopted(own: Member, kept: Membership, state: GroupState | None, history: st
 
     Only its operator knows that no other broker has more. Args: history: for a broker that was in no group.
     """
-    epoch = max(kept.epoch, state.epoch if state is not None else 0) + 1
+    epoch = max(kept.epoch, own.epoch, state.epoch if state is not None else 0) + 1
     return GroupState(kept.history or history, epoch, own.member, own.incarnation, (own.place,))
 
 

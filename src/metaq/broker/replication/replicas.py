@@ -93,6 +93,29 @@ class Replicas(BrokerPart):
         return not self.required or wanted <= 0 or self._are_near(wanted)
 
     @property
+    def in_doubt(self) -> bool:
+        return False
+
+    @property
+    def lacking(self) -> str:
+        return (
+            f"fewer than {self._options.min_in_sync_replicas} brokers would have it, this one included (minInSyncReplicas): slaves are "
+            "away or far behind"
+        )
+
+    def identify(self, replica: Replica, ticket: int) -> bool:  # noqa: ARG002  only where there is failover
+        """Note whose connection it is, by a ticket that it was given. Returns whether the ticket is good."""
+        return False
+
+    @property
+    def told_end(self) -> int:
+        """LogOffset up to which followers that have shown a ticket may let clients read; -1: nothing is to be told."""
+        return -1
+
+    def was_told(self, acknowledged_end: int) -> None:
+        """Of a slave: its master has acknowledged so far."""
+
+    @property
     def _wanted(self) -> int:
         """Slaves that must have a send."""
         return max(1, self._options.in_sync_replicas - 1)

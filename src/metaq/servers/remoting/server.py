@@ -37,6 +37,7 @@ from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.clients import ClientHandlers
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, Identify
+from metaq.servers.remoting.failover import FailoverHandlers
 from metaq.servers.remoting.following import FollowingHandlers
 from metaq.servers.remoting.handlers import table_of
 from metaq.servers.remoting.leading import by_leaders
@@ -130,6 +131,7 @@ class RemotingServer:
                     QuotaHandlers(broker.quotas, broker.gatekeeper),
                     accounts or AccountHandlers(None, ServerName("", "", "")),
                     self._following,
+                    FailoverHandlers(broker),
                 ),
             ),
             broker,
