@@ -186,7 +186,6 @@ class Model:
             for one in broker.reports
             if not protocol.may_report(broker.seen, one.place, one.epoch, own)
         }
-        copied |= {place.member: end for place, end in list(copied.items())}
         return protocol.acknowledged(len(broker.disk.log), copied, self.required(number, broker))
 
     # ------------------------------------------------------------------ what is promised

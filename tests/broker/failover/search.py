@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -96,3 +96,15 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def walk(model: Model, first: World, budget: Budget, labels: Iterable[str]) -> tuple[World, Budget]:
+    """Return where these steps lead, one after the other. Raises Violation; LookupError: one of them cannot be taken there."""
+    world, left = model.settled(first), budget
+    for label in labels:
+        found = next(((reached, rest) for one, reached, rest in model.steps(world, left) if one == label), None)
+        if found is None:
+            raise LookupError(label)
+        world, left = model.settled(found[0]), found[1]
+        model.check(world)
+    return world, left

@@ -28,7 +28,14 @@ def append_epoch(appender: Appender, epoch: Epoch, born_host: bytes) -> None:
     appender.put(
         [
             put_record(
-                EPOCHS_TOPIC, 0, body, {props.TAGS: TAG}, flag=0, sys_flag=0, born_ms=epoch.since_ms, born_host=born_host
+                EPOCHS_TOPIC,
+                0,
+                body,
+                {props.TAGS: TAG},
+                flag=0,
+                sys_flag=0,
+                born_ms=epoch.since_ms,
+                born_host=born_host,
             )
         ]
     )
@@ -48,7 +55,11 @@ def epochs_in(store: MessageStore) -> tuple[Epoch, ...]:
                 if (message.topic, message.queue_offset) == (EPOCHS_TOPIC, offset):
                     epoch = msgspec.json.decode(message.body, type=Epoch)
         if epoch is None:
-            log.error("queue offset %d of queue 0 of topic %s, the beginning of an epoch, cannot be read", offset, EPOCHS_TOPIC)
+            log.error(
+                "queue offset %d of queue 0 of topic %s, the beginning of an epoch, cannot be read",
+                offset,
+                EPOCHS_TOPIC,
+            )
         else:
             found.append(epoch)
     return tuple(found)

@@ -56,8 +56,8 @@ class InSyncReplicas(Replicas):
         """Of the group, as ZooKeeper has it, while this broker leads; None: it does not."""
         self._attempts: list[GroupState] = []
         """States that were sent to ZooKeeper, and may be there."""
-        self._required = frozenset[int]()
-        """Members whose copies are waited for."""
+        self._required = frozenset[Place]()
+        """Places whose copies are waited for."""
         self._own, self._incarnation, self._epoch_start = NOBODY, "", 0
         self._followers = dict[int, Follower]()
         self._tickets = dict[int, Ticket]()
@@ -139,9 +139,7 @@ class InSyncReplicas(Replicas):
         if self.state is None:
             return "this broker does not lead its group, or does not know whether it does"
         if not self.lease.valid:
-            return (
-                "ZooKeeper does not answer (failoverZookeeper), and another broker may lead by now: nothing is acknowledged until it does"
-            )
+            return "ZooKeeper does not answer (failoverZookeeper), and another broker may lead by now: nothing is acknowledged until it does"
         return (
             f"{self._there} brokers of the in-sync set are here, this one included, and minInSyncReplicas is "
             f"{self._options.min_in_sync_replicas}"
@@ -164,7 +162,7 @@ class InSyncReplicas(Replicas):
     def copied(self) -> int:  # what is required changes without a report
         """LogOffset up to which this leader may acknowledge."""
         if self.is_certain:
-            reported = {number: one.copied for number, one in self._followers.items()}
+            reported = {one.place: one.copied for one in self._followers.values()}
             self._acknowledged = max(self._acknowledged, acknowledged(self._log.end, reported, self._required))
         return self._acknowledged
 
@@ -273,8 +271,7 @@ class InSyncReplicas(Replicas):
         lagging = [
             one.member
             for one in state.in_sync
-            if one.member != self._own
-            and (one.member not in self._alive or self._lag_ms(one, now) > timeout)
+            if one.member != self._own and (one.member not in self._alive or self._lag_ms(one, now) > timeout)
         ]
         if lagging and (less := shrunk(state, lagging, self._options.min_in_sync_replicas)) is not None:
             return less

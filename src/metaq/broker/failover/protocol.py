@@ -178,18 +178,19 @@ def caught_up(copied: int, epoch_start: int, acknowledged: int) -> bool:
     return copied >= epoch_start and copied >= acknowledged
 
 
-def must_have(own: int, *states: GroupState | None) -> frozenset[int]:
-    """Return the members, beside the leader `own`, that must have what is acknowledged.
+def must_have(own: int, *states: GroupState | None) -> frozenset[Place]:
+    """Return the places, beside that of the leader `own`, whose brokers must have what is acknowledged.
 
     Args: states: the one in ZooKeeper as it is known, and those whose compare-and-set is under way or has had no answer.
     """
-    return frozenset(one.member for state in states if state is not None for one in state.in_sync if one.member != own)
+    return frozenset(one for state in states if state is not None for one in state.in_sync if one.member != own)
 
 
-def acknowledged(log_end: int, copied: Mapping[int, int], required: Collection[int]) -> int:
+def acknowledged(log_end: int, copied: Mapping[Place, int], required: Collection[Place]) -> int:
     """Return the LogOffset up to which a leader may acknowledge, and let clients read; -1: a required member has reported nothing.
 
-    Args: copied: member → up to where it has the log, as it has reported in this epoch.
+    Args: copied: place → up to where its broker has the log, as it has reported in this epoch. A broker that reports with another
+        folder than the set has of it does not count: the folder may come back, and would lead without what that one had.
     """
     return min([log_end, *(copied.get(one, -1) for one in required)])
 
