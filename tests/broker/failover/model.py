@@ -355,8 +355,8 @@ class Model:
 
     def announce(self, world: World, budget: Budget, number: int, broker: Broker) -> Iterator[Step]:
         own = self.member(broker, number)
-        if broker.role == FOLLOWS and not own.whole:
-            return  # it has said before that its log changes
+        if broker.role == FOLLOWS:
+            own = protocol.following(own)
         if world.live[number - 1] != own:
             yield f"{number} says that it is there", self.say(world, number, own), budget
 
@@ -454,6 +454,11 @@ class Model:
 
     def join(self, world: World, budget: Budget, number: int, broker: Broker, at: int) -> Iterator[Step]:
         """Cut off what the leader does not have, and get a ticket."""
+        own, known = protocol.following(self.member(broker, number)), world.live[number - 1]
+        if known not in {None, own} and not broker.disk.kept.whole:
+            if known.incarnation != own.incarnation:
+                return  # its last process: it says that it is there first
+            world = self.say(world, number, own)
         log, theirs = broker.disk.log, world.brokers[at - 1].disk.log
         kept = leadership.parting(epochs(log), len(log), epochs(theirs), len(theirs))
         if kept > common(log, theirs):
@@ -470,13 +475,9 @@ class Model:
         )  # fmt: skip
         yield (
             f"{number} follows {at} from {kept} on",
-            self.put(self.told_before(world, number, broker), number, new),
+            self.put(world, number, new),
             budget,
         )
-
-    def told_before(self, world: World, number: int, broker: Broker) -> World:
-        """What a broker has ZooKeeper know before it follows."""
-        return world
 
     def report(self, world: World, number: int, at: int) -> World:
         broker, leader = world.brokers[number - 1], world.brokers[at - 1]
