@@ -11,6 +11,8 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
+
 from metaq.app.failover.group import Group, members
 from metaq.app.failover.leading import HAND_OVER_SECONDS, Leading
 from metaq.app.failover.membership import KeptMembership
@@ -28,6 +30,7 @@ from metaq.broker.failover.protocol import (
     check_state,
     created,
     elect,
+    following,
     forced,
     leads,
 )
@@ -347,6 +350,13 @@ class FailoverRole:
         assert search is not None, "who does not lead follows"
         assert slave is not None, "who does not lead follows"
         leader = leads(state, seen.live)
+        if leader is None and search.leader is not None:
+            self._leave()
+            own = group.membership.member()
+        said = own if leader is None else following(own)
+        if _differ(seen.live.get(group.number), said):
+            await group.nodes.renew(said)  # whether its log is whole, and how long it is, for those who choose
+            group.wake.set()
         if leader is not None:
             self._missing_since = None
             self._heal(own)
@@ -355,11 +365,7 @@ class FailoverRole:
                 search.forget()
                 search.leader = target
                 slave.following.again()
-        elif search.leader is not None:
-            self._leave()
-        if seen.live.get(group.number) != own:
-            await group.nodes.renew(own)  # whether its log is whole, and how long it is, for those who choose
-        if leader is None:
+        else:
             minimum = self._broker.options.min_in_sync_replicas
             outcome = elect(own, state, seen.live, minimum=minimum, patient=not self._is_late())
             if isinstance(outcome, Election):
@@ -487,3 +493,10 @@ class FailoverRole:
         task = self._loop.create_task(work, name=name)
         task.add_done_callback(when_dead(log, dead))
         self._tasks.append(task)
+
+
+def _differ(told: Member | None, said: Member) -> bool:
+    """Whether ZooKeeper has something else of this broker than it has to say. How long a whole log is does not matter."""
+    if told is not None and told.whole and said.whole:
+        said = structs.replace(said, log_end=told.log_end, epoch=told.epoch)
+    return told != said

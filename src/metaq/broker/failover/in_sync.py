@@ -68,8 +68,8 @@ class InSyncReplicas(Replicas):
         """Of the group, as ZooKeeper has it, while this broker leads; None: it does not."""
         self._attempts: list[GroupState] = []
         """States that were sent to ZooKeeper, and may be there."""
-        self._required = frozenset[int]()
-        """Members whose copies are waited for."""
+        self._required = frozenset[Place]()
+        """Places whose copies are waited for."""
         self._doubt = ""
         self._joining: Joining | None = None
         self._own, self._incarnation, self._epoch_start = NOBODY, "", 0
@@ -127,7 +127,7 @@ class InSyncReplicas(Replicas):
     def _require(self) -> None:
         self._required = must_have(self._own, self.state, *self._attempts)
         if self._joining is not None:
-            self._required |= {self._joining.place.member}
+            self._required |= {self._joining.place}
 
     def alive(self, members: Collection[int]) -> None:
         """Note the members that have a session at ZooKeeper."""
@@ -186,7 +186,7 @@ class InSyncReplicas(Replicas):
     def copied(self) -> int:  # what is required changes without a report
         """LogOffset up to which this leader may acknowledge."""
         if self.is_certain:
-            reported = {number: one.copied for number, one in self._followers.items()}
+            reported = {one.place: one.copied for one in self._followers.values()}
             self._acknowledged = max(self._acknowledged, acknowledged(self._log.end, reported, self._required))
         return self._acknowledged
 
