@@ -62,6 +62,8 @@ class InSyncReplicas(Replicas):
     Until `begin`, and after `end`, nothing is acknowledged.
     """
 
+    takes_tickets = True
+
     def __init__(self, environment: Environment) -> None:
         self.lease = Lease(environment.clock)
         self.state: GroupState | None = None

@@ -39,6 +39,8 @@ class Replicas(BrokerPart):
     """The slaves of one broker. A `metaq.broker.log.acks.Copies`. Only on the thread that owns the broker."""
 
     leads: ClassVar[bool] = False
+    takes_tickets: ClassVar[bool] = False
+    """Whether slaves may say who they are."""
 
     def __init__(self, environment: Environment) -> None:
         self._options, self._log = environment.options, environment.store.log.tail
