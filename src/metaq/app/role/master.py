@@ -117,7 +117,7 @@ class MasterSearch:
         return ha_address or join_address(split_address(address)[0], state.ha_port)
 
     def _found(self, address: str, ha_address: str) -> str:
-        self.address = self._roles.master = address
+        self.address = self._roles.master = self._roles.leader_address = address
         return ha_address
 
     def heard(self, log_end: int) -> None:
