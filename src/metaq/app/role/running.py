@@ -334,6 +334,7 @@ class RunningRole:
                 Reason.INVALID,
                 f"{name} serves clients of MetaQ 1.x, which slaves do not in this version: it cannot step down",
             )
+        self._roles.leader_address = master  # what comes from now on is relayed there
         # First: the end of the log that is answered is its last.
         self._broker.step_down(f"{name} takes no messages here any more: this broker has stepped down")
         try:
@@ -341,7 +342,6 @@ class RunningRole:
         except Refused:
             self._broker.step_down(None)
             raise
-        self._roles.leader_address = master
         log.warning("this broker has stepped down at log offset %d", self._broker.store.log.end)
         self._stepped_down = SteppedDown(
             self._broker, self._call_soon, self._ask, self._look_for_successor, self._follow_in_place, self.start_again
@@ -387,7 +387,7 @@ class RunningRole:
             raise
         self._slave = None
         self._set(role, 0)
-        self._roles.predecessor, self._roles.master = self._roles.master, ""
+        self._roles.predecessor, self._roles.master, self._roles.leader_address = self._roles.master, "", ""
         broker.lead()
         broker.replicas.history += 1
         log.warning(
