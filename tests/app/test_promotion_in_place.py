@@ -111,7 +111,7 @@ async def promote(brokers: Brokers, name: str) -> None:
         try:
             await brokers.ask(name, Promote())
         except BrokerError as error:
-            assert error.code == ResponseCode.SYSTEM_BUSY  # noqa: PT017
+            assert error.code == ResponseCode.SYSTEM_BUSY
             await brokers.restart_when_it_asks(name)
         else:
             return

@@ -20,7 +20,7 @@ from metaq.testing import free_port
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import LENGTH_BYTES, Command, decode, encode, reply, request
-from metaq.wire.extensions import NOT_LEADING, RELAYED_FIELD
+from metaq.wire.extensions import LEADING, NOT_LEADING, RELAYED_FIELD
 from metaq.wire.signing import sign
 from tests.accounts import ACCOUNTS, SECRET
 from tests.app.test_pair import until
@@ -71,10 +71,16 @@ async def client_of(address: str, host: str = "127.0.0.1") -> AsyncIterator[Clie
 
 
 class Leader:
-    """Answers as a test says: by a response, or None for none at all."""
+    """Answers as a test says: by a response, or None for none at all.
 
-    def __init__(self, answer: Callable[[Command], Command | None]) -> None:
-        self.answer = answer
+    `leads`: says whether it leads; None: it does not tell, as an earlier release.
+    """
+
+    def __init__(
+        self, answer: Callable[[Command], Command | None], leads: Callable[[], bool] | None = lambda: True
+    ) -> None:
+        self.answer, self.leads = answer, leads
+        self.asked = 0
         self.got: list[Command] = []
         self._writers: list[asyncio.StreamWriter] = []
 
@@ -87,6 +93,11 @@ class Leader:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 command = await read_frame(reader)
+                if command.code == RequestCode.IDENTIFY:
+                    self.asked += 1
+                    said = {} if self.leads is None else {RELAYED_FIELD: LEADING if self.leads() else NOT_LEADING}
+                    writer.write(encode(reply(command, 0, said, body=b"{}")))
+                    continue
                 self.got.append(command)
                 if (answer := self.answer(command)) is not None:
                     writer.write(encode(answer))
@@ -112,8 +123,10 @@ def not_leading(command: Command) -> Command:
 
 
 @contextlib.asynccontextmanager
-async def led_by(answer: Callable[[Command], Command | None]) -> AsyncIterator[Leader]:
-    leader = Leader(answer)
+async def led_by(
+    answer: Callable[[Command], Command | None], leads: Callable[[], bool] | None = lambda: True
+) -> AsyncIterator[Leader]:
+    leader = Leader(answer, leads)
     await leader.start()
     try:
         yield leader
@@ -149,21 +162,25 @@ def run(body: Callable[[], Any]) -> None:
     asyncio.run(asyncio.wait_for(body(), PATIENCE))
 
 
-def test_requests_wait_for_a_leader_that_does_not_lead_yet_and_keep_their_order(tmp_path):
-    """Only the first one is tried, until it is carried out. Each answer comes back under the client's number, whole."""
+@pytest.mark.parametrize("tells", [True, False])
+def test_requests_wait_for_a_leader_that_does_not_lead_yet_and_keep_their_order(tmp_path, tells):
+    """Of one that does not tell, only the first is tried, until it is carried out. Each answer comes back under the client's number."""
 
     async def body() -> None:
         def answer(command: Command) -> Command:
-            return not_leading(command) if len(leader.got) <= 5 else stored(command)
+            return reply(command, REFUSED, remark="a slave") if not tells and len(leader.got) <= 5 else stored(command)
 
-        async with led_by(answer) as leader, stepped_down(tmp_path, leader.address) as broker:
+        async with (
+            led_by(answer, (lambda: leader.asked > 5) if tells else None) as leader,
+            stepped_down(tmp_path, leader.address) as broker,
+        ):
             async with client_of(broker.address) as client, client_of(broker.address) as other:
                 sent = [client.send(send(b"%d" % number)) for number in range(200)]
                 await client.writer.drain()
                 answers = [await client.answer(opaque) for opaque in sent]
                 assert {one.code for one in answers} == {0}
                 assert answers[0].ext == {"msgId": "x", "queueId": "0", "queueOffset": "7"}
-                assert leader.bodies() == [b"0"] * 5 + [b"%d" % number for number in range(200)]
+                assert leader.bodies() == [b"0"] * (0 if tells else 5) + [b"%d" % number for number in range(200)]
                 first = leader.got[0]
                 assert first.ext[RELAYED_FIELD].startswith("127.0.0.1:")
                 assert headers.SendHeader.from_ext(first.ext).topic == "orders"
@@ -256,7 +273,9 @@ def test_a_leader_that_is_not_there_is_waited_for_a_while(tmp_path, short):
             assert codes == [REFUSED] * 3
             assert loop.time() - began < 0.3
             query = headers.QueryOffsetHeader(group="g", topic="orders", queue_id=0)
-            assert (await client.ask(request(RequestCode.QUERY_CONSUMER_OFFSET, query))).code == ResponseCode.TOPIC_NOT_EXIST
+            assert (
+                await client.ask(request(RequestCode.QUERY_CONSUMER_OFFSET, query))
+            ).code == ResponseCode.TOPIC_NOT_EXIST
             locks = bodies.queue_locks(QueueLocks("g", "c", (MessageQueue("orders", "pair", 0),)))
             assert (await client.ask(request(RequestCode.LOCK_BATCH_MQ, body=locks))).code == REFUSED
             # It is there now.
@@ -267,14 +286,15 @@ def test_a_leader_that_is_not_there_is_waited_for_a_while(tmp_path, short):
     run(body)
 
 
-def test_a_leader_that_never_leads_is_told_to_the_client(tmp_path, short):
+@pytest.mark.parametrize("leads", [None, lambda: False], ids=["silent", "follows"])
+def test_a_leader_that_never_leads_is_told_to_the_client(tmp_path, short, leads):
     async def body() -> None:
-        async with led_by(not_leading) as leader, stepped_down(tmp_path, leader.address) as broker:
+        async with led_by(not_leading, leads) as leader, stepped_down(tmp_path, leader.address) as broker:
             async with client_of(broker.address) as client:
                 sent = [client.send(send(b"%d" % number)) for number in range(10)]
                 answers = [await client.answer(opaque) for opaque in sent]
             assert {one.code for one in answers} == {REFUSED}
-            assert len(leader.got) > 1  # tried more than once, one at a time
+            assert max(len(leader.got), leader.asked) > 1
             assert RELAYED_FIELD not in answers[0].ext
 
     run(body)
@@ -344,7 +364,11 @@ def test_one_client_cannot_fill_the_relay(tmp_path, monkeypatch):
 
         async with led_by(answer) as leader, stepped_down(tmp_path, leader.address) as broker:
             relay = broker._serving._started[0]._sessions.relay
-            async with client_of(broker.address) as one, client_of(broker.address) as other, client_of(broker.address) as third:
+            async with (
+                client_of(broker.address) as one,
+                client_of(broker.address) as other,
+                client_of(broker.address) as third,
+            ):
                 assert (await third.ask(send(b"first"))).code == 0  # it leads, and silence holds up nobody
                 for number in range(5):
                     one.send(send(b"%d" % number))
@@ -370,17 +394,17 @@ def test_with_access_control_the_leader_judges_what_the_client_has_signed(tmp_pa
     options = {"acl_enable": True, "acl_path": str(accounts)}
 
     async def body() -> None:
-        async with running(tmp_path / "leader", **options) as leader:
-            async with stepped_down(tmp_path / "old", leader.address, **options) as broker:
-                async with client_of(broker.address) as client:
-                    plain = await client.ask(send(b"unsigned"))
-                    signed = send(b"signed")
-                    sign(signed, Credentials("account-writer", Secret(SECRET)))
-                    answer = await client.ask(signed)
-                    forged = send(b"forged")
-                    sign(forged, Credentials("account-writer", Secret("another secret")))
-                    denied = await client.ask(forged)
-                end = leader._broker.store.log.end
+        async with (
+            running(tmp_path / "leader", **options) as leader,
+            stepped_down(tmp_path / "old", leader.address, **options) as broker,
+            client_of(broker.address) as client,
+        ):
+            plain = await client.ask(send(b"unsigned"))
+            signed, forged = send(b"signed"), send(b"forged")
+            sign(signed, Credentials("account-writer", Secret(SECRET)))
+            sign(forged, Credentials("account-writer", Secret("another secret")))
+            answer, denied = await client.ask(signed), await client.ask(forged)
+            end = leader._broker.store.log.end
         if white:
             assert (plain.code, answer.code, end) == (REFUSED, REFUSED, 0)
             assert "white list" in plain.remark
@@ -404,7 +428,10 @@ def test_a_lock_that_was_relayed_is_the_clients_own(tmp_path):
 
         async with running(tmp_path / "leader") as leader, stepped_down(tmp_path / "old", leader.address) as old:
             leader._broker.roles.predecessor = old.address
-            async with client_of(old.address, "127.0.0.2") as client, client_of(leader.address, "127.0.0.3") as stranger:
+            async with (
+                client_of(old.address, "127.0.0.2") as client,
+                client_of(leader.address, "127.0.0.3") as stranger,
+            ):
                 assert (await client.ask(send(b"x"))).code == 0  # makes the topic
                 assert await granted(client) == 1
                 assert await granted(stranger, **{RELAYED_FIELD: "127.0.0.2:5"}) == 0

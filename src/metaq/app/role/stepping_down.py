@@ -101,7 +101,7 @@ class SteppedDown:
         try:
             async with asyncio.timeout(ACKS_SECONDS):
                 # They are of this log as it is: what the successor does not have is cut off next.
-                while self._broker.acks.waiting_bytes:
+                while self._broker.acks.waiting_bytes:  # noqa: ASYNC110  each server counts its own there
                     await asyncio.sleep(LOOK_SECONDS)
             await durable(self._broker.store, self._call_soon)
             await self._follow()

@@ -18,7 +18,7 @@ from metaq.servers.remoting.relaying import Relay, caller_behind
 from metaq.servers.remoting.replies import REPLIES
 from metaq.servers.remoting.session import SENDS
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.extensions import NOT_LEADING, RELAYED_FIELD
+from metaq.wire.extensions import LEADING, NOT_LEADING, RELAYED_FIELD
 
 APPENDS: Final = (
     *SENDS,
@@ -78,6 +78,8 @@ def by_leaders(table: Mapping[int, Handler], broker: Broker, relay: Relay | None
         for code in (*LED, *FOLLOWED):
             run = _led(table[code].run, broker, relay, answers=code in FOLLOWED)
             found[code] = structs.replace(table[code], run=run)
+        identify = table[RequestCode.IDENTIFY]
+        found[RequestCode.IDENTIFY] = structs.replace(identify, run=_identified(identify.run, broker))
     for code in CHANGES:
         found[code] = structs.replace(table[code], run=_changing(table[code].run, broker))
     return found
@@ -117,6 +119,19 @@ def _led(
         return run(_of_client(call, broker))
 
     return guarded
+
+
+def _identified(run: Callable[[Call[Any]], Answer], broker: Broker) -> Callable[[Call[Any]], Answer]:
+    """Tell who relays to this broker whether it leads, whatever account it has."""
+
+    def telling(call: Call[Any]) -> Answer:
+        answer = run(call)
+        if RELAYED_FIELD not in call.command.ext or not isinstance(answer, bytes):
+            return answer
+        leads = broker.store.state.follows is None
+        return Reply({RELAYED_FIELD: LEADING if leads else NOT_LEADING}, answer)
+
+    return telling
 
 
 def _of_client(call: Call[Any], broker: Broker) -> Call[Any]:

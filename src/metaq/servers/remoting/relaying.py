@@ -4,9 +4,9 @@ Clients learn of a new leader from the name servers, a Java client within 30 s. 
 new leader has. Requests go over one connection, in the order in which they came, and their answers come back under the client's own
 numbers.
 
-What a leader *is going to be* is known before it leads. So the first request goes alone, and is sent again until it is carried out;
-only then the others follow: none overtakes another. A request that was refused was not carried out, and one whose answer is lost
-may have been: that is never sent again, and its client is told so.
+Who leads next is known before it leads. So it is asked first, until it does; one of a release that does not tell gets the first request
+alone, again until it is carried out. Only then the others follow: none overtakes another. A request that was refused was not carried
+out, and one whose answer is lost may have been: that is never sent again, and its client is told so.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from metaq.model.access import WHITE, Caller
 from metaq.servers.remoting.handlers import LATER, Answer, Call, Later, Reply
 from metaq.servers.remoting.relay_link import RelayLink, link_to
 from metaq.servers.remoting.session import BrokerSession, session_of
-from metaq.wire.codes import ResponseCode, request_name
+from metaq.wire.codes import RequestCode, ResponseCode, request_name
 from metaq.wire.command import ONEWAY_FLAG, Command
-from metaq.wire.extensions import NOT_LEADING, RELAYED_FIELD
+from metaq.wire.extensions import LEADING, NOT_LEADING, RELAYED_FIELD
 
 if TYPE_CHECKING:
     from metaq.net.tls.client import ClientTls
@@ -98,7 +98,11 @@ class Relay:
         self._bytes = self._count = self._number = 0
         self._link: RelayLink | None = None
         self._leads = False
-        """Whether the broker at the other end has carried a request out: it leads, as far as is known."""
+        """Whether the broker at the other end leads, as far as is known."""
+        self._tells = True
+        """Whether it tells that when it is asked, as far as is known."""
+        self._asked = 0
+        """Number of the question; 0: it is answered."""
         self._not_before = 0.0
         self._retry: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -198,17 +202,23 @@ class Relay:
         link, leader = self._link, self._roles.leader_address
         if link is not None and link.address != leader:
             if not self._sent:  # else when their answers are there
-                self._link, self._leads = None, False
+                self._link = None
                 link.close("another broker leads")
                 self._connect()
             return
         if link is None:
             self._connect()
             return
-        while self._waiting and link.ready and (self._leads or not self._sent):
-            if not self._leads and (pause := self._not_before - self._clock.monotonic()) > 0:
-                self._pump_in(pause)
-                return
+        while self._waiting and link.ready and (self._leads or not (self._sent or self._asked)):
+            if not self._leads:
+                if (pause := self._not_before - self._clock.monotonic()) > 0:
+                    self._pump_in(pause)
+                    return
+                if self._tells:
+                    self._asked = link.send(
+                        Command(RequestCode.IDENTIFY, ext={RELAYED_FIELD: self._broker.environment.name})
+                    )
+                    return
             self._send(link, heapq.heappop(self._waiting)[1])
 
     def _send(self, link: RelayLink, item: _Relayed) -> None:
@@ -240,7 +250,18 @@ class Relay:
 
             self._retry = asyncio.get_running_loop().call_later(seconds, again)
 
+    def _told(self, said: str | None) -> None:
+        """The answer to the question whether it leads has come. None: it does not tell."""
+        self._asked = 0
+        self._leads, self._tells = said == LEADING, said is not None
+        if said == NOT_LEADING:
+            self._not_before = self._clock.monotonic() + RETRY_SECONDS
+        self._pump()
+
     def _answered(self, answer: Command) -> None:
+        if answer.opaque == self._asked:
+            self._told(answer.ext.get(RELAYED_FIELD))
+            return
         item = self._sent.pop(answer.opaque, None)
         if item is None:  # its time was up
             return
@@ -250,7 +271,7 @@ class Relay:
             self._leads = False
         elif not refused:
             self._leads = True
-        # The first one is refused by a release that does not say so, too.
+        # A release that does not tell refuses as it refuses anybody.
         if (elsewhere or (refused and not self._leads)) and self._clock.monotonic() < item.until:
             self._not_before = self._clock.monotonic() + RETRY_SECONDS
             heapq.heappush(self._waiting, (item.number, item))
@@ -262,7 +283,7 @@ class Relay:
     def _ended(self, link: RelayLink, why: str) -> None:
         if link is not self._link:
             return
-        self._link, self._leads = None, False
+        self._link = None
         sent, self._sent = self._sent, {}
         for item in sent.values():
             self._lose(item, f"the connection to the broker at {link.address} ended, {why}")
@@ -302,7 +323,8 @@ class Relay:
             self._failing = _Failing(leader, since, now, f"the leader cannot be reached: {error}")
             self._faults.warning("dial", "%d requests of clients wait for a leader: %s", self._count, error)
             return False
-        self._link, self._failing, self._leads, self._not_before = link, None, False, 0.0
+        self._link, self._failing, self._not_before = link, None, 0.0
+        self._leads, self._tells, self._asked = False, True, 0
         return True
 
     # ------------------------------------------------------------------ time, and the end
