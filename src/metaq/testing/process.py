@@ -47,6 +47,13 @@ class ServerProcess:
         self._timeout = timeout
         self._process: subprocess.Popen[str] | None = None
 
+    stopped_codes: Sequence[int] = (0,)
+    """Exit codes after a clean stop."""
+
+    def _command(self) -> Sequence[str]:
+        """The whole command line."""
+        return [sys.executable, "-m", self.program, *self._arguments()]
+
     def _arguments(self) -> Sequence[str]:
         """What follows `metaq` on the command line."""
         raise NotImplementedError
@@ -63,7 +70,7 @@ class ServerProcess:
             raise ServerDied(self.death or f"{self.name} runs already")
         with self.log.open("a", encoding="utf-8") as log:
             self._process = self._begin(
-                [sys.executable, "-m", self.program, *self._arguments()],
+                self._command(),
                 {**os.environ, "METAQ_STOP_WITH_STDIN": "1", **_paths(), **self._environment},
                 log,
             )
@@ -139,7 +146,7 @@ class ServerProcess:
             raise ServerDied(f"{self.name} did not stop within {timeout} s:\n{self.log_tail()}") from None
         finally:
             self._release()
-        if code != 0:
+        if code not in self.stopped_codes:
             raise ServerDied(f"{self.name} stopped with exit code {code}:\n{self.log_tail()}")
 
     def kill(self) -> None:

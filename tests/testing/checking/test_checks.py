@@ -8,6 +8,7 @@ from msgspec import structs
 
 from metaq.testing.checking import (
     Committed,
+    EndedByItself,
     GroupAt,
     Held,
     LeaderSeen,
@@ -17,7 +18,6 @@ from metaq.testing.checking import (
     QueueHolds,
     SendBegun,
     SendEnded,
-    ServerEnded,
     Trouble,
     judge,
     report,
@@ -350,7 +350,7 @@ def test_epochs_of_the_node_that_run_backwards_are_found():
 
 
 def test_a_server_that_ended_by_itself_is_found():
-    assert found([*usual(), ServerEnded(END, "broker-0", "exit code 70")]) == {"none ended"}
+    assert found([*usual(), EndedByItself(END, "broker-0", "exit code 70")]) == {"none ended"}
 
 
 # ---------------------------------------------------------------------- anything

@@ -12,6 +12,7 @@ from metaq.clock import FakeClock
 from metaq.errors import ConfigError
 from metaq.testing.checking import (
     Committed,
+    EndedByItself,
     GroupAt,
     Held,
     LeaderSeen,
@@ -21,7 +22,6 @@ from metaq.testing.checking import (
     QueueHolds,
     SendBegun,
     SendEnded,
-    ServerEnded,
     Trouble,
     read_history,
 )
@@ -43,7 +43,7 @@ EVENTS = st.one_of(
     st.builds(Held, TIME, PLACE, TEXT, TEXT),
     st.builds(LeaderSeen, TIME, TEXT, st.integers(0, 1 << 40), TEXT, TEXT, TEXT),
     st.builds(Trouble, TIME, TEXT),
-    st.builds(ServerEnded, TIME, TEXT, TEXT),
+    st.builds(EndedByItself, TIME, TEXT, TEXT),
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ verdict = judge(read_history(folder), Promises(groups=("billing",)))
 
 from metaq.testing.checking.history import (
     Committed,
+    EndedByItself,
     Event,
     GroupAt,
     Held,
@@ -20,7 +21,6 @@ from metaq.testing.checking.history import (
     QueueHolds,
     SendBegun,
     SendEnded,
-    ServerEnded,
     Trouble,
     read_history,
 )
@@ -30,6 +30,7 @@ from metaq.testing.checking.violation import Promises, Violation
 
 __all__ = [
     "Committed",
+    "EndedByItself",
     "Event",
     "GroupAt",
     "Held",
@@ -43,7 +44,6 @@ __all__ = [
     "QueueHolds",
     "SendBegun",
     "SendEnded",
-    "ServerEnded",
     "Trouble",
     "Verdict",
     "Violation",

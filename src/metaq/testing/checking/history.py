@@ -131,8 +131,8 @@ class Trouble(Struct, frozen=True, tag="trouble"):
     text: str
 
 
-class ServerEnded(Struct, frozen=True, tag="died"):
-    """A server ended by itself, which none may do."""
+class EndedByItself(Struct, frozen=True, tag="died"):
+    """A server ended by itself, or a client could not go on, which none may do."""
 
     at: float
     process: str
@@ -140,7 +140,7 @@ class ServerEnded(Struct, frozen=True, tag="died"):
 
 
 Event: TypeAlias = (
-    SendBegun | SendEnded | Observed | Committed | GroupAt | QueueHolds | Held | LeaderSeen | Trouble | ServerEnded
+    SendBegun | SendEnded | Observed | Committed | GroupAt | QueueHolds | Held | LeaderSeen | Trouble | EndedByItself
 )
 History: TypeAlias = Sequence[Event]
 

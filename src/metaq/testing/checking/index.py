@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from metaq.testing.checking.history import (
     Committed,
+    EndedByItself,
     GroupAt,
     Held,
     History,
@@ -18,7 +19,6 @@ from metaq.testing.checking.history import (
     QueueHolds,
     SendBegun,
     SendEnded,
-    ServerEnded,
 )
 
 
@@ -61,7 +61,7 @@ class HistoryIndex:
         self.held_twice: list[tuple[Held, str]] = []
         """A message that was found where another one of the same source had been found."""
         self.leaders: list[LeaderSeen] = []
-        self.dead: list[ServerEnded] = []
+        self.dead: list[EndedByItself] = []
         self.end = max((event.at for event in history), default=0.0)
         for event in history:
             match event:
@@ -83,7 +83,7 @@ class HistoryIndex:
                         self.held_twice.append((event, other))
                 case LeaderSeen():
                     self.leaders.append(event)
-                case ServerEnded():
+                case EndedByItself():
                     self.dead.append(event)
         self.sends = [SendRecord(one, ended.get(name)) for name, one in begun.items()]
         self.sends.sort(key=lambda one: one.begun.at)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from metaq.testing.checking.groups import at_least_once, progress_is_true
 from metaq.testing.checking.history import (
     Committed,
+    EndedByItself,
     Event,
     GroupAt,
     Held,
@@ -19,7 +20,6 @@ from metaq.testing.checking.history import (
     QueueHolds,
     SendBegun,
     SendEnded,
-    ServerEnded,
     Trouble,
 )
 from metaq.testing.checking.index import HistoryIndex
@@ -115,7 +115,7 @@ def _around(violation: Violation, history: History, start: float) -> list[str]:
     troubles = [
         at
         for at, event in enumerate(history)
-        if isinstance(event, Trouble | ServerEnded) and abs(event.at - violation.at) <= _NEAR_SECONDS
+        if isinstance(event, Trouble | EndedByItself) and abs(event.at - violation.at) <= _NEAR_SECONDS
     ]
     shown = sorted({*before, *behind, *strict[: 2 * AROUND], *troubles})
     return [f"  {history[at].at - start:9.3f} s  {told(history[at])}" for at in shown]
@@ -173,5 +173,5 @@ def told(event: Event) -> str:
             return f"{event.leader} leads {event.broker} in epoch {event.epoch}, says {event.source}"
         case Trouble():
             return event.text
-        case ServerEnded():
+        case EndedByItself():
             return f"{event.process} ends by itself: {event.text.splitlines()[0] if event.text else ''}"
