@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pathlib
@@ -206,7 +207,7 @@ class Cluster:
 
         Raises ConfigError: it runs, and goes on running.
         """
-        if any(server.launched for server in self._servers):
+        if any(server.launched for server in self.servers):
             raise ConfigError(
                 "the cluster is started already: start a server of it that was stopped by its own `start`"
             )
@@ -237,17 +238,20 @@ class Cluster:
                     what = f"the registration of {', '.join(sorted(wanted))} at {name_server.name}"
                     eventually(functools.partial(_all_answer, wanted, admin), self._timeout, what=what)
 
-    def states(self, broker: int = 0) -> dict[int, ReplicaState]:
-        """Return which processes of a broker answer, number in `brokers` → what each says of itself. Past all networks."""
-        first = broker * self.replicas
-        found = {}
-        with Admin(self.name_servers[0].listens) as admin:
-            for number in range(first, first + self.replicas):
-                if self.brokers[number].alive:
-                    (replica,) = admin.list_replicas(self.brokers[number].listens)
+    def states(self, broker: int = 0, admin: Admin | None = None) -> dict[int, ReplicaState]:
+        """Return which processes of a broker answer, number in `brokers` → what each says of itself. Past all networks.
+
+        Args: admin: to ask with; by default one is made for it.
+        """
+        with contextlib.ExitStack() as stack:
+            asks = admin or stack.enter_context(Admin(self.name_servers[0].listens))
+            found = {}
+            for number in range(broker * self.replicas, (broker + 1) * self.replicas):
+                if self.brokers[number].alive and not self.brokers[number].paused:
+                    (replica,) = asks.list_replicas(self.brokers[number].listens)
                     if replica.state is not None:
                         found[number] = replica.state
-        return found
+            return found
 
     def leader(self, broker: int = 0) -> int | None:
         """Return the number in `brokers` of the process that leads a broker; None: none of them, or more than one says so."""
@@ -277,6 +281,11 @@ class Cluster:
         end = wanted.setdefault(leaders[0].epoch, leaders[0].log_end)
         if any(state.epochs != leaders[0].epochs or state.log_end < end for state in states.values()):
             raise AssertionError(told)
+        # Consumers of a leader with followers read what these have reported.
+        if leaders[0].slaves and not any(slave.copied >= end for slave in leaders[0].slaves):
+            raise AssertionError(
+                f"{told}; followers have reported up to {max(slave.copied for slave in leaders[0].slaves)}"
+            )
         return True
 
     def close(self) -> None:
@@ -375,19 +384,20 @@ class Cluster:
     # ------------------------------------------------------------------ ends
 
     @property
-    def _servers(self) -> tuple[AnyServer, ...]:
+    def servers(self) -> tuple[AnyServer, ...]:
+        """All processes, in the order in which they start."""
         return (*self.zookeepers, *self.name_servers, *self.brokers)
 
     def deaths(self) -> dict[str, str]:
         """Return the processes that have ended by themselves: name → exit code and last log lines."""
-        return {server.name: server.death for server in self._servers if server.death}
+        return {server.name: server.death for server in self.servers if server.death}
 
     def _note_deaths(self, error: BaseException) -> None:
         for death in self.deaths().values():
             error.add_note(death)
 
     def _end(self) -> None:
-        for server in reversed(self._servers):
+        for server in reversed(self.servers):
             server.reached_by(())  # first: no fault of a network may leave a process behind
             server.end()
         ways, self._ways = self._ways, None

@@ -46,6 +46,8 @@ class ServerProcess:
         self._environment = dict(environment or {})
         self._timeout = timeout
         self._process: subprocess.Popen[str] | None = None
+        self.paused = False
+        """Whether it was told to pause, and not to go on."""
 
     stopped_codes: Sequence[int] = (0,)
     """Exit codes after a clean stop."""
@@ -133,6 +135,7 @@ class ServerProcess:
         process = self._running()
         # A paused process would get SIGTERM only when it goes on.
         process.send_signal(signal.SIGCONT)
+        self.paused = False
         process.terminate()
 
     def wait_stopped(self, timeout: float = STOP_SECONDS) -> None:
@@ -172,10 +175,12 @@ class ServerProcess:
     def pause(self) -> None:
         """Halt it where it is (SIGSTOP), as a machine that hangs: connections stay open, nothing is answered."""
         self._running().send_signal(signal.SIGSTOP)
+        self.paused = True
 
     def resume(self) -> None:
         """Let a paused process go on (SIGCONT)."""
         self._running().send_signal(signal.SIGCONT)
+        self.paused = False
 
     def log_text(self) -> str:
         """All that it has logged, over all its lives."""
@@ -208,6 +213,7 @@ class ServerProcess:
 
     def _release(self) -> None:
         process, self._process = self._process, None
+        self.paused = False
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
