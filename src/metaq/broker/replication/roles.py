@@ -58,6 +58,8 @@ class Roles:
         """Whether it has stepped down, and does not follow yet: its tables are the newest that there are."""
         self.stepped_down = False
         """Whether it has led in this process, and does no more: it can lead again when it was made anew."""
+        self.always_relays = False
+        """Whether it relays whenever it follows: its group changes leaders by itself, and clients learn of that later."""
         self.leader_address = ""
         """Address of the remoting server of the broker that leads now or is about to, as far as is known; "": it is not."""
         self.predecessor = ""
@@ -79,7 +81,7 @@ class Roles:
 
     def relays(self) -> bool:
         """Whether what clients ask of a leader is relayed to the one that leads: by a broker that was the leader a moment ago."""
-        return self.stepped_down
+        return self.stepped_down or self.always_relays
 
     def speaks_for_clients(self, caller: Caller) -> bool:
         """Whether a caller is believed whose requests it relays: it is on the machine of a replica, which has all messages already."""
