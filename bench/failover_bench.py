@@ -10,6 +10,7 @@ Needs Java and the jars of ZooKeeper, as `metaq.testing.Cluster(zookeeper=True)`
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import statistics
@@ -61,7 +62,7 @@ class Sending:
     def longest(self, since: float) -> float:
         """The longest time between two acknowledgements since then, s."""
         times = [since, *(at for at in self.acked if at >= since)]
-        return max((after - before for before, after in zip(times, times[1:], strict=False)), default=0.0)
+        return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
 
     def close(self) -> None:
         self._ends.set()
