@@ -100,6 +100,9 @@ class World(Struct, frozen=True, gc=False):
     brokers: tuple[Broker, ...]
     acknowledged: Log
     """Longest log that was acknowledged, and could be read: what must not be lost."""
+    lost: int = 0
+    """The newest epoch that began when every member of the set had lost its power. Leaders before it may acknowledge what is lost
+    since: they could have done so in time. (It takes a lease to keep them from it.)"""
 
 
 Step: TypeAlias = tuple[str, World, Budget]
@@ -226,12 +229,14 @@ class Model:
     def acknowledge(self, world: World, number: int, end: int) -> World:
         """A leader acknowledges, and lets clients read, up to there. Raises Violation."""
         log, known = world.brokers[number - 1].disk.log[:end], world.acknowledged
+        seen = world.brokers[number - 1].seen
+        assert seen is not None
+        if seen.epoch < world.lost:
+            return world
         if common(log, known) < min(len(log), len(known)):
             raise Violation(
                 f"member {number} acknowledges another record where one was acknowledged, and could be read"
             )
-        seen = world.brokers[number - 1].seen
-        assert seen is not None
         for at, other in enumerate(world.brokers):
             if other.runs and other.role == LEADS and other.seen is not None and other.seen.epoch > seen.epoch:
                 if other.disk.log[:end] != log:
@@ -240,16 +245,16 @@ class Model:
                     )
         return structs.replace(world, acknowledged=log) if len(log) > len(known) else world
 
-    def check_leader(self, world: World, number: int) -> Log:
-        """Return what of the acknowledged log is left at a new leader. Raises Violation: it has lost what it may not lose.
+    def check_leader(self, world: World, number: int) -> World:
+        """Return the state with what of the acknowledged log is left at a new leader. Raises Violation: it lost what it may not lose.
 
         It may lose what every member of the set has lost with its power before it was on a disk.
         """
-        state, log = world.state, world.brokers[number - 1].disk.log
+        state, disk = world.state, world.brokers[number - 1].disk
         assert state is not None
-        left = common(log, world.acknowledged)
-        if left == len(world.acknowledged):
-            return world.acknowledged
+        left = common(disk.log, world.acknowledged)
+        if disk.whole and left == len(world.acknowledged):
+            return world
         folders = [
             disk
             for place in state.in_sync
@@ -261,7 +266,7 @@ class Model:
             raise Violation(
                 f"member {number} leads with {left} of {len(world.acknowledged)} acknowledged records, and a member of the set has {best}"
             )
-        return world.acknowledged[:left]
+        return structs.replace(world, acknowledged=world.acknowledged[:left], lost=state.epoch)
 
     # ------------------------------------------------------------------ the steps
 
@@ -330,7 +335,7 @@ class Model:
 
     def begin(self, world: World, number: int, broker: Broker, state: GroupState) -> World:
         """The epoch of a new leader begins."""
-        left = self.check_leader(world, number)
+        world = self.check_leader(world, number)
         log = broker.disk.log
         disk = structs.replace(
             broker.disk,
@@ -341,7 +346,7 @@ class Model:
             broker, disk=disk, role=LEADS, epoch_start=len(log), acknowledged=broker.told, told=0, whole_from=-1,
             reports=broker.reports if self.keep_reports else (),
         )  # fmt: skip
-        return self.acknowledge(self.put(structs.replace(world, acknowledged=left), number, new), number, broker.told)
+        return self.acknowledge(self.put(world, number, new), number, broker.told)
 
     def answer(self, world: World, budget: Budget, number: int, broker: Broker) -> Iterator[Step]:
         """A broker learns that its changes were not made, and will not be."""
