@@ -104,7 +104,7 @@ RULES: dict[str, Rule] = {
         "applications load it: no store, broker or server",
     ),
     "registry": Rule(
-        {"client.conversation", "model", "sql"},
+        {"client.conversation", "model", "sql", "wire.failover"},
         "a broker is a client of its name servers, and of what clients of MetaQ 1.x keep elsewhere",
     ),
     "metrics": Rule(set(), "names and their text, for servers and clients alike"),

@@ -18,7 +18,10 @@
 ├── `BrokerError`              a broker or name server answered with an error code
 │   └── `AccessDenied`         its access control refused the request: the account, its secret or a right is missing
 └── `ClientError`
-    ├── `NoRoute`, `SendFailed`, `RequestTimeout`, `ConnectionFailed`, `BufferFull`
+    ├── `NoRoute`, `SendFailed`, `RequestTimeout`, `BufferFull`
+    ├── `ConnectionFailed`
+    │   └── `UnknownOutcome`   a change was sent, and its answer did not come: it may have been made
+    ├── `NotOurs`              a node that this process kept in ZooKeeper is gone, or another one's
     ├── `RowsNotSent`          `send_arrow`: some rows of the table were not acknowledged; it says which
     ├── `OffsetOutOfRange`, `MessagesLost`
     ├── `TransactionEnded`, `TransactionFailed`, `StaleBatch`
@@ -225,6 +228,14 @@ class ConnectionFailed(ClientError):
     retriable = True
     sent = True
     """Whether the request may have reached the peer."""
+
+
+class UnknownOutcome(ConnectionFailed):
+    """A change was sent, and its answer did not come: it may have been made."""
+
+
+class NotOurs(ClientError):
+    """A node that this process kept in ZooKeeper is gone, or is kept by another session."""
 
 
 class RequestTimeout(ClientError):

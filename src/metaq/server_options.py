@@ -123,13 +123,17 @@ class FailoverOptions(OptionTable):
     """How the brokers of one name agree on their leader (docs/failover.md)."""
 
     failover: str = option(
-        "off", "`zookeeper`: the brokers of one brokerName choose their leader themselves; `off`: it is configured, and changed by hand."
+        "off",
+        "`zookeeper`: the brokers of one brokerName choose their leader themselves; `off`: it is configured, and changed by hand.",
     )
     failover_zookeeper: str | None = option(
-        None, "ZooKeeper in which they agree, `host:port`, `,`-separated, with a path (chroot) at the end if there is one."
+        None,
+        "ZooKeeper in which they agree, `host:port`, `,`-separated, with a path (chroot) at the end if there is one.",
     )
     failover_zookeeper_auth: str = option(
-        "", "What the broker shows to ZooKeeper, as `digest:user:password`; its nodes are only open to it then.", secret=True
+        "",
+        "What the broker shows to ZooKeeper, as `digest:user:password`; its nodes are only open to it then.",
+        secret=True,
     )
     failover_session_timeout: int = option(
         6000,

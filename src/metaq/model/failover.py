@@ -88,3 +88,23 @@ class Membership(Struct, frozen=True, rename="camel"):
     """The greatest epoch that it has known."""
     whole: bool = True
     """See `Member.whole`. Saved before it is told."""
+
+
+# ---------------------------------------------------------------------- what is seen in ZooKeeper
+
+
+class Seen(Struct, frozen=True):
+    """What one look at a group's nodes has found."""
+
+    state: GroupState | None
+    """None: nobody has made the group's state yet."""
+    version: int
+    """Of the state's node, for a compare-and-set; -1 without a state."""
+    live: Live
+
+
+class Holder(Struct, frozen=True):
+    """Who holds this broker's live node in another session: an earlier session of ours, or another process with our number."""
+
+    member: Member
+    session: int

@@ -145,9 +145,11 @@ class RunningRole:
         await ended(self._roles.keep(self._roles.in_epoch(self._roles.began(0))))
 
     def _follow(self) -> Slave:
+        from metaq.app.role.master import MasterSearch
         from metaq.app.role.slave import Slave  # a master needs none of it, and has 0.3 MB less at rest
 
-        slave = self._slave = Slave(self._broker, self._call_soon, self._transport, self._announced, self._ha_tls)
+        search = MasterSearch(self._broker, self._transport, self._announced)
+        slave = self._slave = Slave(self._broker, self._call_soon, self._transport, search, self._ha_tls)
         return slave
 
     def _set(self, role: str, broker_id: int) -> None:

@@ -22,6 +22,8 @@ TICKET_SECONDS: Final = 30.0
 TICKETS_MAX: Final = 1000
 NEAR_MS: Final = 1000
 """A follower that lacks no more than the log's last second may come into the set."""
+JOIN_SECONDS: Final = 2.0
+"""How long acknowledgements wait for one that is about to."""
 
 
 class Follower(Struct, eq=False):
@@ -33,7 +35,17 @@ class Follower(Struct, eq=False):
     copied: int = NOT_YET
     """LogOffset up to which it has the log."""
     seen: float = 0.0
-    """When it had all that there was, or was connected last, monotonic seconds."""
+    """When it was connected last, monotonic seconds."""
+
+
+class Joining(Struct, frozen=True):
+    """A follower that is about to come into the set: acknowledgements wait for it already, so that it can catch up with them."""
+
+    place: Place
+    acknowledged: int
+    """LogOffset up to which was acknowledged without it."""
+    since: float
+    """Monotonic seconds."""
 
 
 class Ticket(Struct, frozen=True):
@@ -58,6 +70,8 @@ class InSyncReplicas(Replicas):
         """States that were sent to ZooKeeper, and may be there."""
         self._required = frozenset[Place]()
         """Places whose copies are waited for."""
+        self._doubt = ""
+        self._joining: Joining | None = None
         self._own, self._incarnation, self._epoch_start = NOBODY, "", 0
         self._followers = dict[int, Follower]()
         self._tickets = dict[int, Ticket]()
@@ -78,6 +92,7 @@ class InSyncReplicas(Replicas):
         self._own, self._incarnation, self._epoch_start = own, state.incarnation, epoch_start
         self._followers.clear()
         self._tickets.clear()
+        self._joining = None
         # What the leader before has acknowledged, as far as it is known, every member has.
         self._acknowledged, self._since = max(self._told, 0), self._clock.monotonic()
         self._attempts = []
@@ -88,6 +103,11 @@ class InSyncReplicas(Replicas):
         self.state, self._attempts = None, []
         self.lease.lose()
         self._tickets.clear()
+
+    def doubt(self, why: str) -> None:
+        """Acknowledge nothing until the lease is renewed, for this reason."""
+        self.lease.lose()
+        self._doubt = why
 
     def attempt(self, state: GroupState) -> None:
         """Note a state that is about to be sent to ZooKeeper: acknowledgements wait for its set too."""
@@ -106,6 +126,8 @@ class InSyncReplicas(Replicas):
 
     def _require(self) -> None:
         self._required = must_have(self._own, self.state, *self._attempts)
+        if self._joining is not None:
+            self._required |= {self._joining.place}
 
     def alive(self, members: Collection[int]) -> None:
         """Note the members that have a session at ZooKeeper."""
@@ -136,6 +158,8 @@ class InSyncReplicas(Replicas):
 
     @property
     def lacking(self) -> str:
+        if self._doubt:
+            return self._doubt
         if self.state is None:
             return "this broker does not lead its group, or does not know whether it does"
         if not self.lease.valid:
@@ -188,7 +212,7 @@ class InSyncReplicas(Replicas):
 
     def renewed(self, sent: float, session_timeout: float) -> None:
         """Note a renewal of the lease, see `Lease.renewed`. What waited for it is released."""
-        was_valid = self.lease.valid
+        was_valid, self._doubt = self.lease.valid, ""
         self.lease.renewed(sent, session_timeout)
         if not was_valid:
             self._release()
@@ -214,9 +238,10 @@ class InSyncReplicas(Replicas):
 
     def tick(self) -> None:
         now = self._clock.monotonic()
+        self._look_for_joining(now)
         connected = {id(one) for one in self.connected}
         for one in self._followers.values():
-            if id(one.replica) in connected and self.behind_ms(one.copied, now) == 0:
+            if id(one.replica) in connected:
                 one.seen = now
         self._release()
 
@@ -275,22 +300,44 @@ class InSyncReplicas(Replicas):
         ]
         if lagging and (less := shrunk(state, lagging, self._options.min_in_sync_replicas)) is not None:
             return less
+        if (joining := self._joining) is not None:
+            one = self._followers[joining.place.member]
+            if one.place == joining.place and caught_up(one.copied, self._epoch_start, joining.acknowledged):
+                return grown(state, joining.place)
+        return None
+
+    def _look_for_joining(self, now: float) -> None:
+        """Choose a follower that is near enough to come into the set, one at a time, or give up one that does not catch up."""
+        state, joining = self.state, self._joining
+        if joining is not None:
+            is_in = state is not None and joining.place in state.in_sync
+            is_late = now - joining.since > JOIN_SECONDS and not self._attempts
+            if is_in or is_late or state is None:
+                self._joining = None
+                self._require()
+            return
+        if state is None or not self.lease.valid or self._attempts:
+            return
+        connected = {id(one) for one in self.connected}
         for one in self._followers.values():
             if (
                 one.place not in state.in_sync
                 and one.place.member in self._alive
-                and caught_up(one.copied, self._epoch_start, self.copied)
-                and self._lag_ms(one.place, now) <= min(NEAR_MS, timeout)
-                and (more := grown(state, one.place)) is not None
+                and id(one.replica) in connected
+                and one.copied >= self._epoch_start
+                and self.behind_ms(one.copied, now) <= NEAR_MS
             ):
-                return more
-        return None
+                self._joining = Joining(one.place, self.copied, now)
+                self._require()
+                return
 
     def _lag_ms(self, place: Place, now: float) -> float:
         """How long a member has lacked something, ms. One that was never here since this epoch began lacks all of it."""
         one = self._followers.get(place.member)
         if one is None or one.place != place:
             return (now - self._since) * 1000
+        if any(replica is one.replica for replica in self.connected):
+            return self.behind_ms(one.copied, now)
         return (now - one.seen) * 1000
 
     @property

@@ -172,6 +172,12 @@ class Roles:
         others = [one for one in self.kept.cuts if (one.log_offset, one.log_end) != place]
         return structs.replace(self.kept, cuts=(*others, cut)[-CUTS_MAX:])
 
+    def with_epochs(self, epochs: tuple[Epoch, ...]) -> Leadership:
+        """Return what is kept by a broker whose role is decided elsewhere."""
+        role = self._environment.options.broker_role
+        master_role = role if role in MASTERS else self.kept.master_role
+        return structs.replace(self.kept, role="", broker_id=0, master="", epochs=epochs, master_role=master_role)
+
     def with_history(self, epochs: tuple[Epoch, ...], master_role: str) -> Leadership:
         """Return what is kept by a slave whose log is the begin of another's. `master_role`: of the broker whose log that is."""
         return structs.replace(self.kept, epochs=epochs, master_role=master_role)

@@ -34,14 +34,25 @@ class ZookeeperClient:
         connect: `host:port`, `,`-separated.
         session_timeout: seconds.
         connection_timeout: seconds that `ask` waits for a connection, and between two complaints about a missing one.
+        digest, connect_seconds: as of `Session`.
     """
 
-    def __init__(self, connect: str, session_timeout: float, connection_timeout: float) -> None:
+    def __init__(
+        self,
+        connect: str,
+        session_timeout: float,
+        connection_timeout: float,
+        *,
+        digest: str = "",
+        connect_seconds: float | None = None,
+    ) -> None:
         self.connect, self._session_timeout, self._connection_timeout = connect, session_timeout, connection_timeout
+        self._digest, self._connect_seconds = digest, connect_seconds
         self._listeners: list[Callable[[], None]] = []
         self._changed = asyncio.Event()
         self._connected = asyncio.Event()
-        self._worker = Worker("zookeeper")
+        self.worker = Worker("zookeeper")
+        """The client's thread."""
         self.closed = False
         self.names: list[str] = []
         """Names of consumers that have their nodes in this session."""
@@ -51,7 +62,13 @@ class ZookeeperClient:
         self._task.add_done_callback(when_dead(log, "changes in ZooKeeper are not followed any more"))
 
     def _open(self) -> Session:
-        session = Session(self.connect, self._session_timeout, self._on_change)
+        session = Session(
+            self.connect,
+            self._session_timeout,
+            self._on_change,
+            digest=self._digest,
+            connect_seconds=self._connect_seconds,
+        )
         session.open()
         return session
 
@@ -65,19 +82,23 @@ class ZookeeperClient:
 
         Raises ConnectionFailed: there is none within the time, or it broke; then the work may have been done.
         """
+        session = await self.connection()
+        try:
+            return await self.worker.run(lambda: work(session))
+        except Failures as error:
+            raise ConnectionFailed(self.away(f"lost or refused a request: {error!r}")) from error
+
+    async def connection(self) -> Session:
+        """Return the session, once there is a connection. Raises ConnectionFailed: there is none within the time."""
         try:
             async with asyncio.timeout(self._connection_timeout):
                 await self._connected.wait()
         except TimeoutError:
-            raise ConnectionFailed(self._away(f"cannot be reached within {self._connection_timeout:g} s")) from None
-        session = self.session
-        try:
-            return await self._worker.run(lambda: work(session))
-        except Failures as error:
-            raise ConnectionFailed(self._away(f"lost or refused a request: {error!r}")) from error
+            raise ConnectionFailed(self.away(f"cannot be reached within {self._connection_timeout:g} s")) from None
+        return self.session
 
-    async def close(self) -> None:
-        """End the session, and with it every ephemeral node of ours."""
+    async def close(self, seconds: float = LEAVE_SECONDS) -> None:
+        """End the session, and with it every ephemeral node of ours; at most for `seconds`."""
         if self.closed:
             return
         self.closed = True
@@ -85,8 +106,8 @@ class ZookeeperClient:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         # A request that gets no answer ends with the session.
-        self._worker.end()
-        await close_within(self.session, LEAVE_SECONDS)
+        self.worker.end()
+        await close_within(self.session, seconds)
 
     def _on_change(self) -> None:
         if self.session.connected:
@@ -116,7 +137,7 @@ class ZookeeperClient:
             now = loop.time()
             if now >= said_at and not said:
                 said = True
-                log.warning("%s; trying on", self._away("cannot be reached"))
+                log.warning("%s; trying on", self.away("cannot be reached"))
             if now >= hopeless_at:
                 old, self.session = self.session, self._open()
                 await close_within(old, LEAVE_SECONDS)
@@ -127,6 +148,7 @@ class ZookeeperClient:
                 async with asyncio.timeout(max(until - now, 0.01)):
                     await self._changed.wait()
 
-    def _away(self, what: str) -> str:
+    def away(self, what: str) -> str:
+        """Return a sentence about this ZooKeeper, with kazoo's last word on it."""
         why = self.session.why
         return f"ZooKeeper {self.connect} {what}{f' ({why})' if why else ''}"

@@ -9,14 +9,23 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.interfaces import IAsyncResult
-from kazoo.protocol.states import KazooState, WatchedEvent
+from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL, ANYONE_ID_UNSAFE, AUTH_IDS, OPEN_ACL_UNSAFE, Permissions
 
 from metaq.registry.zookeeper.layout import parents
 
@@ -28,11 +37,27 @@ ANSWER_SECONDS: Final = 30.0
 """Longest wait for an answer; a lost connection is noticed earlier, by the session."""
 RECONNECT_SECONDS_MAX: Final = 2.0
 """Longest pause between two tries to connect: kazoo's own grows to a minute, longer than a session lives."""
+_BOTH_WAYS: Final = 2
+"""socket.SHUT_RDWR."""
+PROTECTED: Final = (ACL(Permissions.ALL, AUTH_IDS), ACL(Permissions.READ, ANYONE_ID_UNSAFE))
+"""Access to nodes of a session with credentials: who has them may do everything, and everybody may read."""
 
 Failures = (KazooException, KazooTimeoutError)
 """Errors of any request when the connection or the session is gone."""
+Undone = (BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency)
+"""Errors in a transaction whose conditions did not hold: of that one, of those before it, and of those behind it."""
 
 Item = TypeVar("Item")
+
+
+class Node(NamedTuple):
+    """A node as it was read."""
+
+    data: bytes
+    version: int
+    """Counts the changes of `data`."""
+    owner: int
+    """Session that keeps it; 0: it is persistent."""
 
 
 class Session:
@@ -44,24 +69,69 @@ class Session:
         hosts: `host:port`, `,`-separated.
         timeout: of the session, seconds.
         changed: called in the event loop when the connection has come or gone, and by watches.
+        digest: `user:password` that it proves to ZooKeeper, and that nodes which it makes can be changed with; "": none, and
+            anybody may change them.
+        connect_seconds: longest wait for one server to take a connection; None: the time-out of the session.
     """
 
-    def __init__(self, hosts: str, timeout: float, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        timeout: float,
+        changed: Callable[[], None],
+        *,
+        digest: str = "",
+        connect_seconds: float | None = None,
+    ) -> None:
         self._why = _LastWord()
         self._loop = asyncio.get_running_loop()
         self._changed = changed
         self.connected = False
+        self.number = 0
+        """Of the session, also while the connection is away and the session may go on; 0 before the first and after its end. Set by
+        kazoo's thread before anything is sent in the session."""
+        self.timeout = 0.0
+        """Of the session, seconds, as ZooKeeper has granted it with the newest connection; 0: there was none, or this version of kazoo
+        does not tell."""
+        self.rejected = False
+        """ZooKeeper does not know such credentials. The client has ended."""
+        self._acl = list(PROTECTED if digest else OPEN_ACL_UNSAFE)
         self._client = KazooClient(
             hosts,
             timeout,
             # kazoo retries for ever: giving up is decided by the registrar, which makes a new client.
-            connection_retry=KazooRetry(max_tries=-1, max_delay=RECONNECT_SECONDS_MAX),
+            connection_retry=KazooRetry(max_tries=-1, max_delay=min(RECONNECT_SECONDS_MAX, timeout / 10)),
             logger=self._why.logger,
+            handler=_Handler(connect_seconds if connect_seconds is not None else timeout),
+            auth_data=[("digest", digest)] if digest else None,
+            default_acl=self._acl,
         )
+        self._hear_timeouts()
         self._client.add_listener(self._on_state)
+
+    def _hear_timeouts(self) -> None:
+        """Have `timeout` set with each connection."""
+        connection = getattr(self._client, "_connection", None)
+        invoke = getattr(connection, "_invoke", None)
+        if connection is None or invoke is None:
+            return
+
+        def hear(*args: Any, **kwargs: Any) -> Any:
+            # kazoo keeps no record of what was granted. This runs in its thread, before it reports the connection.
+            answer = invoke(*args, **kwargs)
+            if isinstance(answer, tuple) and (granted := getattr(answer[0], "time_out", 0)) > 0:
+                self.timeout = granted / 1000
+            return answer
+
+        connection._invoke = hear  # noqa: SLF001
 
     def _on_state(self, state: str) -> None:
         """Report a change of the connection. Called in a thread of kazoo's."""
+        if state == KazooState.CONNECTED:
+            self.number = self.credentials[0]
+        elif state == KazooState.LOST:
+            self.number = 0
+            self.rejected = self.rejected or self._client.client_state == KeeperState.AUTH_FAILED
         self._tell(lambda: self._set_connected(state == KazooState.CONNECTED))
 
     def _tell(self, what: Callable[[], None]) -> None:
@@ -97,7 +167,64 @@ class Session:
         self._client.stop()
         self._client.close()
 
+    def reconnect(self) -> None:
+        """Break the connection, so that another server is tried. Requests without answer fail; the session goes on."""
+        connection = getattr(self._client, "_connection", None)
+        found = getattr(connection, "_socket", None)
+        with contextlib.suppress(OSError):  # it is broken already
+            if found is not None:
+                found.shutdown(_BOTH_WAYS)
+
     # What follows raises one of `Failures`: ask again when there is a connection.
+
+    def node(self, path: str, *, watch: bool = False) -> Node | None:
+        """Return a node; None if it does not exist. `watch`: have `changed` called once when it is made, deleted or written."""
+        while True:
+            try:
+                data, stat = self._client.get_async(path, self._watcher(watch)).get(timeout=ANSWER_SECONDS)
+            except NoNodeError:
+                if not watch or self._client.exists_async(path, self._on_event).get(timeout=ANSWER_SECONDS) is None:
+                    return None
+            else:
+                return Node(data or b"", int(stat.version), int(stat.ephemeralOwner))
+
+    def nodes(self, paths: Iterable[str], *, watch: bool = False) -> dict[str, Node]:
+        """Return path → node, of those that exist. `watch`: have `changed` called once when one of these is another."""
+        found = {}
+        for path, result in self._in_bulk(paths, lambda path: self._client.get_async(path, self._watcher(watch))):
+            with contextlib.suppress(NoNodeError):
+                data, stat = result.get(timeout=ANSWER_SECONDS)
+                found[path] = Node(data or b"", int(stat.version), int(stat.ephemeralOwner))
+        return found
+
+    def sync(self, path: str) -> None:
+        """Have what follows read what the leader of the ensemble has done before."""
+        self._client.sync_async(path).get(timeout=ANSWER_SECONDS)
+
+    def swap(self, path: str, data: bytes, version: int) -> int | None:
+        """Write a node if it has this version. Return its new version; None: it has another one, or does not exist."""
+        try:
+            return int(self._client.set_async(path, data, version).get(timeout=ANSWER_SECONDS).version)
+        except (BadVersionError, NoNodeError):
+            return None
+
+    def transact(self, build: Callable[[TransactionRequest], None]) -> bool:
+        """Do what `build` puts together in one transaction. Return whether it was done: a version, or what exists, was another."""
+        transaction = self._client.transaction()
+        build(transaction)
+        errors = [one for one in transaction.commit_async().get(timeout=ANSWER_SECONDS) if isinstance(one, Exception)]
+        for error in errors:
+            if not isinstance(error, Undone):
+                raise error
+        return not errors
+
+    def touch(self, path: str) -> IAsyncResult:
+        """Begin a write to a node that changes nothing; its outcome is the node's metadata (`ephemeralOwner`).
+
+        A quorum of the ensemble logs it, and it was done in this session. It writes the node's access rules as they are: that wakes
+        nobody who watches the node, and overwrites no text that somebody else may have written meanwhile.
+        """
+        return self._client.set_acls_async(path, self._acl)
 
     def owner(self, path: str) -> tuple[int, str] | None:
         """Return the session that keeps a node (0: persistent) and the node's text; None if it does not exist."""
@@ -258,6 +385,18 @@ async def close_within(session: Session, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await closed.wait()
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Kazoo's threads, with a limit of their own for a server that does not take connections, as a machine that is off."""
+
+    def __init__(self, connect_seconds: float) -> None:
+        super().__init__()
+        self._connect_seconds = connect_seconds
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["timeout"] = min(kwargs.get("timeout", self._connect_seconds), self._connect_seconds)
+        return super().create_connection(*args, **kwargs)
 
 
 class _LastWord:

@@ -78,7 +78,11 @@ class SlaveSession:
             return len(data)
         if self.replica.copied == NOT_YET and not self._is_known and (ticket := decode_ticket(data)):
             self._show(ticket)
-            return REPORT.size
+            return REPORT.size + (self._take(data[REPORT.size :]) if self._is_known else 0)
+        return self._take(data)
+
+    def _take(self, data: memoryview) -> int:
+        """Take reports, and return the bytes of them. Raises as `data_received`."""
         reported, taken = decode_reports(data)
         if reported is None:
             return taken

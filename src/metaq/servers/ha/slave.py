@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from metaq.broker.broker import Broker
@@ -31,6 +32,7 @@ FAR_BYTES: Final = 64 * 1024 * 1024
 """A slave that lacks less says nothing of its progress."""
 LONG_BYTES: Final = 64 * 1024
 """Bytes of the log after whose append others have their turn of the loop."""
+
 
 class Source(NamedTuple):
     """From where a log is copied."""
@@ -78,6 +80,8 @@ class MasterSession:
 
     def data_received(self, data: memoryview) -> int:
         """Append chunks and report. Raises RemoteProtocolError: they cannot be appended here."""
+        if self._peer.closed:  # nothing is taken from a master that was left
+            return len(data)
         self._heard = self._clock.monotonic()
         chunks, taken, self._needed, acknowledged = decode_chunks(data, told=self._ticket > 0)
         if acknowledged >= 0:
@@ -158,6 +162,7 @@ class Following:
         find_master: asked before each connection.
         unknown: called when messages of an unknown topic come.
         tls: how it connects; None: without TLS, as RocketMQ does.
+        retry_seconds: pauses before the next connection; from the last one on, the same.
     """
 
     def __init__(
@@ -167,14 +172,16 @@ class Following:
         find_master: FindMaster,
         unknown: Callable[[], None],
         tls: ClientTls | None = None,
+        retry_seconds: Sequence[float] = RETRY_SECONDS,
     ) -> None:
-        self._tls = tls
+        self._tls, self._retry_seconds = tls, retry_seconds
         self._broker, self._call_soon, self._find_master, self._unknown = broker, call_soon, find_master, unknown
         self._faults = RateLimitedLog(log, broker.clock)
         self._task: asyncio.Task[None] | None = None
         self._session: MasterSession | None = None
         roles, store = broker.roles, broker.store
         self._progress = Progress(broker.clock, lambda: store.log.end, lambda: roles.master_end)
+        self._hurried = asyncio.Event()
         self._ends: list[tuple[int, asyncio.Future[None]]] = []
         """Places of the log that somebody waits for."""
 
@@ -189,6 +196,12 @@ class Following:
             self._progress.tick()
         self._tell_end()
         self._faults.tick()
+
+    def again(self) -> None:
+        """Leave the present master, to which nothing is reported any more, and ask at once who is followed."""
+        if self._session is not None:
+            self._session.close()
+        self._hurried.set()
 
     async def copied(self, log_end: int) -> None:
         """Return when the log is here up to there, a tenth of a second later at most."""
@@ -219,8 +232,11 @@ class Following:
                 copied = await self._connect()
             except Exception:
                 log.exception("following the master failed; it is tried again")
-            tries = 0 if copied else tries + 1
-            await asyncio.sleep(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
+            tries = 0 if copied or self._hurried.is_set() else tries + 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._retry_seconds[min(tries, len(self._retry_seconds) - 1)]):
+                    await self._hurried.wait()
+            self._hurried.clear()
 
     async def _connect(self) -> bool:
         """Follow until the connection ends. Returns whether anything came over it."""
