@@ -135,7 +135,7 @@ def in_sync_group(size: int, *, members: int = 0, records: int = 0) -> World:
     disks = [Disk(Membership(stores[at], at + 1, "h", 1), log if at < inside else ()) for at in range(size)]
     reports = tuple(Report(one, 1, len(log)) for one in state.in_sync[1:])
     first = Broker(disks[0], seen=state, role=LEADS, acknowledged=len(log), reports=reports)
-    others = [Broker(disk, seen=state, role=FOLLOWS if disk.log else IDLE, told=len(disk.log)) for disk in disks[1:]]
+    others = [Broker(disk, seen=state, role=FOLLOWS if disk.log else IDLE) for disk in disks[1:]]
     live = tuple(Member(at + 1, incarnation(at + 1, 0), stores[at], "", True, 0, 0) for at in range(size))
     return World(state, live, frozenset(), (first, *others), log)
 
@@ -149,13 +149,14 @@ def no_group(size: int) -> World:
 class Model:
     """The steps. Tests replace single ones by broken ones.
 
-    Args: minimum: members that the set keeps at least. keep_reports: a process that leads again has the reports of before.
+    Args:
+        minimum: members that the set keeps at least.
+        tells: leaders tell followers up to where they have acknowledged, and who leads next begins with that.
+        reduced: states that differ in nothing that matters are one, see `settled`.
     """
 
-    keep_reports = False
-
-    def __init__(self, minimum: int) -> None:
-        self.minimum = minimum
+    def __init__(self, minimum: int, *, tells: bool = False, reduced: bool = True) -> None:
+        self.minimum, self.tells, self.reduced = minimum, tells, reduced
 
     # ------------------------------------------------------------------ the pieces
 
@@ -238,11 +239,11 @@ class Model:
                 f"member {number} acknowledges another record where one was acknowledged, and could be read"
             )
         for at, other in enumerate(world.brokers):
-            if other.runs and other.role == LEADS and other.seen is not None and other.seen.epoch > seen.epoch:
-                if other.disk.log[:end] != log:
-                    raise Violation(
-                        f"member {number} was replaced and acknowledges what its successor, member {at + 1}, does not have"
-                    )
+            replaced = other.runs and other.role == LEADS and other.seen is not None and other.seen.epoch > seen.epoch
+            if replaced and other.disk.log[:end] != log:
+                raise Violation(
+                    f"member {number} was replaced and acknowledges what its successor, member {at + 1}, does not have"
+                )
         return structs.replace(world, acknowledged=log) if len(log) > len(known) else world
 
     def check_leader(self, world: World, number: int) -> World:
@@ -344,7 +345,7 @@ class Model:
         )
         new = structs.replace(
             broker, disk=disk, role=LEADS, epoch_start=len(log), acknowledged=broker.told, told=0, whole_from=-1,
-            reports=broker.reports if self.keep_reports else (),
+            reports=(),
         )  # fmt: skip
         return self.acknowledge(self.put(world, number, new), number, broker.told)
 
@@ -442,7 +443,9 @@ class Model:
             yield from self.join(world, budget, number, broker, at)
             return
         place = Place(number, broker.disk.kept.store)
-        new = structs.replace(broker, told=max(broker.told, min(leader.acknowledged, len(log))))
+        new = broker
+        if self.tells:
+            new = structs.replace(broker, told=max(broker.told, min(leader.acknowledged, len(log))))
         if Report(place, broker.seen.epoch, len(log)) not in leader.reports or new != broker:
             yield f"{number} reports {len(log)} to {at}", self.report(self.put(world, number, new), number, at), budget
         if len(log) < len(theirs):
@@ -538,6 +541,8 @@ class Model:
 
         A broker that follows nobody and whose knowledge is old can do nothing but look; what it learns only lets it do more. So it looks.
         """
+        if not self.reduced:
+            return world
         for at, broker in enumerate(world.brokers):
             new = broker
             if broker.runs and world.state is not None and broker.seen != world.state:
@@ -548,7 +553,7 @@ class Model:
                     new = looked.brokers[at]
             if new.role == FOLLOWS and not self.may_follow(world, at + 1):
                 new = structs.replace(new, role=IDLE, whole_from=-1)
-            if new.role in {IDLE, FOLLOWS} and not self.keep_reports and new.reports:
+            if new.role in {IDLE, FOLLOWS} and new.reports:
                 new = structs.replace(new, reports=())
             if new is not broker:
                 world = self.put(world, at + 1, new)
