@@ -606,7 +606,7 @@ async def _compose(
         services = BrokerServices(
             broker, call_soon, front.name_servers.when_announced, host, control,
             audit.audit if audit is not None else None, watched=Concerns(watch, front.name_servers, acl, tls),
-            metaq1_stats=_metaq1_stats(broker),
+            metaq1_stats=_metaq1_stats(broker), tls=tls.client if tls is not None else None,
         )  # fmt: skip
         services.log.open()
         tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit, topic, watch)

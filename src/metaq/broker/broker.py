@@ -304,9 +304,23 @@ class Broker:
         self._parts.open(leading=False)
 
     def step_down(self, why: str | None) -> None:
-        """Take no messages and changes any more, for this reason, with all parts still open; None: take them again."""
+        """Take no messages and changes any more, for this reason, with all parts still open; None: take them again.
+
+        What a leader does by itself stops with it: nothing is delivered, no transaction is asked about.
+        """
         self._take_role(why)
-        self.roles.has_led = why is not None
+        self._parts.halt_leading(halted=why is not None)
+        self.roles.has_led = self.roles.stepped_down = why is not None
+
+    def follow_successor(self) -> None:
+        """Follow the broker that leads since this one has stepped down, with clients connected, as `follow` does at a start.
+
+        The log is durable up to its end, no acknowledgement is held, and `options` have the role of a slave. What only a leader
+        runs has ended for good: to lead again, the broker has to be made anew.
+        """
+        self._parts.retire_leading()
+        self.follow()
+        self.replicas.history += 1  # whoever copies this log has to ask who leads
 
     def _take_role(self, follows: str | None) -> None:
         """Args: follows: why no message is taken; None: this broker leads."""
@@ -323,6 +337,7 @@ class Broker:
 
         Raises ConfigError: a file cannot be read, or MetaQ 1.x's settings contradict each other. The broker cannot be used then.
         """
+        assert not self.roles.stepped_down, "what a leader needs has ended in this process"
         self.followed.settle()
         self._take_role(None)
         self._parts.open(leading=True)

@@ -28,11 +28,13 @@ HAND_OVER_SECONDS: Final = 5.0
 class Leading:
     """The leadership of one broker. Only in its event loop.
 
-    Args: resigned: is told why this broker leads no more.
+    Args:
+        resigned: is told why this broker leads no more, because another one does.
+        handed_over: is told the member that leads next.
     """
 
-    def __init__(self, group: Group, resigned: Callable[[str], None]) -> None:
-        self._group, self._resigned = group, resigned
+    def __init__(self, group: Group, resigned: Callable[[str], None], handed_over: Callable[[int], None]) -> None:
+        self._group, self._resigned, self._handed_over = group, resigned, handed_over
         self._broker, self._in_sync = group.broker, group.in_sync
         self.epoch: int | None = None
         """The epoch in which this broker leads; None: it does not."""
@@ -56,7 +58,7 @@ class Leading:
         sent = await group.nodes.renew(group.membership.member())
         self.epoch, self._version = state.epoch, version
         decide(broker.options, broker_role=SYNC_MASTER, broker_id=0)
-        roles.master = ""
+        roles.predecessor, roles.master, roles.leader_address = roles.master, "", ""
         self._in_sync.begin(group.number, state, epoch.start)
         self._in_sync.renewed(sent, group.nodes.session_timeout)
         broker.lead()
@@ -112,12 +114,15 @@ class Leading:
 
     def resign(self, why: str) -> None:
         """Lead no more: somebody else does."""
+        self._end(why)
+        self._resigned(why)
+
+    def _end(self, why: str) -> None:
         broker, name = self._broker, self._group.name
         self._in_sync.end()
         self.epoch = None
         broker.step_down(f"{name} takes no messages here any more: {why}")
         log.warning("this broker leads %s no more, its log ends at %d: %s", name, broker.store.log.end, why)
-        self._resigned(why)
 
     # ------------------------------------------------------------------ handing over
 
@@ -143,7 +148,8 @@ class Leading:
             self._in_sync.settle(state)
             self._broker.step_down(None)
             raise
-        self.resign(f"member {successor} is to lead ({why})")
+        self._end(f"member {successor} is to lead ({why})")
+        self._handed_over(successor)
         return successor
 
     def _successor(self, state: GroupState, to: int) -> int:

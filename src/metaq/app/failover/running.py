@@ -20,6 +20,7 @@ from metaq.app.failover.search import LeaderSearch
 from metaq.app.registration import NameServerRegistration
 from metaq.app.role.pending import ended
 from metaq.app.role.slave import Slave
+from metaq.app.role.stepping_down import SteppedDown
 from metaq.broker.broker import Broker
 from metaq.broker.failover.epochs import epochs_in, merged
 from metaq.broker.failover.in_sync import InSyncReplicas
@@ -35,15 +36,15 @@ from metaq.broker.failover.protocol import (
     leads,
 )
 from metaq.broker.replication.roles import RoleChange
-from metaq.client.conversation.administration import Identify, StepDown
+from metaq.client.conversation.administration import GetReplicaState, Identify, StepDown
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import ask
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError, ConnectionFailed, MetaqError, NotOurs, Reason, Refused
 from metaq.log import RateLimitedLog, when_dead
 from metaq.model.acl.secret import Credentials
-from metaq.model.failover import NOBODY, GroupState, Member, Membership, Seen
-from metaq.model.leadership import SLAVE, ReplicaState
+from metaq.model.failover import NOBODY, GroupState, Live, Member, Membership, Seen
+from metaq.model.leadership import SLAVE, Found, ReplicaState
 from metaq.option_table import decide
 from metaq.registry.zookeeper.group import GroupNodes
 from metaq.saved_file import TextFile
@@ -115,7 +116,10 @@ class FailoverRole:
             wake,
             RateLimitedLog(log, broker.clock),
         )
-        self._leading = Leading(self._group, self._start_again)
+        self._leading = Leading(self._group, self._resigned, self._handed_over)
+        self._stepped_down: SteppedDown | None = None
+        self._live: Live = {}
+        """Members that were alive at the last look."""
         self._slave: Slave | None = None
         self._search: LeaderSearch | None = None
         self._services: BrokerServices | None = None
@@ -144,11 +148,9 @@ class FailoverRole:
                 await ended(roles.keep(roles.with_epochs(epochs)))
         except Refused as error:
             raise ConfigError(str(error)) from None
+        roles.always_relays = True
         self._broker.follow()
-        self._search = LeaderSearch(
-            self._broker, self._transport, self._announced, lambda: group.membership.kept, self._agreed
-        )
-        self._slave = Slave(self._broker, group.call_soon, self._transport, self._search, self._ha_tls, RETRY_SECONDS)
+        self._make_slave()
         group.nodes.open()
         try:
             async with asyncio.timeout(FIRST_LOOK_SECONDS):
@@ -161,6 +163,16 @@ class FailoverRole:
         except (Refused, ConfigError) as error:
             await self._end()
             raise ConfigError(str(error)) from None
+
+    def _make_slave(self) -> Slave:
+        group = self._group
+        self._search = LeaderSearch(
+            self._broker, self._transport, self._announced, lambda: group.membership.kept, self._agreed
+        )
+        slave = self._slave = Slave(
+            self._broker, group.call_soon, self._transport, self._search, self._ha_tls, RETRY_SECONDS
+        )
+        return slave
 
     async def _first_look(self) -> None:
         """Check what is there before anything is served. Raises ConfigError, Refused, ConnectionFailed."""
@@ -200,6 +212,7 @@ class FailoverRole:
         """Begin to work, behind the registrations."""
         self._services = services
         self._roles.by(self._begin_promotion, self._begin_to_step_down)
+        self._announced.when_met(self._is_member)
         if self._slave is not None:
             self._slave.start()
         self._spawn(self._keep_looking(), "look at ZooKeeper", "this broker does not look at ZooKeeper any more")
@@ -209,6 +222,8 @@ class FailoverRole:
         """Let time pass. Called ten times a second."""
         if self._slave is not None:
             self._slave.tick()
+        if self._stepped_down is not None and not self.again.done():
+            self._stepped_down.tick()
         self._group.faults.tick()
         if self._in_sync.wanted() is not None:
             self._group.wake.set()
@@ -222,6 +237,8 @@ class FailoverRole:
         await self._end()
 
     async def _end(self) -> None:
+        if self._stepped_down is not None:
+            await self._stepped_down.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -234,9 +251,60 @@ class FailoverRole:
         await self._group.nodes.close()
         await self._transport.close()
 
-    def _start_again(self, why: str) -> None:
+    @property
+    def must_start_again(self) -> bool:
+        """Whether this broker has led in this process, and can do so again when it was started again (`start_again`)."""
+        return self._stepped_down is not None
+
+    def start_again(self, why: str) -> None:
+        """Have the process close this broker and start it again. No effect if it is at it already."""
         if not self.again.done():
-            self.again.set_result(f"this broker starts again, as a follower: {why}")
+            self.again.set_result(why)
+
+    def _resigned(self, why: str) -> None:
+        self.start_again(f"this broker starts again, as a follower: {why}")
+
+    def _handed_over(self, successor: int) -> None:
+        """Stay where it is, and relay to the successor, until clients know it."""
+        if successor in self._live:
+            self._roles.leader_address = self._live[successor].address
+        self._stepped_down = SteppedDown(
+            self._broker, self._group.call_soon, self._ask, self._successor, self._follow_in_place, self.start_again
+        )
+
+    async def _is_member(self, address: str) -> bool:
+        """Whether another broker of this name is one of the group: then ZooKeeper says who leads, whatever name servers say just now."""
+        return any(one.address == address for one in self._live.values())
+
+    async def _ask(self, address: str) -> ReplicaState | None:
+        """Return the state of a broker; None: nothing of our kind and name answers there."""
+        try:
+            state = await ask(self._transport, address, GetReplicaState())
+        except FAULTS:
+            return None
+        return state if state is not None and state.broker == self._group.name else None
+
+    async def _successor(self) -> Found | None:
+        """Return who leads, as ZooKeeper has it; None: nobody does yet."""
+        with contextlib.suppress(MetaqError):
+            seen = await self._group.nodes.look()
+            member = leads(seen.state, seen.live) if seen.state is not None else None
+            state = (
+                await self._ask(member.address) if member is not None and member.member != self._group.number else None
+            )
+            if member is not None and state is not None and state.leads:
+                return member.address, state
+        return None
+
+    async def _follow_in_place(self) -> None:
+        """Follow the leader, with all clients connected."""
+        assert self._services is not None, "it is started"
+        decide(self._broker.options, broker_role=SLAVE, broker_id=self._group.number)
+        await ended(self._roles.keep(self._roles.with_epochs(self._roles.kept.epochs)))
+        self._broker.follow_successor()
+        self._make_slave().start()
+        self._group.wake.set()
+        await self._announced.again(self._services)
 
     # ------------------------------------------------------------------ looks
 
@@ -273,12 +341,15 @@ class FailoverRole:
             await self._create()
             return
         check_state(kept, state, group.name)
+        self._live = seen.live
         self._in_sync.alive(seen.live)
         if state.epoch > kept.epoch and kept.history:
             await group.membership.keep(epoch=state.epoch)
         own = group.membership.member()
         if state.incarnation == own.incarnation:
             await self._lead(state, seen.version)
+        elif self._slave is None and self._stepped_down is not None:
+            pass  # it waits for its successor
         elif self._leading.epoch is not None or self._slave is None:
             self._leading.resign(f"member {state.leader} leads in epoch {state.epoch}")
         else:
@@ -368,7 +439,9 @@ class FailoverRole:
         else:
             minimum = self._broker.options.min_in_sync_replicas
             outcome = elect(own, state, seen.live, minimum=minimum, patient=not self._is_late())
-            if isinstance(outcome, Election):
+            if isinstance(outcome, Election) and self._stepped_down is not None:
+                self.start_again("this broker starts again: it has stepped down, and is to lead once more")
+            elif isinstance(outcome, Election):
                 await self._try_to_lead(outcome.state, seen.version)
             else:
                 group.faults.warning(outcome.why, "this broker does not lead %s: %s", group.name, outcome.why)
@@ -442,6 +515,11 @@ class FailoverRole:
     async def _promote(self, *, force: bool) -> ReplicaState:
         """Have the leader hand over to this broker, or take its place by force."""
         group = self._group
+        if self._stepped_down is not None:
+            self._stepped_down.restart_soon("this broker starts again: it has stepped down, and is to lead once more")
+            raise Refused(
+                Reason.BUSY, "this broker has led before, and starts again first: promote it again in a moment"
+            )
         async with self._changing:
             seen = await group.nodes.look()
             state, own = seen.state, group.membership.member()

@@ -66,13 +66,13 @@ class LeaderSearch(MasterSearch):
         await self._agreed(epoch, joined.log_end)
         if self.leader != leader:
             return None
-        self.address = self._roles.master = address
+        self.address = self._roles.master = self._roles.leader_address = address
         return Source(join_address(split_address(address)[0], state.ha_port), joined.ticket)
 
     def forget(self) -> None:
         """Follow nobody, until `leader` is set again."""
         self.leader = self.address = None
-        self._roles.master = ""
+        self._roles.master = self._roles.leader_address = ""
 
     @property
     def _place(self) -> Place:

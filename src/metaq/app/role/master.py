@@ -79,9 +79,9 @@ class MasterSearch:
             else:
                 if state is None:  # a RocketMQ
                     if ha_address:
-                        return await self._found(address, ha_address)
+                        return self._found(address, ha_address)
                 elif await self._suits(state, address):
-                    return await self._found(address, self._port_of(state, address, ha_address))
+                    return self._found(address, self._port_of(state, address, ha_address))
         if self._given and not self._roles.kept.epochs and not self._roles.kept.role:
             # As RocketMQ's slaves, which know no history: what the stream does not fit to is refused there.
             return Source(self._given)
@@ -116,8 +116,8 @@ class MasterSearch:
             return self._given
         return ha_address or join_address(split_address(address)[0], state.ha_port)
 
-    async def _found(self, address: str, ha_address: str) -> Source | None:
-        self.address = self._roles.master = address
+    def _found(self, address: str, ha_address: str) -> Source | None:
+        self.address = self._roles.master = self._roles.leader_address = address
         return Source(ha_address)
 
     def heard(self, log_end: int) -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from metaq.broker.environment import Environment
 from metaq.broker.part import BrokerPart
 from metaq.broker.replication.read_limit import ReadLimit
-from metaq.model.leadership import SYNC_MASTER
+from metaq.model.leadership import SYNC_MASTER, GroupRole
 
 ENDS_MAX: Final = 36_000
 """Notes of the log's end: of the last hour under way."""
@@ -39,6 +39,8 @@ class Replicas(BrokerPart):
     """The slaves of one broker. A `metaq.broker.log.acks.Copies`. Only on the thread that owns the broker."""
 
     leads: ClassVar[bool] = False
+    takes_tickets: ClassVar[bool] = False
+    """Whether slaves may say who they are."""
 
     def __init__(self, environment: Environment) -> None:
         self._options, self._log = environment.options, environment.store.log.tail
@@ -106,6 +108,11 @@ class Replicas(BrokerPart):
     def identify(self, replica: Replica, ticket: int) -> bool:  # noqa: ARG002  only where there is failover
         """Note whose connection it is, by a ticket that it was given. Returns whether the ticket is good."""
         return False
+
+    @property
+    def group_role(self) -> GroupRole | None:
+        """This broker's part in a group with failover; None: there is none."""
+        return None
 
     @property
     def told_end(self) -> int:

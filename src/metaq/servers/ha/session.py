@@ -76,7 +76,8 @@ class SlaveSession:
         """Take reports. Raises RemoteProtocolError: they are none."""
         if self._refused_at is not None:
             return len(data)
-        if self.replica.copied == NOT_YET and not self._is_known and (ticket := decode_ticket(data)):
+        is_first = self.replica.copied == NOT_YET and not self._is_known and self._shared.replicas.takes_tickets
+        if is_first and (ticket := decode_ticket(data)):
             self._show(ticket)
             return REPORT.size + (self._take(data[REPORT.size :]) if self._is_known else 0)
         return self._take(data)
