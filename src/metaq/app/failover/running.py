@@ -426,8 +426,12 @@ class FailoverRole:
             own = group.membership.member()
         said = own if leader is None else following(own)
         if _differ(seen.live.get(group.number), said):
-            await group.nodes.renew(said)  # whether its log is whole, and how long it is, for those who choose
+            # Whether its log is whole, and how long it is, for those who choose. A renewal does not write that.
+            holder = await group.nodes.announce(said)
             group.wake.set()
+            if holder is not None:  # the session has ended
+                self._session = 0
+                return
         if leader is not None:
             self._missing_since = None
             self._heal(own)
