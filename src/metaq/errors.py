@@ -220,6 +220,8 @@ class NoRoute(ClientError):
     """No name server knows the topic, or none of its brokers is up."""
 
     retriable = True
+    away = False
+    """Whether the topic is there, and only a broker that leads is missing: one may come."""
 
 
 class ConnectionFailed(ClientError):

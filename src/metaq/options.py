@@ -23,7 +23,15 @@ from metaq.option_table import (
     nearest,
     option,
 )
-from metaq.server_options import LOG_LEVELS, AuditOptions, HttpOptions, LogOptions, PeerOptions, QuotaOptions
+from metaq.server_options import (
+    LOG_LEVELS,
+    AuditOptions,
+    FailoverOptions,
+    HttpOptions,
+    LogOptions,
+    PeerOptions,
+    QuotaOptions,
+)
 
 __all__ = [
     "GIB",
@@ -143,7 +151,7 @@ class StoreOptions(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions, HttpOptions):
+class BrokerOptions(AuditOptions, QuotaOptions, PeerOptions, LogOptions, HttpOptions, FailoverOptions):
     """What `metaq.broker` and its servers obey."""
 
     section: ClassVar = "broker"

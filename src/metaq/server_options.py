@@ -116,3 +116,36 @@ class HttpOptions(OptionTable):
         high=65535,
     )
     http_bind_address: str = option("127.0.0.1", "Address that the HTTP server listens on, whatever bindAddress says.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailoverOptions(OptionTable):
+    """How the brokers of one name agree on their leader (docs/failover.md)."""
+
+    failover: str = option(
+        "off",
+        "`zookeeper`: the brokers of one brokerName choose their leader themselves; `off`: it is configured, and changed by hand.",
+    )
+    failover_zookeeper: str | None = option(
+        None,
+        "ZooKeeper in which they agree, `host:port`, `,`-separated, with a path (chroot) at the end if there is one.",
+    )
+    failover_zookeeper_auth: str = option(
+        "",
+        "What the broker shows to ZooKeeper, as `digest:user:password`; its nodes are only open to it then.",
+        secret=True,
+    )
+    failover_session_timeout: int = option(
+        6000,
+        "Milliseconds after which ZooKeeper takes a silent broker for dead; within what its tickTime allows (2 to 20 ticks).",
+        low=200,
+        high=600_000,
+    )
+    in_sync_timeout: int = option(
+        10_000, "Milliseconds that a follower may lack something before it leaves the in-sync set.", low=100, hot=True
+    )
+    failover_adopt: bool = option(
+        False,
+        "Begin the group anew with this broker's log, where ZooKeeper has lost its data or has older ones. Only with the longest log, "
+        "while no other broker of the group runs; for one start.",
+    )

@@ -16,6 +16,7 @@ from msgspec import structs
 from metaq import aio
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.namesrv import start_namesrv
+from metaq.app.role import stepping_down
 from metaq.app.role.lost_tail import longer
 from metaq.app.role.torn import slaves_of
 from metaq.broker.broker import Broker
@@ -37,6 +38,11 @@ from tests.store.log.test_raw import raw_log
 from tests.support import PATIENCE
 
 FILE = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepping_down, "QUIET_SECONDS", 0.3)
 
 
 class Brokers:

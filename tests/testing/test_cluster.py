@@ -201,7 +201,7 @@ def test_name_server_restarts_and_learns_of_its_brokers_again(mended):
 
 def test_servers_start_beside_each_other(tmp_path, monkeypatch):
     """No broker waits for another's start: all are launched before the first is waited for, and so are the name servers."""
-    from metaq.testing import cluster as module
+    from metaq.testing import servers as module
 
     seen = []
     launch, wait = module.ClusterServer.launch, module.ClusterServer.wait_ready
@@ -284,10 +284,10 @@ def test_network_that_was_closed_leaves_no_process(tmp_path):
     """A test closed one by itself: its server can be killed, and all others end with the block."""
     with Cluster(networks=True, folder=tmp_path) as cluster:
         pids = [server.pid for server in (*cluster.brokers, *cluster.name_servers)]
-        cluster.client_to_broker(0).close()
+        cluster.client_to_namesrv(0).close()
         with pytest.raises(metaq.ConfigError, match="closed"):
-            cluster.brokers[0].kill()
-        assert not cluster.brokers[0].alive
+            cluster.name_servers[0].kill()
+        assert not cluster.name_servers[0].alive
         with pytest.raises(metaq.ConfigError, match="closed"):
             cluster.close()
     assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids)
@@ -308,7 +308,7 @@ def test_start_that_fails_says_why_and_leaves_nothing(tmp_path):
 
 def test_taken_port_is_given_up_for_another(tmp_path, monkeypatch):
     """Somebody listened there between the choice of the port and the start of the server."""
-    from metaq.testing import cluster as module
+    from metaq.testing import servers as module
 
     with Cluster(folder=tmp_path / "a") as other:
         ports = iter([other.name_servers[0].port])

@@ -45,9 +45,10 @@ from metaq.model.trace_context import SpanProvider
 from metaq.net.address import join_address, split_address
 from metaq.net.budget import Budget, ListenLimits
 from metaq.options import BrokerOptions, Settings, StoreOptions
+from metaq.saved_file import TextFile
 from metaq.servers.ha.server import replication_server
 from metaq.servers.remoting.server import remoting_server
-from metaq.servers.server import BrokerServices, PeerServer, Server
+from metaq.servers.server import BrokerServices, CallSoon, PeerServer, Server
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable
@@ -58,6 +59,7 @@ from metaq.tls_options import NO_TLS, TlsOptions
 
 if TYPE_CHECKING:
     from metaq.app.acl.files import AclWatch
+    from metaq.app.failover.running import FailoverRole
     from metaq.app.tls.running import RunningTls
     from metaq.app.tracing.broker_spans import BrokerSpans
     from metaq.net.tls.server import ServerTls
@@ -131,7 +133,7 @@ class Tasks(NamedTuple):
     name_servers: NameServerRegistration
     """One of the registrations."""
     peers: BrokerPeers
-    role: RunningRole
+    role: RunningRole | FailoverRole
     acl: AclWatch | None
     """Watches the files of accounts."""
     tls: RunningTls | None
@@ -522,6 +524,26 @@ def _name(options: BrokerOptions) -> str:
     return options.broker_name or platform.node() or "DEFAULT_BROKER"
 
 
+def _role(
+    broker: Broker,
+    call_soon: CallSoon,
+    address: str,
+    announced: NameServerRegistration,
+    metaq1: Metaq1Settings | None,
+    credentials: Credentials | None,
+    tls: RunningTls | None,
+    open_file: Callable[[str], BackgroundFile],
+) -> RunningRole | FailoverRole:
+    client, ha_client = (tls.client, tls.ha_client) if tls is not None else (None, None)
+    if broker.in_sync is None:
+        return RunningRole(broker, call_soon, address, announced, metaq1, credentials, client, ha_client)
+    from metaq.app.failover.membership import MEMBERSHIP  # only where there is failover: it needs kazoo
+    from metaq.app.failover.running import FailoverRole
+
+    file = TextFile(open_file(MEMBERSHIP.name), MEMBERSHIP)
+    return FailoverRole(broker, broker.in_sync, call_soon, address, announced, file, credentials, client, ha_client)
+
+
 async def _compose(
     settings: tuple[BrokerOptions, StoreOptions, Metaq1Settings | None],
     opening: Opening,
@@ -573,10 +595,9 @@ async def _compose(
             make_filter_helper=filter_helpers(options, metaq1.options, call_soon) if metaq1 is not None else None,
             metaq1=metaq1,
         )
-        role = RunningRole(
-            broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials,
-            tls.client if tls is not None else None, tls.ha_client if tls is not None else None,
-        )  # fmt: skip
+        role = _role(
+            broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials, tls, open_file
+        )
         role.also_known_as = advertised_to_clients(options).addresses
         topic = AuditTopic(options.audit_log_topic) if options.audit_log_topic else None
         also = topic.put if topic is not None else None
@@ -585,7 +606,7 @@ async def _compose(
         services = BrokerServices(
             broker, call_soon, front.name_servers.when_announced, host, control,
             audit.audit if audit is not None else None, watched=Concerns(watch, front.name_servers, acl, tls),
-            metaq1_stats=_metaq1_stats(broker),
+            metaq1_stats=_metaq1_stats(broker), tls=tls.client if tls is not None else None,
         )  # fmt: skip
         services.log.open()
         tasks = Tasks(delivery, front.registrations, front.name_servers, peers, role, acl, tls, audit, topic, watch)

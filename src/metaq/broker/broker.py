@@ -71,12 +71,14 @@ from metaq.in_pieces import InPieces
 from metaq.model import DataVersion, MessageQueue, TopicConfig
 from metaq.model.access import Caller, administered_locally, everybody
 from metaq.model.acl.changes import patterns_of
+from metaq.model.failover import ZOOKEEPER
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.options import Applied, Settings
 from metaq.saved import Pending, PendingOutcome, at_once
 from metaq.wire.hot import DelayGate
 
 if TYPE_CHECKING:
+    from metaq.broker.failover.in_sync import InSyncReplicas
     from metaq.broker.metaq1.filters import MakeFilterHelper
     from metaq.broker.metaq1.position_bases import Bases
     from metaq.broker.metaq1.service import Metaq1Service
@@ -145,7 +147,9 @@ class Broker:
         self.filters = Filters(options, clock, files.filters)
         self.held_pulls = HeldPulls(store.reader, clock, options.held_pulls_max)
         self.quotas.watch(self._quotas_changed)
-        self.replicas = Replicas(environment)
+        self.in_sync = _in_sync(environment)
+        """The in-sync set of a group with failover; None: leaders are not changed by themselves."""
+        self.replicas = self.in_sync or Replicas(environment)
         self.acks = AckPolicy(environment, self.replicas)
         self.stats.times_appends = not self.acks.promises
         closed_queues = ClosedQueues()
@@ -300,9 +304,23 @@ class Broker:
         self._parts.open(leading=False)
 
     def step_down(self, why: str | None) -> None:
-        """Take no messages and changes any more, for this reason, with all parts still open; None: take them again."""
+        """Take no messages and changes any more, for this reason, with all parts still open; None: take them again.
+
+        What a leader does by itself stops with it: nothing is delivered, no transaction is asked about.
+        """
         self._take_role(why)
-        self.roles.has_led = why is not None
+        self._parts.halt_leading(halted=why is not None)
+        self.roles.has_led = self.roles.stepped_down = why is not None
+
+    def follow_successor(self) -> None:
+        """Follow the broker that leads since this one has stepped down, with clients connected, as `follow` does at a start.
+
+        The log is durable up to its end, no acknowledgement is held, and `options` have the role of a slave. What only a leader
+        runs has ended for good: to lead again, the broker has to be made anew.
+        """
+        self._parts.retire_leading()
+        self.follow()
+        self.replicas.history += 1  # whoever copies this log has to ask who leads
 
     def _take_role(self, follows: str | None) -> None:
         """Args: follows: why no message is taken; None: this broker leads."""
@@ -319,6 +337,7 @@ class Broker:
 
         Raises ConfigError: a file cannot be read, or MetaQ 1.x's settings contradict each other. The broker cannot be used then.
         """
+        assert not self.roles.stepped_down, "what a leader needs has ended in this process"
         self.followed.settle()
         self._take_role(None)
         self._parts.open(leading=True)
@@ -445,3 +464,11 @@ class Broker:
 
         self.groups.delete(name).when_done(gone)
         return outcome
+
+
+def _in_sync(environment: Environment) -> InSyncReplicas | None:
+    if environment.options.failover != ZOOKEEPER:
+        return None
+    from metaq.broker.failover.in_sync import InSyncReplicas  # only where there is failover
+
+    return InSyncReplicas(environment)

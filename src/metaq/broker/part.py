@@ -44,6 +44,13 @@ class BrokerPart:
     def closed(self, channel: Channel) -> None:
         """Drop what is kept for a connection that has ended."""
 
+    def retire(self) -> None:
+        """End for good what only a leader does: the broker follows another one from now on, in the same process.
+
+        The log is durable up to its end. A part whose `close` waits for a disk overrides this, and does not: clients are served.
+        """
+        self.close()
+
     def close(self) -> None:
         """Save, and end threads and processes. The store is still open."""
 
@@ -53,8 +60,10 @@ class PartList:
 
     def __init__(self, parts: Sequence[BrokerPart]) -> None:
         self._parts = tuple(parts)
-        self._opened = set[BrokerPart]()
-        self._exits = contextlib.ExitStack()
+        self._opened = dict[BrokerPart, None]()
+        """Those that are open, in the order in which they were opened."""
+        self._halted = False
+        """Whether those of a leader have no time at present."""
         self._ticking: Sequence[BrokerPart] = ()
         self._stepping: Sequence[BrokerPart] = ()
         self._closable: Sequence[BrokerPart] = ()
@@ -69,19 +78,42 @@ class PartList:
                 # Opening again (a promotion) skips what is open already.
                 if part not in self._opened and (leading or not part.leads):
                     part.open()
-                    self._opened.add(part)
-                    # Registered only after a successful open: a part that failed to open is not closed.
-                    self._exits.callback(part.close)
+                    self._opened[part] = None  # only after a successful open: a part that failed to open is not closed
         finally:
-            # Only parts that override a hook are called: most override few, and `tick` runs ten times a second.
-            self._ticking = self._opened_with("tick")
-            self._stepping = self._opened_with("step")
-            self._closable = self._opened_with("closed")
+            self._look()
+
+    def _look(self) -> None:
+        # Only parts that override a hook are called: most override few, and `tick` runs ten times a second.
+        self._ticking = self._opened_with("tick")
+        self._stepping = self._opened_with("step")
+        self._closable = self._opened_with("closed")
 
     def _opened_with(self, hook: str) -> Sequence[BrokerPart]:
-        """The open parts that override a hook."""
+        """The open parts that override a hook, and are not halted."""
         empty = getattr(BrokerPart, hook)
-        return [part for part in self._parts if part in self._opened and getattr(type(part), hook) is not empty]
+        return [
+            part
+            for part in self._parts
+            if part in self._opened and not (self._halted and part.leads) and getattr(type(part), hook) is not empty
+        ]
+
+    def halt_leading(self, *, halted: bool) -> None:
+        """Give those parts no time that only a leader runs, or time again. They stay open."""
+        self._halted = halted
+        self._look()
+
+    def retire_leading(self) -> None:
+        """End those parts that only a leader runs, the last one opened first; they cannot be opened again. The others go on.
+
+        All of them are ended even if one fails; that error is raised then.
+        """
+        leading = [part for part in self._opened if part.leads]
+        for part in leading:
+            del self._opened[part]
+        self._look()
+        with contextlib.ExitStack() as exits:
+            for part in leading:
+                exits.callback(part.retire)
 
     def tick(self) -> None:
         """Run the periodic work of every open part, in their order."""
@@ -109,6 +141,8 @@ class PartList:
         All of them are closed even if one fails; that error is raised then.
         """
         self._ticking = self._stepping = self._closable = ()
-        # Cleared first, so that no hook is called while parts are being closed.
-        self._opened.clear()
-        self._exits.close()
+        # Taken out first, so that no hook is called while parts are being closed.
+        opened, self._opened = self._opened, {}
+        with contextlib.ExitStack() as exits:
+            for part in opened:
+                exits.callback(part.close)

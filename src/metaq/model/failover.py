@@ -10,8 +10,12 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+ZOOKEEPER: Final = "zookeeper"
+"""Option `failover`: leadership is decided through ZooKeeper."""
 NOBODY: Final = 0
 """`GroupState.leader` while nobody leads. Members have numbers from 1 on."""
+CHANGING: Final = -1
+"""`Member.log_end` while it does not hold."""
 MEMBERS_MAX: Final = 64
 """Most members of a group, and greatest number of one."""
 
@@ -57,9 +61,10 @@ class Member(Struct, frozen=True, rename="camel"):
     whole: bool
     """Whether its log has all that it ever reported to a leader. Not so after a power cut, until it has caught up again."""
     log_end: int
-    """LogOffset at which its log ended when it joined; only looked at while it is not whole."""
+    """LogOffset at which its log ends; only looked at while it is not whole. CHANGING: it copies from a leader, see
+    `protocol.following`."""
     epoch: int
-    """Number of the newest epoch of its log then."""
+    """Number of the newest epoch of its log."""
 
     @property
     def place(self) -> Place:

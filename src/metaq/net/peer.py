@@ -166,6 +166,10 @@ class Peer(Protocol):
         """Close after what is written has gone out."""
         ...
 
+    def abort(self, why: str) -> None:
+        """Close at once; what is not written yet is lost."""
+        ...
+
 
 class Session(Protocol):
     """Handler of one connection's bytes, made by a server or a client."""

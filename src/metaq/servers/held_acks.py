@@ -50,6 +50,8 @@ CODE_OF: Final[Mapping[Lack, ResponseCode]] = {
     Lack.FLUSHED: ResponseCode.FLUSH_DISK_TIMEOUT,
     Lack.COPIED: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     Lack.NO_REPLICA: ResponseCode.SLAVE_NOT_AVAILABLE,
+    # None of the statuses above, which clients take for "stored": who leads next may not have it. They send it again.
+    Lack.DOUBT: ResponseCode.SYSTEM_ERROR,
 }
 
 
@@ -180,6 +182,8 @@ def _too_late(frames: bytes, lack: Lack) -> bytes:
         # Failures stay what they are: an answer that says "refused" must not become one that says "stored".
         if command.code == ResponseCode.SUCCESS and command.ext:
             command.code = CODE_OF[lack]
+            if lack is Lack.DOUBT:
+                command.remark = lack.value
         parts.append(encode(command))
         start += size
     return b"".join(parts)

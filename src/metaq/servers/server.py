@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from metaq.broker.audit import Audit
     from metaq.broker.broker import Broker  # a name server has none, and should not load one
     from metaq.broker.quota.service import Quotas
-    from metaq.net.tls.server import ServerTls  # loaded only where it is on
+    from metaq.net.tls.client import ClientTls  # loaded only where it is on
+    from metaq.net.tls.server import ServerTls
     from metaq.servers.metaq1_stats import StatsBodies
 
 Services = TypeVar("Services")
@@ -64,6 +65,8 @@ class BrokerServices(Struct, frozen=True):
     """None: nothing is."""
     metaq1_stats: StatsBodies | None = None
     """What `stats` of MetaQ 1.x says; None: it is not served."""
+    tls: ClientTls | None = None
+    """How servers connect to other brokers; None: without TLS."""
 
 
 class Server(Protocol[Services_contra]):

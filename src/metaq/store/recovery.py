@@ -139,6 +139,8 @@ class Plan(Struct, frozen=True):
     """Units of some of these."""
     in_order: bool = False
     """The last run ended in order: nothing lies behind the ends of log, queues and index."""
+    kept: bool = True
+    """Whether the log has all that it had: the last run ended in order, or the machine has not ended since."""
     torn_from: int = 0
     """LogOffset from which the end of the machine, not of the process alone, may have torn what no checksum covers, as
     properties; `log_end`: nothing is torn."""
@@ -370,6 +372,7 @@ class Recovery:
             missing={(key[0].decode(), key[1]): tuple(filter(None, known)) for key, known in judge.missing.items()},
             lost={(key[0].decode(), key[1]): units for key, units in found.units.items()},
             in_order=self._ended_in_order(log_end, why, {key: end for key, end in ends.items() if key not in rebuild}, index),
+            kept=facts.clean or facts.same_boot,
             torn_from=log_end if facts.clean or facts.same_boot else min(start.log_offset, log_end),
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pathlib
@@ -13,104 +14,26 @@ from typing import Final, Self
 
 from metaq.admin import Admin
 from metaq.errors import ConfigError
+from metaq.model.leadership import SLAVE, SYNC_MASTER, ReplicaState
 from metaq.testing.embedded import SMALL
-from metaq.testing.network import FlakyNetwork, NetworkThread
-from metaq.testing.ports import free_port
-from metaq.testing.process import START_SECONDS, ServerDied, ServerProcess, option_flags
+from metaq.testing.faketime import MISSING, FakedClock, find_faketime
+from metaq.testing.network import FlakyNetwork, Link
+from metaq.testing.process import START_SECONDS, ServerDied
+from metaq.testing.servers import ClusterServer
+from metaq.testing.steered_broker import PROGRAM
 from metaq.testing.waiting import eventually
+from metaq.testing.ways import BROKER, CLIENT, NAMESRV, ZOOKEEPER, Way, Ways
+from metaq.testing.zookeeper import ZookeeperServer, ensemble
 
 BROKERS_MAX: Final = 16
 NAME_SERVERS_MAX: Final = 8
-PORT_TRIES_MAX: Final = 5
 NETWORK_HOST: Final = "127.0.0.2"
 """Address on which the networks to brokers listen.
 
 A broker tells clients this address with its own port, so the network has that port, and only the address differs.
 """
 
-_Way = tuple[str, int, str, int]
-"""Way of a network: kind and number of the one that connects, then of what it connects to: ("broker", 0, "namesrv", 1)."""
-
-
-class ClusterServer(ServerProcess):
-    """A broker or name server of a `Cluster`.
-
-    Beside what follows: `pid`, `alive`, `kill` (SIGKILL), `stop` (SIGTERM), `pause` and `resume` (SIGSTOP, SIGCONT),
-    `wait_ended`, `log_text`. All raise ServerDied, with the last lines of its log, if it has ended by itself.
-
-    `options`: what is set on its command line; a change holds from the next start. `folder`: all its files.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        folder: pathlib.Path,
-        options: Mapping[str, object],
-        arguments: Callable[[], list[str]],
-        environment: Mapping[str, str] | None,
-        timeout: float,
-    ) -> None:
-        super().__init__(name, folder / "log.txt", environment, timeout)
-        self.folder = folder
-        self.data = folder / "data"
-        """Folder of the store, or of the KV configuration."""
-        self.options = dict(options)
-        self.port = 0
-        """Port on 127.0.0.1, the same after each start."""
-        self._more_arguments = arguments
-        self._networks: list[FlakyNetwork] = []
-
-    @property
-    def listens(self) -> str:
-        """`host:port` of the process itself, past any network."""
-        return f"127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Start it again, on the same port and folder; returns when it is ready. Raises ServerDied."""
-        self.launch()
-        self.wait_ready()
-
-    def restart(self) -> None:
-        """`stop` it if it runs, and `start` it again. Raises ServerDied."""
-        if self.alive:
-            self.stop()
-        self.start()
-
-    def reached_by(self, networks: Sequence[FlakyNetwork]) -> None:
-        """Let these networks refuse connections while this server does not run."""
-        self._networks = list(networks)
-
-    def launch_on_free_port(self) -> None:
-        """Launch it for the first time; `wait_ready_on_free_port` must follow."""
-        self.port = free_port(-2, 1)  # a broker may want the neighbours for its VIP port and for its slaves
-        self.launch()
-
-    def wait_ready_on_free_port(self) -> None:
-        """As `wait_ready`; on another port if somebody took this one in the meantime."""
-        # `free_port` has closed the port again, so another process may take it before the server listens.
-        for _ in range(PORT_TRIES_MAX - 1):
-            try:
-                self.wait_ready()
-            except ServerDied:
-                if f"cannot listen on {self.listens}" not in self.log_tail():
-                    raise
-                self.launch_on_free_port()
-            else:
-                return
-        self.wait_ready()
-
-    def _arguments(self) -> Sequence[str]:
-        fixed = ["--port", str(self.port), "--data", str(self.data)]
-        return [*self._more_arguments(), *fixed, *option_flags(self.options)]
-
-    def _is_ready(self, line: str) -> None:  # noqa: ARG002  it has the port that it was told
-        for network in self._networks:
-            network.accept()
-
-    def _release(self) -> None:
-        super()._release()
-        for network in self._networks:
-            network.refuse()
+AnyServer = ClusterServer | ZookeeperServer
 
 
 class Cluster:
@@ -127,7 +50,18 @@ class Cluster:
     server. When it is left, every process is ended; one that had ended by itself raises ServerDied with its last log lines,
     or adds them to the exception on its way.
 
+    With `replicas` each of the brokers is several processes that hold one log: `cluster.brokers` has them all, those of one
+    broker beside each other. They are a master and its slaves, or with the option `failover=zookeeper` members that elect
+    their leader, each with a number of its own from 1 on.
+
     Args:
+        replicas: processes of each broker.
+        zookeeper: True or 1 starts a ZooKeeper, 3 an ensemble; a text is the address of one that runs (docs/testing.md says what
+            is needed). Brokers with `failover=zookeeper` are told where it is.
+        zookeeper_home: folder of its jars; by default the environment's METAQ_ZOOKEEPER_HOME, or those that PySpark brings.
+        faulty_disks: have the brokers run on disks whose power can be cut, that fill up and become slow: `cut_power`, `set_disk`.
+            Nothing is really synced, and files should be small.
+        clocks: have the wall clocks of brokers be settable, `set_clock`; needs libfaketime.
         folder: where each process gets a folder of its own; it is kept. By default a temporary one that goes with the
             cluster.
         options: any options of docs/configuration.md for all brokers, over `SMALL`.
@@ -139,14 +73,20 @@ class Cluster:
         timeout: seconds that a start may take.
         program: the module that is run in place of `metaq`, for faults of a test's own.
 
-    Raises: ConfigError: a number out of bounds (up to 16 brokers, 1 to 8 name servers).
+    Raises: ConfigError: a number out of bounds (up to 16 brokers with their replicas, 1 to 8 name servers); what a ZooKeeper or
+        clocks need is missing.
     """
 
     def __init__(
         self,
         *,
         brokers: int = 1,
+        replicas: int = 1,
         name_servers: int = 1,
+        zookeeper: bool | int | str = False,
+        zookeeper_home: str | os.PathLike[str] | None = None,
+        faulty_disks: bool = False,
+        clocks: bool = False,
         folder: str | os.PathLike[str] | None = None,
         options: Mapping[str, object] | None = None,
         broker_options: Sequence[Mapping[str, object]] = (),
@@ -156,37 +96,63 @@ class Cluster:
         timeout: float = START_SECONDS,
         program: str = "metaq",
     ) -> None:
-        if not 0 <= brokers <= BROKERS_MAX or not 1 <= name_servers <= NAME_SERVERS_MAX:
+        count = brokers * replicas
+        if not 0 <= count <= BROKERS_MAX or replicas < 1 or not 1 <= name_servers <= NAME_SERVERS_MAX:
             raise ConfigError(
-                f"{brokers} brokers, {name_servers} name servers: a cluster has up to {BROKERS_MAX} and 1 to {NAME_SERVERS_MAX}"
+                f"{brokers} brokers with {replicas} replicas, {name_servers} name servers: a cluster has up to {BROKERS_MAX} and 1 "
+                f"to {NAME_SERVERS_MAX}"
             )
-        if len(broker_options) > brokers:
-            raise ConfigError(f"options for {len(broker_options)} brokers, but there are {brokers}")
+        if len(broker_options) > count:
+            raise ConfigError(f"options for {len(broker_options)} brokers, but there are {count}")
+        library = find_faketime() if clocks else None
+        if clocks and library is None:
+            raise ConfigError(f"clocks=True: {MISSING}")
+        self.replicas = replicas
         self._temporary = folder is None
         self.folder = pathlib.Path(folder if folder is not None else tempfile.mkdtemp(prefix="metaq-cluster-"))
         self._timeout = timeout
         self._networks_wanted = networks
-        self._thread: NetworkThread | None = None
-        self._networks: dict[_Way, FlakyNetwork] = {}
+        self._ways: Ways | None = None
 
-        def server(name: str, options: Mapping[str, object], arguments: Callable[[], list[str]]) -> ClusterServer:
+        def server(
+            name: str, options: Mapping[str, object], arguments: Callable[[], list[str]], runs: str
+        ) -> ClusterServer:
             made = ClusterServer(name, self.folder / name, options, arguments, environment, timeout)
-            made.program = program
+            made.program = runs
             return made
 
         self.name_servers: tuple[ClusterServer, ...] = tuple(
-            server(f"namesrv-{number}", namesrv_options or {}, lambda: ["namesrv"]) for number in range(name_servers)
+            server(f"namesrv-{number}", namesrv_options or {}, lambda: ["namesrv"], program)
+            for number in range(name_servers)
         )
         # Brokers tell name servers this address, and so clients come through the network without knowing it.
         told = {"brokerIP1": NETWORK_HOST} if networks else {}
         self.brokers: tuple[ClusterServer, ...] = tuple(
             server(
-                f"broker-{number}",
-                {**SMALL, **told, **(options or {}), **dict(*broker_options[number : number + 1])},
+                self._name_of(number),
+                {
+                    **SMALL,
+                    **told,
+                    **self._role_of(number, options or {}),
+                    **(options or {}),
+                    **self._number_of(number, options or {}),
+                    **dict(*broker_options[number : number + 1]),
+                },
                 functools.partial(self._broker_arguments, number),
+                PROGRAM if faulty_disks else program,
             )
-            for number in range(brokers)
+            for number in range(count)
         )
+        for number, broker in enumerate(self.brokers):
+            broker.broker_name = f"broker-{number // replicas}"
+            if library is not None:
+                broker.folder.mkdir(parents=True, exist_ok=True)
+                broker.clock = FakedClock(library, broker.folder / "clock")
+        self.zookeepers: tuple[ZookeeperServer, ...] = ()
+        """The servers of its ensemble, if it has one of its own."""
+        self._zookeeper = zookeeper if isinstance(zookeeper, str) else ""
+        if zookeeper and not self._zookeeper:
+            self.zookeepers = ensemble(self.folder, int(zookeeper), zookeeper_home, timeout)
 
     @property
     def namesrv(self) -> str:
@@ -198,29 +164,50 @@ class Cluster:
         port = self.brokers[broker].port
         return f"{NETWORK_HOST}:{port}" if self._networks_wanted else f"127.0.0.1:{port}"
 
+    @property
+    def zookeeper(self) -> str:
+        """`host:port,host:port` of its ZooKeeper, past all networks; "": it has none."""
+        return self._zookeeper or ",".join(server.listens for server in self.zookeepers)
+
     def client_to_broker(self, broker: int) -> FlakyNetwork:
         """The network between all clients and one broker. Raises ConfigError without `networks=True`."""
-        return self._network("client", 0, "broker", broker)
+        return self._network(Way(CLIENT, 0, BROKER, broker))
 
     def client_to_namesrv(self, name_server: int) -> FlakyNetwork:
         """The network between all clients and one name server. Raises ConfigError without `networks=True`."""
-        return self._network("client", 0, "namesrv", name_server)
+        return self._network(Way(CLIENT, 0, NAMESRV, name_server))
 
     def broker_to_namesrv(self, broker: int, name_server: int) -> FlakyNetwork:
         """The network between one broker and one name server. Raises ConfigError without `networks=True`."""
-        return self._network("broker", broker, "namesrv", name_server)
+        return self._network(Way(BROKER, broker, NAMESRV, name_server))
+
+    def broker_to_broker(self, broker: int, other: int) -> Link:
+        """The networks on which one broker asks another one, and copies its log. Raises ConfigError without `networks=True`."""
+        return self.link(Way(BROKER, broker, BROKER, other))
+
+    def broker_to_zookeeper(self, broker: int, server: int) -> FlakyNetwork:
+        """The network between one broker and one server of the ensemble. Raises ConfigError without networks, or a ZooKeeper."""
+        return self._network(Way(BROKER, broker, ZOOKEEPER, server))
+
+    def ways(self) -> tuple[Way, ...]:
+        """All ways that have networks."""
+        return self._ways.all() if self._ways is not None else ()
+
+    def link(self, way: Way) -> Link:
+        """All networks of a way. Raises ConfigError: there is none."""
+        return self._known_ways(way).link(way)
 
     def mend(self) -> None:
         """End the faults of all networks."""
-        for network in self._networks.values():
-            network.mend()
+        if self._ways is not None:
+            self._ways.mend()
 
     def start(self) -> Self:
         """Start everything. Raises ServerDied: one did not get ready; AssertionError: it does not register.
 
         Raises ConfigError: it runs, and goes on running.
         """
-        if any(server.launched for server in (*self.name_servers, *self.brokers)):
+        if any(server.launched for server in self.servers):
             raise ConfigError(
                 "the cluster is started already: start a server of it that was stopped by its own `start`"
             )
@@ -234,20 +221,72 @@ class Cluster:
 
     def check(self) -> None:
         """Raises ServerDied, with its exit code and last log lines, if a process has ended by itself."""
-        if deaths := self._deaths():
-            raise ServerDied("\n".join(deaths))
+        if deaths := self.deaths():
+            raise ServerDied("\n".join(deaths.values()))
 
     def wait_registered(self) -> None:
         """Return when every running broker is registered at every running name server, and answers clients.
 
         Raises AssertionError: not within the `timeout` of the cluster.
         """
-        wanted = {broker.name for broker in self.brokers if broker.alive}
+        running = [number for number, broker in enumerate(self.brokers) if broker.alive]
+        # Replicas have one name, and their numbers change with the leader.
+        wanted = {self.brokers[at].name if self.replicas == 1 else self.address(at) for at in running}
         for name_server in self.name_servers:
             if name_server.alive:
                 with Admin(name_server.listens) as admin:
                     what = f"the registration of {', '.join(sorted(wanted))} at {name_server.name}"
                     eventually(functools.partial(_all_answer, wanted, admin), self._timeout, what=what)
+
+    def states(self, broker: int = 0, admin: Admin | None = None) -> dict[int, ReplicaState]:
+        """Return which processes of a broker answer, number in `brokers` → what each says of itself. Past all networks.
+
+        Args: admin: to ask with; by default one is made for it.
+        """
+        with contextlib.ExitStack() as stack:
+            asks = admin or stack.enter_context(Admin(self.name_servers[0].listens))
+            found = {}
+            for number in range(broker * self.replicas, (broker + 1) * self.replicas):
+                if self.brokers[number].alive and not self.brokers[number].paused:
+                    (replica,) = asks.list_replicas(self.brokers[number].listens)
+                    if replica.state is not None:
+                        found[number] = replica.state
+            return found
+
+    def leader(self, broker: int = 0) -> int | None:
+        """Return the number in `brokers` of the process that leads a broker; None: none of them, or more than one says so."""
+        leading = [number for number, state in self.states(broker).items() if state.leads]
+        return leading[0] if len(leading) == 1 else None
+
+    def wait_in_sync(self, timeout: float | None = None) -> None:
+        """Return when every broker has one leader, and its other processes have the log that it has now.
+
+        Raises AssertionError: not within `timeout` seconds, by default that of the cluster.
+        """
+        for broker in range(len(self.brokers) // self.replicas):
+            wanted: dict[int, int] = {}
+            probe = functools.partial(self._is_even, broker, wanted)
+            eventually(probe, timeout or self._timeout, what=f"broker-{broker} is in sync")
+
+    def _is_even(self, broker: int, wanted: dict[int, int]) -> bool:
+        """Args: wanted: epoch → log end to reach; where the log ended when the leader was first seen in that epoch."""
+        states = self.states(broker)
+        told = "; ".join(
+            f"{self.brokers[at].name} {'leads' if state.leads else 'follows'} in epoch {state.epoch}, log end {state.log_end}"
+            for at, state in states.items()
+        )
+        leaders = [state for state in states.values() if state.leads]
+        if len(states) != self.replicas or len(leaders) != 1:
+            raise AssertionError(told or "no process of it answers")
+        end = wanted.setdefault(leaders[0].epoch, leaders[0].log_end)
+        if any(state.epochs != leaders[0].epochs or state.log_end < end for state in states.values()):
+            raise AssertionError(told)
+        # Consumers of a leader with followers read what these have reported.
+        if leaders[0].slaves and not any(slave.copied >= end for slave in leaders[0].slaves):
+            raise AssertionError(
+                f"{told}; followers have reported up to {max(slave.copied for slave in leaders[0].slaves)}"
+            )
+        return True
 
     def close(self) -> None:
         """Stop everything that runs, and remove the folder if it was temporary.
@@ -259,7 +298,7 @@ class Cluster:
             # With the faults ended, brokers can take their registrations back, and end in time.
             self.mend()
             # Brokers first: at its end each takes its registration back at the name servers.
-            for servers in (self.brokers, self.name_servers):
+            for servers in (self.brokers, self.name_servers, self.zookeepers):
                 failures += _stop(servers)
         finally:
             self._end()
@@ -267,59 +306,103 @@ class Cluster:
             raise ServerDied("\n".join(failures))
 
     def _start(self) -> None:
-        if self._networks_wanted and self._thread is None:
-            self._thread = NetworkThread()
+        if self._networks_wanted and self._ways is None:
+            self._ways = Ways(lambda: {broker.pid: at for at, broker in enumerate(self.brokers) if broker.alive})
+        for server in self.zookeepers:
+            server.launch()
         # Brokers get the name servers' addresses, or those of the networks to them, on their command line.
         _start(self.name_servers)
         for number, name_server in enumerate(self.name_servers):
-            ways = [("client", 0, "namesrv", number)]
-            ways += [("broker", broker, "namesrv", number) for broker in range(len(self.brokers))]
-            self._connect(ways, name_server, "127.0.0.1:0")
-        _start(self.brokers)
-        for number, broker in enumerate(self.brokers):
-            # The network has the broker's port: a broker tells an address of its own, but not another port.
-            self._connect([("client", 0, "broker", number)], broker, f"{NETWORK_HOST}:{broker.port}")
+            self._connect([Way(CLIENT, 0, NAMESRV, number), *self._from_brokers(NAMESRV, number)], name_server)
+        for zookeeper in self.zookeepers:
+            zookeeper.wait_ready()
+        for number, zookeeper in enumerate(self.zookeepers):
+            zookeeper.wait_serving()
+            self._connect(self._from_brokers(ZOOKEEPER, number), zookeeper)
+        # A slave asks its master who else has its number: so that is there first.
+        for member in range(self.replicas):
+            started = range(member, len(self.brokers), self.replicas)
+            _start([self.brokers[number] for number in started])
+            for number in started:
+                if self._ways is not None:
+                    broker = self.brokers[number]
+                    ports = [broker.port, *([broker.port + 1] if self.replicas > 1 else [])]
+                    self._ways.connect_broker(number, broker, NETWORK_HOST, ports, len(self.brokers))
         self.wait_registered()
 
-    def _connect(self, ways: Sequence[_Way], server: ClusterServer, listen: str) -> None:
-        if self._thread is not None:
-            for way in ways:
-                self._networks[way] = FlakyNetwork(server.listens, listen=listen, thread=self._thread).start()
-            server.reached_by([self._networks[way] for way in ways])
+    def _from_brokers(self, kind: str, number: int) -> list[Way]:
+        return [Way(BROKER, broker, kind, number) for broker in range(len(self.brokers))]
 
-    def _network(self, who: str, which: int, kind: str, number: int) -> FlakyNetwork:
-        try:
-            return self._networks[who, which, kind, number]
-        except KeyError:
-            raise ConfigError(
-                f"there is no network from {who} to {kind} {number}: start the cluster with networks=True"
-            ) from None
+    def _connect(self, ways: Sequence[Way], server: AnyServer) -> None:
+        if self._ways is not None:
+            self._ways.connect(ways, server)
 
-    def _broker_arguments(self, broker: int) -> list[str]:
-        return ["broker", "--name", self.brokers[broker].name, "-n", self._joined("broker", broker)]
+    def _network(self, way: Way) -> FlakyNetwork:
+        return self._known_ways(way).network(way)
+
+    def _known_ways(self, way: Way) -> Ways:
+        if self._ways is None:
+            raise ConfigError(f"there is no network from {way}: start the cluster with networks=True")
+        return self._ways
+
+    # ------------------------------------------------------------------ what brokers are told
+
+    def _name_of(self, number: int) -> str:
+        broker, member = divmod(number, self.replicas)
+        return f"broker-{broker}" if self.replicas == 1 else f"broker-{broker}-{member + 1}"
+
+    def _role_of(self, number: int, options: Mapping[str, object]) -> dict[str, object]:
+        is_pair = self.replicas > 1 and options.get("failover") != ZOOKEEPER
+        return {"brokerRole": SYNC_MASTER} if is_pair and number % self.replicas == 0 else {}
+
+    def _number_of(self, number: int, options: Mapping[str, object]) -> dict[str, object]:
+        member = number % self.replicas
+        if options.get("failover") == ZOOKEEPER:
+            return {"brokerId": member + 1}
+        return {"brokerRole": SLAVE, "brokerId": member} if member else {}
+
+    def _broker_arguments(self, number: int) -> list[str]:
+        broker = self.brokers[number]
+        told = ["broker", "--name", broker.broker_name, "-n", self._joined(BROKER, number)]
+        if self.replicas > 1:
+            told += ["-o", f"haListenPort={broker.port + 1}"]
+        if broker.options.get("failover") == ZOOKEEPER and "failoverZookeeper" not in broker.options and self.zookeeper:
+            told += ["-o", f"failoverZookeeper={self._zookeeper_for(number)}"]
+        return told
+
+    def _zookeeper_for(self, broker: int) -> str:
+        if not self._networks_wanted or self._zookeeper:
+            return self.zookeeper
+        return ",".join(self.broker_to_zookeeper(broker, at).address for at in range(len(self.zookeepers)))
 
     def _joined(self, who: str, which: int) -> str:
         if not self._networks_wanted:
             return ";".join(server.listens for server in self.name_servers)
-        return ";".join(self._network(who, which, "namesrv", j).address for j in range(len(self.name_servers)))
+        ways = [Way(who, which, NAMESRV, number) for number in range(len(self.name_servers))]
+        return ";".join(self._network(way).address for way in ways)
 
-    def _deaths(self) -> list[str]:
-        return [server.death for server in (*self.name_servers, *self.brokers) if server.death]
+    # ------------------------------------------------------------------ ends
+
+    @property
+    def servers(self) -> tuple[AnyServer, ...]:
+        """All processes, in the order in which they start."""
+        return (*self.zookeepers, *self.name_servers, *self.brokers)
+
+    def deaths(self) -> dict[str, str]:
+        """Return the processes that have ended by themselves: name → exit code and last log lines."""
+        return {server.name: server.death for server in self.servers if server.death}
 
     def _note_deaths(self, error: BaseException) -> None:
-        for death in self._deaths():
+        for death in self.deaths().values():
             error.add_note(death)
 
     def _end(self) -> None:
-        for server in (*self.brokers, *self.name_servers):
+        for server in reversed(self.servers):
             server.reached_by(())  # first: no fault of a network may leave a process behind
             server.end()
-        for network in self._networks.values():
-            network.close()
-        self._networks.clear()
-        if self._thread is not None:
-            self._thread.close()
-            self._thread = None
+        ways, self._ways = self._ways, None
+        if ways is not None:
+            ways.close()
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -346,7 +429,7 @@ def _start(servers: Sequence[ClusterServer]) -> None:
         server.wait_ready_on_free_port()
 
 
-def _stop(servers: Sequence[ClusterServer]) -> list[str]:
+def _stop(servers: Sequence[AnyServer]) -> list[str]:
     """Stop those that run, beside each other. Returns what went wrong."""
     failures, stopping = [], []
     for server in servers:
@@ -364,6 +447,7 @@ def _stop(servers: Sequence[ClusterServer]) -> list[str]:
     return failures
 
 
-def _all_answer(names: set[str], admin: Admin) -> bool:
-    """Whether the name server knows these brokers, and each answers under the address that it tells."""
-    return names <= {status.broker for status in admin.list_brokers() if not status.error}
+def _all_answer(wanted: set[str], admin: Admin) -> bool:
+    """Whether the name server knows these brokers, names or addresses, and each answers under the address that it tells."""
+    answering = [status for status in admin.list_brokers() if not status.error]
+    return wanted <= {name for status in answering for name in (status.broker, status.address)}

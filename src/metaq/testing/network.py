@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import dataclasses
 import socket
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
@@ -20,7 +19,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from metaq.address import join_address, split_address
 from metaq.errors import ConfigError
-from metaq.testing.ports import free_port
+from metaq.testing.listening import NO_GOODBYE, Listener, refuse
 
 Direction = Literal["both", "to server", "to client"]
 """Which bytes a fault concerns: those from client to server, those from server to client, or both."""
@@ -35,10 +34,6 @@ CALL_SECONDS: Final = 60.0
 _CHUNK: Final = 64 * 1024
 _PACE_SECONDS: Final = 0.02
 """What a throttled direction sends in one piece is at most what it may send in this time."""
-_BACKLOG: Final = 128
-_PORT_TRIES_MAX: Final = 5
-_NO_GOODBYE: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of a connection that is to break (RST) and not to end (FIN)."""
 
 
 class NetworkThread:
@@ -74,7 +69,7 @@ class FlakyNetwork:
 
     Args:
         target: where to.
-        listen: where from; port 0 takes a free one.
+        listen: where from; port 0 takes a free one. "": it is handed its connections by a `SharedPort`.
         thread: to share one among several networks; by default it has one of its own.
     """
 
@@ -84,24 +79,22 @@ class FlakyNetwork:
         """`host:port` to connect to, once it is started."""
         self.connections = 0
         """Connections accepted so far."""
-        self._where = split_address(listen)
+        self._where = split_address(listen) if listen else None
         self._target = split_address(target)
         self._shared_thread = thread
         self._thread: NetworkThread | None = None
         self._to_server, self._to_client = _Way(), _Way()
         self._open: set[_Connection] = set()
         self._cut = self._refusing = self._half_open = False
-        self._socket: socket.socket | None = None
-        self._listening = asyncio.Event()
-        self._accepting: asyncio.Task[None] | None = None
+        self._listener: Listener | None = None
 
     def start(self) -> Self:
         """Begin to forward. Raises OSError: its port is taken; ConfigError: it is started already."""
         if self._thread is not None:
             raise ConfigError(f"the network to {self.target} is started already")
-        self._socket = _listen(*self._where)
-        self._socket.setblocking(False)
-        self.address = join_address(self._where[0], self._socket.getsockname()[1])
+        if self._where is not None:
+            self._listener = Listener(*self._where, self.take)
+            self.address = join_address(self._where[0], self._listener.port)
         self._thread = self._shared_thread or NetworkThread()
         self._thread.call(self._begin())
         return self
@@ -168,7 +161,7 @@ class FlakyNetwork:
     def close(self) -> None:
         """Break all connections and give the port back."""
         thread, self._thread = self._thread, None
-        if thread is not None and self._socket is not None:
+        if thread is not None:
             thread.call(self._end())
             if thread is not self._shared_thread:
                 thread.close()
@@ -179,7 +172,7 @@ class FlakyNetwork:
         async def work() -> None:
             act()
 
-        if self._thread is None or self._socket is None:
+        if self._thread is None:
             raise ConfigError("the network is not started, or closed")
         self._thread.call(work())
 
@@ -227,63 +220,41 @@ class FlakyNetwork:
         return self._cut or self._refusing
 
     def _listen_or_not(self) -> None:
-        assert self._socket is not None
-        if not self._deaf:
-            if not self._listening.is_set():
-                self._socket.listen(_BACKLOG)
-                self._listening.set()
-        elif self._listening.is_set():
-            # Linux: the port stays ours and connections are refused. Elsewhere they are accepted and ended at once.
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-                self._listening.clear()
+        if self._listener is not None:
+            self._listener.set_deaf(on=self._deaf)
 
     async def _begin(self) -> None:
-        self._listening.set()
-        self._accepting = asyncio.get_running_loop().create_task(self._accept_all())
+        if self._listener is not None:
+            self._listener.begin()
 
     async def _end(self) -> None:
-        assert self._accepting is not None
-        assert self._socket is not None
-        self._accepting.cancel()
-        await asyncio.gather(self._accepting, return_exceptions=True)
-        self._socket.close()
+        if self._listener is not None:
+            await self._listener.end()
         connections = list(self._open)
         self._break(connections)
         await asyncio.gather(*(connection.ended() for connection in connections))
 
-    async def _accept_all(self) -> None:
-        assert self._socket is not None
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._listening.wait()
-            try:
-                accepted, _ = await loop.sock_accept(self._socket)
-            except OSError:
-                if self._listening.is_set():  # no descriptor is free: one may be a moment later
-                    await asyncio.sleep(_PACE_SECONDS)
-                continue
-            self.connections += 1
-            if self._deaf or len(self._open) >= CONNECTIONS_MAX:
-                # The listening socket has accepted it already, so that only a reset looks like a refusal.
-                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_GOODBYE)
-                accepted.close()
-                continue
-            try:
-                client = _End(*await asyncio.open_connection(sock=accepted))
-            except BaseException as error:
-                accepted.close()
-                if not isinstance(error, OSError):  # the network is closed
-                    raise
-                continue
-            if self._deaf:  # since a moment ago
-                client.abort()
-                continue
-            connection = _Connection(client, self._target, self._to_server, self._to_client, self._set_cut)
-            if self._half_open:
-                connection.forget_server()
-            self._open.add(connection)
-            connection.start(self._open.discard)
+    async def take(self, accepted: socket.socket) -> None:
+        """Forward a connection that was accepted. On the thread's loop."""
+        self.connections += 1
+        if self._deaf or len(self._open) >= CONNECTIONS_MAX:
+            refuse(accepted)
+            return
+        try:
+            client = _End(*await asyncio.open_connection(sock=accepted))
+        except BaseException as error:
+            accepted.close()
+            if not isinstance(error, OSError):  # the network is closed
+                raise
+            return
+        if self._deaf:  # since a moment ago
+            client.abort()
+            return
+        connection = _Connection(client, self._target, self._to_server, self._to_client, self._set_cut)
+        if self._half_open:
+            connection.forget_server()
+        self._open.add(connection)
+        connection.start(self._open.discard)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -292,6 +263,99 @@ class FlakyNetwork:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class SharedPort:
+    """One port for several networks to one server: which of them a connection goes through depends on who connects.
+
+    Args:
+        listen: where from.
+        route: returns the network of a connection that was accepted, on the thread's loop.
+        thread: that of the networks.
+    """
+
+    def __init__(self, listen: str, route: Callable[[socket.socket], FlakyNetwork], thread: NetworkThread) -> None:
+        self._where = split_address(listen)
+        self._route, self._thread = route, thread
+        self._listener: Listener | None = None
+        self.address = ""
+
+    def start(self) -> Self:
+        """Begin to accept. Raises OSError: the port is taken."""
+        self._listener = Listener(*self._where, self._take)
+        self.address = join_address(self._where[0], self._listener.port)
+        self._thread.call(self._begin(self._listener))
+        return self
+
+    def refuse(self) -> None:
+        """Refuse new connections, as a machine on which nothing listens."""
+        self._set_deaf(on=True)
+
+    def accept(self) -> None:
+        """Accept connections again."""
+        self._set_deaf(on=False)
+
+    def close(self) -> None:
+        """Accept nothing more. The networks are closed by themselves."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._thread.call(listener.end())
+
+    def _set_deaf(self, *, on: bool) -> None:
+        async def act(listener: Listener) -> None:
+            listener.set_deaf(on=on)
+
+        if self._listener is not None:
+            self._thread.call(act(self._listener))
+
+    @staticmethod
+    async def _begin(listener: Listener) -> None:
+        listener.begin()
+
+    async def _take(self, accepted: socket.socket) -> None:
+        await self._route(accepted).take(accepted)
+
+
+class Link:
+    """Several networks that fail together: the way between two programs that have more than one port for each other.
+
+    The calls are those of `FlakyNetwork`.
+    """
+
+    def __init__(self, networks: Iterable[FlakyNetwork]) -> None:
+        self.networks = tuple(networks)
+
+    def cut(self) -> None:
+        for network in self.networks:
+            network.cut()
+
+    def cut_after(self, count: int) -> None:
+        for network in self.networks:
+            network.cut_after(count)
+
+    def stall(self, direction: Direction = "both") -> None:
+        for network in self.networks:
+            network.stall(direction)
+
+    def resume(self, direction: Direction = "both") -> None:
+        for network in self.networks:
+            network.resume(direction)
+
+    def delay(self, seconds: float, direction: Direction = "both") -> None:
+        for network in self.networks:
+            network.delay(seconds, direction)
+
+    def throttle(self, bytes_per_second: float, direction: Direction = "both") -> None:
+        for network in self.networks:
+            network.throttle(bytes_per_second, direction)
+
+    def half_open(self) -> None:
+        for network in self.networks:
+            network.half_open()
+
+    def mend(self) -> None:
+        for network in self.networks:
+            network.mend()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -346,7 +410,7 @@ class _End:
 
     def abort(self) -> None:
         if not self.writer.transport.is_closing():
-            self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_GOODBYE)
+            self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_GOODBYE)
         self.writer.transport.abort()
 
 
@@ -488,14 +552,3 @@ class _Pipe:
         """Wait until something came in or went out."""
         self._moved.clear()
         await self._moved.wait()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Listen there. A port 0 is chosen here: one of the kernel's choice would be lost while the network refuses."""
-    for _ in range(_PORT_TRIES_MAX - 1):
-        try:
-            return socket.create_server((host, port or free_port(host=host)), backlog=_BACKLOG)
-        except OSError:
-            if port:
-                raise
-    return socket.create_server((host, free_port(host=host)), backlog=_BACKLOG)

@@ -46,6 +46,15 @@ class ServerProcess:
         self._environment = dict(environment or {})
         self._timeout = timeout
         self._process: subprocess.Popen[str] | None = None
+        self.paused = False
+        """Whether it was told to pause, and not to go on."""
+
+    stopped_codes: Sequence[int] = (0,)
+    """Exit codes after a clean stop."""
+
+    def _command(self) -> Sequence[str]:
+        """The whole command line."""
+        return [sys.executable, "-m", self.program, *self._arguments()]
 
     def _arguments(self) -> Sequence[str]:
         """What follows `metaq` on the command line."""
@@ -63,7 +72,7 @@ class ServerProcess:
             raise ServerDied(self.death or f"{self.name} runs already")
         with self.log.open("a", encoding="utf-8") as log:
             self._process = self._begin(
-                [sys.executable, "-m", self.program, *self._arguments()],
+                self._command(),
                 {**os.environ, "METAQ_STOP_WITH_STDIN": "1", **_paths(), **self._environment},
                 log,
             )
@@ -126,6 +135,7 @@ class ServerProcess:
         process = self._running()
         # A paused process would get SIGTERM only when it goes on.
         process.send_signal(signal.SIGCONT)
+        self.paused = False
         process.terminate()
 
     def wait_stopped(self, timeout: float = STOP_SECONDS) -> None:
@@ -139,7 +149,7 @@ class ServerProcess:
             raise ServerDied(f"{self.name} did not stop within {timeout} s:\n{self.log_tail()}") from None
         finally:
             self._release()
-        if code != 0:
+        if code not in self.stopped_codes:
             raise ServerDied(f"{self.name} stopped with exit code {code}:\n{self.log_tail()}")
 
     def kill(self) -> None:
@@ -165,10 +175,12 @@ class ServerProcess:
     def pause(self) -> None:
         """Halt it where it is (SIGSTOP), as a machine that hangs: connections stay open, nothing is answered."""
         self._running().send_signal(signal.SIGSTOP)
+        self.paused = True
 
     def resume(self) -> None:
         """Let a paused process go on (SIGCONT)."""
         self._running().send_signal(signal.SIGCONT)
+        self.paused = False
 
     def log_text(self) -> str:
         """All that it has logged, over all its lives."""
@@ -201,6 +213,7 @@ class ServerProcess:
 
     def _release(self) -> None:
         process, self._process = self._process, None
+        self.paused = False
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:

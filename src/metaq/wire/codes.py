@@ -135,6 +135,7 @@ class RequestCode(enum.IntEnum):
     PREVIEW_CLEANING = 30024
     STOP = 30025
     LOG_LINES = 30026
+    JOIN_IN_SYNC = 30027
 
 
 class ResponseCode(enum.IntEnum):

@@ -29,6 +29,12 @@ KEEP_SECONDS: Final = "metaqKeepSeconds"
 """Field of a consumer in a heartbeat: how long the broker keeps its queues for it when it is gone, seconds."""
 WAIT_FIELD: Final = "metaqWaitMs"
 """Ext field of any answer to a client of ours: how long it is to wait before its next request to this broker, ms (quotas)."""
+RELAYED_FIELD: Final = "metaqRelayed"
+"""Ext field of a request that a broker which has stepped down relays to its leader: `host:port` of the client. Such a request is
+relayed once, and no further. And of the answer of a broker that does not lead, and so has not carried it out: `NOT_LEADING`. IDENTIFY
+(30021) with this field is answered with it: `LEADING` or `NOT_LEADING`."""
+NOT_LEADING: Final = "not leading"
+LEADING: Final = "leading"
 LEVEL: Final = 4
 """Level of this release. Raised by one with every extension that a client may use only where the broker has it."""
 KEEPING_LEVEL: Final = 3

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from metaq.address import split_address
 from metaq.errors import BadRequest, ConfigError, LocalProtocolError
-from metaq.model.failover import MEMBERS_MAX, NOBODY, GroupState, Member, Membership
+from metaq.model.failover import CHANGING, MEMBERS_MAX, NOBODY, GroupState, Member, Membership
 
 FORMAT: Final = 1
 BYTES_MAX: Final = 64 * 1024
@@ -115,7 +115,7 @@ def _member_fault(one: Member) -> str:
         or _token_fault("incarnation", one.incarnation)
         or _token_fault("store", one.store)
         or _address_fault(one.address)
-        or _number_fault("logEnd", one.log_end, 0, LONG_MAX)
+        or _number_fault("logEnd", one.log_end, CHANGING, LONG_MAX)
         or _number_fault("epoch", one.epoch, 0, LONG_MAX)
     )
 

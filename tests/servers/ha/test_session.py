@@ -40,7 +40,7 @@ class Slave:
         while self.peer.jobs:
             self.peer.jobs.popleft()()
         data, self.peer.writes = b"".join(self.peer.writes), []
-        chunks, taken, _ = decode_chunks(memoryview(data))
+        chunks, taken, _, _ = decode_chunks(memoryview(data))
         assert taken == len(data)
         return [(chunk.log_offset, bytes(chunk.data)) for chunk in chunks]
 

@@ -12,7 +12,7 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.errors import RemoteProtocolError
-from metaq.servers.ha.slave import LONG_BYTES, Following, MasterSession, Progress
+from metaq.servers.ha.slave import LONG_BYTES, Following, MasterSession, Progress, Source
 from metaq.store.disk import Disk
 from metaq.wire.ha import decode_reports, encode_head
 from tests.broker.support import open_broker
@@ -129,20 +129,19 @@ def test_what_cannot_be_taken_counts_as_nothing_copied(tmp_path, log):
         assert not slave.session.copied
 
 
-def test_it_goes_on_whatever_the_look_for_a_master_raises(tmp_path, monkeypatch, caplog):
+def test_it_goes_on_whatever_the_look_for_a_master_raises(tmp_path, caplog):
     """A task that died would leave a slave that follows nobody."""
-    monkeypatch.setattr("metaq.servers.ha.slave.RETRY_SECONDS", (0.0,))
 
     async def body(broker) -> None:
         asked = []
 
-        async def find() -> str | None:
+        async def find() -> Source | None:
             asked.append(True)
             if len(asked) == 1:
                 raise RuntimeError("what nobody expects")
             return None
 
-        following = Following(broker, lambda act: act(), find, lambda: None)
+        following = Following(broker, lambda act: act(), find, lambda: None, retry_seconds=(0.0,))
         following.start()
         while len(asked) < 3:
             await asyncio.sleep(0)

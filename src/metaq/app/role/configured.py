@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.errors import ConfigError
+from metaq.model.failover import MEMBERS_MAX, ZOOKEEPER
 from metaq.model.leadership import SLAVE
 from metaq.net.address import split_address
 from metaq.options import BrokerOptions
@@ -14,6 +17,9 @@ def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None, *, found: 
 
     `found`: a slave knows its master from its own past.
     """
+    if options.failover != "off":
+        _check_failover(options, metaq1)
+        return
     if options.broker_role != SLAVE:
         if options.broker_id:  # RocketMQ's masters take 0, whatever the file says
             raise ConfigError(
@@ -34,3 +40,24 @@ def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None, *, found: 
         split_address(options.ha_master_address)
     elif not (options.namesrv_addr or found):
         raise ConfigError("brokerRole=SLAVE: set namesrvAddr, or haMasterAddress, for it to find its master")
+
+
+def _check_failover(options: BrokerOptions, metaq1: Metaq1Settings | None) -> None:
+    if options.failover != ZOOKEEPER:
+        raise ConfigError(f"failover={options.failover}: it is off or {ZOOKEEPER}")
+    if not options.failover_zookeeper:
+        raise ConfigError(
+            "failover=zookeeper: set failoverZookeeper, where the brokers of the group agree, host:port,host:port/path"
+        )
+    if importlib.util.find_spec("kazoo") is None:
+        raise ConfigError("failover=zookeeper needs kazoo; install pymetaq[zookeeper]")
+    if not 1 <= options.broker_id <= MEMBERS_MAX:
+        raise ConfigError(
+            f"brokerId={options.broker_id} with failover=zookeeper: give each broker of the group a number of its own, 1 to "
+            f"{MEMBERS_MAX}, for ever; who leads is 0 to clients"
+        )
+    if metaq1 is not None:
+        raise ConfigError(
+            "failover=zookeeper with clients of MetaQ 1.x (server.ini, [metaq1]): slaves do not serve them in this version; start the "
+            "broker without"
+        )

@@ -19,7 +19,7 @@ from metaq.client.conversation.scrubbing.comparison import NotComparable
 from metaq.errors import Refused
 from metaq.model.leadership import Found
 from metaq.net.address import join_address, split_address
-from metaq.servers.ha.slave import Following
+from metaq.servers.ha.slave import Following, Source
 from metaq.servers.server import CallSoon
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class LostTail:
         self._broker, (self._address, self._state) = broker, found
         self._following = Following(broker, call_soon, self._find, lambda: None, ha_tls)
 
-    async def _find(self) -> str:
-        return join_address(split_address(self._address)[0], self._state.ha_port)
+    async def _find(self) -> Source:
+        return Source(join_address(split_address(self._address)[0], self._state.ha_port))
 
     def tick(self) -> None:
         """Let time pass. Called ten times a second."""

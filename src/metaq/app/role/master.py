@@ -21,6 +21,7 @@ from metaq.errors import BrokerError, MetaqError, Refused, StoreError
 from metaq.log import RateLimitedLog
 from metaq.model.leadership import MASTERS, CutTail, Epoch, Rank, ReplicaState, parting
 from metaq.net.address import join_address, split_address
+from metaq.servers.ha.slave import Source
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class MasterSearch:
         """Let time pass."""
         self._faults.tick()
 
-    async def find(self) -> str | None:
+    async def find(self) -> Source | None:
         """Return the address from which to copy now; None: there is none, and the log says why.
 
         This log is a begin of the log there then; what was not has been cut off, and is kept aside.
@@ -82,9 +83,8 @@ class MasterSearch:
                 elif await self._suits(state, address):
                     return self._found(address, self._port_of(state, address, ha_address))
         if self._given and not self._roles.kept.epochs and not self._roles.kept.role:
-            return (
-                self._given
-            )  # as RocketMQ's slaves, which know no history: what the stream does not fit to is refused there
+            # As RocketMQ's slaves, which know no history: what the stream does not fit to is refused there.
+            return Source(self._given)
         if silent:
             self._faults.warning(
                 "silent", "no master of %s answers: %s", self._broker.environment.name, "; ".join(silent)
@@ -116,9 +116,9 @@ class MasterSearch:
             return self._given
         return ha_address or join_address(split_address(address)[0], state.ha_port)
 
-    def _found(self, address: str, ha_address: str) -> str:
-        self.address = self._roles.master = address
-        return ha_address
+    def _found(self, address: str, ha_address: str) -> Source | None:
+        self.address = self._roles.master = self._roles.leader_address = address
+        return Source(ha_address)
 
     def heard(self, log_end: int) -> None:
         """Note where the master's log ends."""

@@ -1,7 +1,7 @@
 """The role of a running broker: taken at its start, and changed by hand while it runs.
 
-Promotion happens in place: the slave has the log, the tables and the clients already. A master that steps down ends what leads and
-starts again, in the same process, as a slave (`RunningRole.again`): what it has open is only good for a leader.
+Promotion happens in place: the slave has the log, the tables and the clients already. A master that steps down follows its successor
+in place, too, and starts again in the same process, as a slave, when its clients have gone over (`metaq.app.role.stepping_down`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from metaq.app.registration import NameServerRegistration
 from metaq.app.role.configured import check_role
 from metaq.app.role.pending import durable, ended
+from metaq.app.role.stepping_down import SteppedDown
 from metaq.broker.broker import Broker
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.replication.mending import Mending
@@ -40,10 +41,6 @@ log = logging.getLogger(__name__)
 
 HAND_OVER_SECONDS: Final = 40.0
 """Longest wait for what the old master has taken last, s. Within `metaq.client.conversation.administration.CHANGE_SECONDS`."""
-LAST_WORDS_SECONDS: Final = 1.0
-"""So long a master that has stepped down still tells its tables."""
-LAST_COPY_SECONDS: Final = 3.0
-"""So long it serves on for its slaves to copy the end of its log; they can do so after its restart, too."""
 
 
 class RunningRole:
@@ -82,7 +79,7 @@ class RunningRole:
         """Connections of slaves at the last tick."""
         self._services: BrokerServices | None = None
         self._changing: asyncio.Task[None] | None = None
-        self._stepped_down: float | None = None
+        self._stepped_down: SteppedDown | None = None
         self.again: asyncio.Future[str] = self._loop.create_future()
         """Gets a reason when the broker is to be closed and started again, with another role."""
 
@@ -145,9 +142,11 @@ class RunningRole:
         await ended(self._roles.keep(self._roles.in_epoch(self._roles.began(0))))
 
     def _follow(self) -> Slave:
+        from metaq.app.role.master import MasterSearch
         from metaq.app.role.slave import Slave  # a master needs none of it, and has 0.3 MB less at rest
 
-        slave = self._slave = Slave(self._broker, self._call_soon, self._transport, self._announced, self._ha_tls)
+        search = MasterSearch(self._broker, self._transport, self._announced)
+        slave = self._slave = Slave(self._broker, self._call_soon, self._transport, search, self._ha_tls)
         return slave
 
     def _set(self, role: str, broker_id: int) -> None:
@@ -181,13 +180,22 @@ class RunningRole:
             self._announced.renew()
         self._slaves = slaves
         if self._stepped_down is not None and not self.again.done():
-            replicas, waited = self._broker.replicas, self._broker.clock.monotonic() - self._stepped_down
-            is_copied = replicas.copied >= self._broker.store.log.end
-            if waited >= (LAST_WORDS_SECONDS if is_copied else LAST_COPY_SECONDS):
-                self.again.set_result("this broker starts again, as a slave")
+            self._stepped_down.tick()
+
+    @property
+    def must_start_again(self) -> bool:
+        """Whether this broker has led in this process, and can do so again when it was started again (`start_again`)."""
+        return self._stepped_down is not None
+
+    def start_again(self, why: str) -> None:
+        """Have the process close this broker and start it again. No effect if it is at it already."""
+        if not self.again.done():
+            self.again.set_result(why)
 
     async def stop(self) -> None:
         """End what works beside serving."""
+        if self._stepped_down is not None:
+            await self._stepped_down.stop()
         if self._changing is not None:
             self._changing.cancel()
             await asyncio.gather(self._changing, return_exceptions=True)
@@ -328,6 +336,7 @@ class RunningRole:
                 Reason.INVALID,
                 f"{name} serves clients of MetaQ 1.x, which slaves do not in this version: it cannot step down",
             )
+        self._roles.leader_address = master  # what comes from now on is relayed there
         # First: the end of the log that is answered is its last.
         self._broker.step_down(f"{name} takes no messages here any more: this broker has stepped down")
         try:
@@ -335,11 +344,30 @@ class RunningRole:
         except Refused:
             self._broker.step_down(None)
             raise
-        self._stepped_down = self._broker.clock.monotonic()
         log.warning("this broker has stepped down at log offset %d", self._broker.store.log.end)
+        self._stepped_down = SteppedDown(
+            self._broker, self._call_soon, self._ask, self._look_for_successor, self._follow_in_place, self.start_again
+        )
         return self._roles.state()
 
+    async def _look_for_successor(self) -> Found | None:
+        return self._successor(await self._others())
+
+    async def _follow_in_place(self) -> None:
+        """Follow the leader, with all clients connected."""
+        services, kept = self._services, self._roles.kept
+        assert services is not None, "it is started"
+        self._set(SLAVE, kept.broker_id)
+        self._broker.follow_successor()
+        self._follow().start()
+        await self._announced.again(services)
+
     async def _promote(self, role: str, *, force: bool) -> ReplicaState:
+        if self._stepped_down is not None:
+            self._stepped_down.restart_soon("this broker starts again: it has stepped down, and is to lead once more")
+            raise Refused(
+                Reason.BUSY, "this broker has led before, and starts again first: promote it again in a moment"
+            )
         broker, slave, services = self._broker, self._slave, self._services
         assert slave is not None, "a broker that does not lead follows"
         assert services is not None, "it is started"
@@ -361,7 +389,7 @@ class RunningRole:
             raise
         self._slave = None
         self._set(role, 0)
-        self._roles.master = ""
+        self._roles.predecessor, self._roles.master, self._roles.leader_address = self._roles.master, "", ""
         broker.lead()
         broker.replicas.history += 1
         log.warning(

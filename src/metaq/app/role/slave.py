@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from metaq.app.registration import NameServerRegistration
 from metaq.app.role.following import TableFollowing
 from metaq.app.role.master import MasterSearch
 from metaq.app.role.scrub import Scrubbing
 from metaq.broker.broker import Broker
 from metaq.client.shared.transport import Transport
-from metaq.servers.ha.slave import Following
+from metaq.servers.ha.slave import RETRY_SECONDS, Following
 from metaq.servers.server import CallSoon
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ class Slave:
 
     Args:
         transport: its owner closes it.
-        announced: knows the master from the name servers.
+        search: finds the master.
         ha_tls: how it connects to copy the log; None: without TLS.
+        retry_seconds: as of `Following`.
     """
 
     def __init__(
@@ -31,12 +32,13 @@ class Slave:
         broker: Broker,
         call_soon: CallSoon,
         transport: Transport,
-        announced: NameServerRegistration,
+        search: MasterSearch,
         ha_tls: ClientTls | None = None,
+        retry_seconds: Sequence[float] = RETRY_SECONDS,
     ) -> None:
-        self.search = MasterSearch(broker, transport, announced)
+        self.search = search
         self.tables = TableFollowing(broker, transport, self.search)
-        self.following = Following(broker, call_soon, self.search.find, self.tables.hurry, ha_tls)
+        self.following = Following(broker, call_soon, self.search.find, self.tables.hurry, ha_tls, retry_seconds)
         self.scrubbing = Scrubbing(broker, transport, self.search)
 
     def start(self) -> None:

@@ -161,6 +161,11 @@ class SchedulePositions:
         self._taken_at = self._store.log.end
         self._pending = self._taken_at, self._format.text(DelayProgress(self.offsets, self._taken_at))
 
+    def save_once_more(self) -> None:
+        """Save as they are now, without waiting. The log is durable up to its end."""
+        self._take()
+        self.settle()
+
     def close(self) -> None:
         """Flush the log, save, and wait until that is on the disk."""
         # Also when nothing was delivered: the file says from where a start reads the log.

@@ -181,6 +181,10 @@ class ScheduleService(BrokerPart):
     def _save_later(self) -> None:
         self._save_at = self._clock.monotonic() + self._store_options.flush_delay_offset_interval / 1000
 
+    def retire(self) -> None:
+        """Save the offsets soon, before whoever follows saves those of its leader to the same file."""
+        self.positions.save_once_more()
+
     def close(self) -> None:
         """Save the offsets. Parts that append when they are closed are opened after this part, so they are closed before it."""
         self.positions.close()

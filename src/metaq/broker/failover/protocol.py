@@ -20,7 +20,7 @@ from typing import TypeAlias
 from msgspec import Struct, structs
 
 from metaq.errors import Reason, Refused
-from metaq.model.failover import NOBODY, GroupState, Live, Member, Membership, Place
+from metaq.model.failover import CHANGING, NOBODY, GroupState, Live, Member, Membership, Place
 
 
 class Election(Struct, frozen=True):
@@ -41,8 +41,8 @@ Outcome: TypeAlias = Election | Waiting
 
 
 def created(own: Member, history: str) -> GroupState:
-    """Return the state of a new group, which `own` leads alone."""
-    return GroupState(history, 1, own.member, own.incarnation, (own.place,))
+    """Return the state of a new group, which `own` leads alone. Its epochs go on from those of the log."""
+    return GroupState(history, own.epoch + 1, own.member, own.incarnation, (own.place,))
 
 
 def check_creation(kept: Membership, name: str) -> None:
@@ -73,12 +73,21 @@ def check_state(kept: Membership, state: GroupState, name: str) -> None:
         )
 
 
+def following(own: Member) -> Member:
+    """Return what a broker says of itself, in ZooKeeper, before it cuts its log or copies anything from a leader, and while it does.
+
+    Where the log of one that is not whole ends decides who leads when none is; what ZooKeeper has of it must not be out of date.
+    When it follows nobody any more, it says so by its `Member` as it is then.
+    """
+    return own if own.whole else structs.replace(own, log_end=CHANGING)
+
+
 def adopted(own: Member, kept: Membership, state: GroupState | None, history: str) -> GroupState:
     """Return the state by which a broker begins the group anew with its own log, because ZooKeeper's data is lost or too old.
 
     Only its operator knows that no other broker has more. Args: history: for a broker that was in no group.
     """
-    epoch = max(kept.epoch, state.epoch if state is not None else 0) + 1
+    epoch = max(kept.epoch, own.epoch, state.epoch if state is not None else 0) + 1
     return GroupState(kept.history or history, epoch, own.member, own.incarnation, (own.place,))
 
 
@@ -103,6 +112,8 @@ def elect(own: Member, state: GroupState, live: Live, *, minimum: int, patient: 
         return Waiting(f"member {leader.member} leads")
     if own.place not in state.in_sync:
         return Waiting("this broker is not in the in-sync set: it may lack what was acknowledged")
+    if not own.whole and live.get(own.member) != own:
+        return Waiting("ZooKeeper does not have yet how long this broker's log is")
     there = [live[one.member] for one in state.in_sync if one.member in live and live[one.member].place == one]
     whole = [one for one in there if one.whole]
     if whole:
@@ -111,7 +122,8 @@ def elect(own: Member, state: GroupState, live: Live, *, minimum: int, patient: 
         first = next((one for one in whole if one.member == state.hand_to), whole[0])
         keeping = whole
     else:
-        missing = sorted(one.member for one in state.in_sync if one not in {live.place for live in there})
+        known = {one.place for one in there if one.log_end != CHANGING}
+        missing = sorted(one.member for one in state.in_sync if one not in known)
         if missing:
             return Waiting(
                 "all members of the in-sync set that are here may have lost the ends of their logs with their power: waiting for "
@@ -178,18 +190,19 @@ def caught_up(copied: int, epoch_start: int, acknowledged: int) -> bool:
     return copied >= epoch_start and copied >= acknowledged
 
 
-def must_have(own: int, *states: GroupState | None) -> frozenset[int]:
-    """Return the members, beside the leader `own`, that must have what is acknowledged.
+def must_have(own: int, *states: GroupState | None) -> frozenset[Place]:
+    """Return the places, beside that of the leader `own`, whose brokers must have what is acknowledged.
 
     Args: states: the one in ZooKeeper as it is known, and those whose compare-and-set is under way or has had no answer.
     """
-    return frozenset(one.member for state in states if state is not None for one in state.in_sync if one.member != own)
+    return frozenset(one for state in states if state is not None for one in state.in_sync if one.member != own)
 
 
-def acknowledged(log_end: int, copied: Mapping[int, int], required: Collection[int]) -> int:
+def acknowledged(log_end: int, copied: Mapping[Place, int], required: Collection[Place]) -> int:
     """Return the LogOffset up to which a leader may acknowledge, and let clients read; -1: a required member has reported nothing.
 
-    Args: copied: member → up to where it has the log, as it has reported in this epoch.
+    Args: copied: place → up to where its broker has the log, as it has reported in this epoch. A broker that reports with another
+        folder than the set has of it does not count: the folder may come back, and would lead without what that one had.
     """
     return min([log_end, *(copied.get(one, -1) for one in required)])
 

@@ -50,6 +50,7 @@ class Lack(enum.Enum):
     FLUSHED = "it is not known to be on this broker's disk"
     COPIED = "it is not known to be on a replica"
     NO_REPLICA = "no replica is near enough to have it soon"
+    DOUBT = "this broker may not lead any more: whether the message is kept is not known"
 
 
 class Copies(Protocol):
@@ -71,6 +72,16 @@ class Copies(Protocol):
         ...
 
     @property
+    def lacking(self) -> str:
+        """Why there are not `enough`."""
+        ...
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether another broker may lead by now."""
+        ...
+
+    @property
     def copied(self) -> int:
         """LogOffset up to which enough replicas have the log."""
         ...
@@ -86,6 +97,8 @@ class NoCopies:
     required = False
     available = False
     enough = True
+    lacking = ""
+    in_doubt = False
     copied = 0
 
     def when_copied(self, log_end: int, done: Callable[[], None]) -> None:
@@ -148,5 +161,5 @@ class AckPolicy:
         if due.lack is not None:
             return due.lack
         if self.copies.copied < due.copied:
-            return Lack.COPIED
+            return Lack.DOUBT if self.copies.in_doubt else Lack.COPIED
         return Lack.FLUSHED if self._state.flushed < due.flushed else None

@@ -94,11 +94,7 @@ class Appender(BrokerPart):
         if state.follows is not None:
             return Refused(Reason.NOT_STORED, state.follows)
         if not self._acks.copies.enough:
-            return Refused(
-                Reason.NOT_STORED,
-                f"fewer than {options.min_in_sync_replicas} brokers would have it, this one included (minInSyncReplicas): "
-                "slaves are away or far behind",
-            )
+            return Refused(Reason.NOT_STORED, self._acks.copies.lacking)
         unflushed = self._log.end - state.flushed
         if unflushed > options.unflushed_bytes_max:
             return Refused(

@@ -39,6 +39,8 @@ class Replicas(BrokerPart):
     """The slaves of one broker. A `metaq.broker.log.acks.Copies`. Only on the thread that owns the broker."""
 
     leads: ClassVar[bool] = False
+    takes_tickets: ClassVar[bool] = False
+    """Whether slaves may say who they are."""
 
     def __init__(self, environment: Environment) -> None:
         self._options, self._log = environment.options, environment.store.log.tail
@@ -91,6 +93,29 @@ class Replicas(BrokerPart):
         """Whether sends are taken: `minInSyncReplicas` are there, the master included."""
         wanted = self._options.min_in_sync_replicas - 1
         return not self.required or wanted <= 0 or self._are_near(wanted)
+
+    @property
+    def in_doubt(self) -> bool:
+        return False
+
+    @property
+    def lacking(self) -> str:
+        return (
+            f"fewer than {self._options.min_in_sync_replicas} brokers would have it, this one included (minInSyncReplicas): slaves are "
+            "away or far behind"
+        )
+
+    def identify(self, replica: Replica, ticket: int) -> bool:  # noqa: ARG002  only where there is failover
+        """Note whose connection it is, by a ticket that it was given. Returns whether the ticket is good."""
+        return False
+
+    @property
+    def told_end(self) -> int:
+        """LogOffset up to which followers that have shown a ticket may let clients read; -1: nothing is to be told."""
+        return -1
+
+    def was_told(self, acknowledged_end: int) -> None:
+        """Of a slave: its master has acknowledged so far."""
 
     @property
     def _wanted(self) -> int:

@@ -56,6 +56,16 @@ class Roles:
         """Whether this broker takes messages."""
         self.has_led = False
         """Whether it has stepped down, and does not follow yet: its tables are the newest that there are."""
+        self.stepped_down = False
+        """Whether it has led in this process, and does no more: it can lead again when it was made anew."""
+        self.always_relays = False
+        """Whether it relays whenever it follows: its group changes leaders by itself, and clients learn of that later."""
+        self.leader_address = ""
+        """Address of the remoting server of the broker that leads now or is about to, as far as is known; "": it is not."""
+        self.predecessor = ""
+        """Of a leader that was promoted: address of the leader before, which may relay to this one before it copies from here."""
+        self.asked_to_lead_at = environment.clock.monotonic()
+        """When a client has last asked this broker for what only a leader does, since it has stepped down; monotonic seconds."""
         self.master, self.master_end, self.master_heard_ms = "", -1, 0
         """Of a slave: its master's address, where that log ended when it was last heard, and when that was."""
         self._promote: Callable[[RoleChange, str, bool], None] | None = None
@@ -66,6 +76,18 @@ class Roles:
     ) -> None:
         """Register who changes the role: (change, role, force), and (change, broker id, address of the next master)."""
         self._promote, self._step_down = promote, step_down
+
+    # ------------------------------------------------------------------ what is relayed
+
+    def relays(self) -> bool:
+        """Whether what clients ask of a leader is relayed to the one that leads: by a broker that was the leader a moment ago."""
+        return self.stepped_down or self.always_relays
+
+    def speaks_for_clients(self, caller: Caller) -> bool:
+        """Whether a caller is believed whose requests it relays: it is on the machine of a replica, which has all messages already."""
+        return self._is_of_a_slave(caller) or (
+            bool(self.predecessor) and split_address(self.predecessor)[0] == caller.address
+        )
 
     # ------------------------------------------------------------------ what is asked
 
@@ -171,6 +193,12 @@ class Roles:
         place = cut.log_offset, cut.log_end
         others = [one for one in self.kept.cuts if (one.log_offset, one.log_end) != place]
         return structs.replace(self.kept, cuts=(*others, cut)[-CUTS_MAX:])
+
+    def with_epochs(self, epochs: tuple[Epoch, ...]) -> Leadership:
+        """Return what is kept by a broker whose role is decided elsewhere."""
+        role = self._environment.options.broker_role
+        master_role = role if role in MASTERS else self.kept.master_role
+        return structs.replace(self.kept, role="", broker_id=0, master="", epochs=epochs, master_role=master_role)
 
     def with_history(self, epochs: tuple[Epoch, ...], master_role: str) -> Leadership:
         """Return what is kept by a slave whose log is the begin of another's. `master_role`: of the broker whose log that is."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from metaq.client.conversation.call import Call
+from metaq.model.failover import Place
 from metaq.model.table_changes import TableChanges
 from metaq.wire import following, headers
 from metaq.wire.codes import RequestCode
@@ -36,6 +37,32 @@ class GetTable(Call[bytes], frozen=True):
 
     def read(self, answer: Command) -> bytes:
         return bytes(answer.body)
+
+
+class Joined(NamedTuple):
+    """What a follower is told that may be counted."""
+
+    ticket: int
+    """What its connection to the replication port shows first."""
+    log_end: int
+    """LogOffset at which the leader's log ended."""
+
+
+class JoinInSync(Call[Joined], frozen=True):
+    """Tell a leader of a group with failover who copies its log (30027). Refused: it does not lead in that epoch."""
+
+    action = "count this broker's reports"
+
+    place: Place
+    epoch: int
+
+    def request(self) -> Command:
+        header = headers.JoinInSyncHeader(member=self.place.member, store=self.place.store, epoch=self.epoch)
+        return request(RequestCode.JOIN_IN_SYNC, header)
+
+    def read(self, answer: Command) -> Joined:
+        reply = headers.JoinInSyncReply.from_ext(answer.ext)
+        return Joined(reply.ticket, reply.log_end)
 
 
 class FollowTables(Call[TableChanges], frozen=True):

@@ -17,6 +17,7 @@ from metaq.errors import (
     BrokerError,
     ConnectionFailed,
     MetaqError,
+    NoRoute,
     RemoteProtocolError,
     RequestTimeout,
 )
@@ -59,6 +60,9 @@ class Judgement(Struct, frozen=True):
     """Whether the broker does not know our subscription (yet), so a heartbeat must be sent first."""
     maybe_done: bool = False
     """Whether the peer may have executed the request nevertheless."""
+    away: bool = False
+    """Whether the peer has surely not executed it because it is away or does not lead: then a leader is waited for, which does not
+    count as a try."""
 
 
 _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
@@ -78,6 +82,8 @@ class _Rule(Struct, frozen=True):
     busy_pause: float | None = None
     elsewhere: frozenset[ResponseCode] = frozenset()
     """Codes that concern this peer only: another may accept the request."""
+    away: frozenset[ResponseCode] = frozenset()
+    """Those of them that a broker answers with that takes nothing now, such as a slave."""
     any_peer: bool = False
     """Whether any peer would do, so that another one is asked after a connection error."""
     no_heartbeat: frozenset[ResponseCode] = frozenset()
@@ -115,6 +121,7 @@ _RULES = {
                 ResponseCode.NOT_IN_CURRENT_UNIT,
             }
         ),
+        away=frozenset({ResponseCode.SERVICE_NOT_AVAILABLE}),
         any_peer=True,
     ),
     Purpose.STAGED: _Rule(
@@ -126,6 +133,9 @@ DENIED_SECONDS = 5.0
 """Pause of those who go on all the same, such as members of a group, after access control refused them, s."""
 _ACL_EXCEPTION = "AclException"
 """What tells a refusal of access control from other failures: RocketMQ has no code of its own for it."""
+AWAY_PAUSE_MAX = 0.2
+"""Longest pause of a send that waits for a leader, s."""
+_NOT_LEADING = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION})
 _NOT_YET_SECONDS = 0.1
 """Pause after a pull was refused because our newest heartbeat had not arrived, s."""
 
@@ -142,6 +152,13 @@ def refusal(code: int, remark: str, peer: str, action: str) -> BrokerError:
     return BrokerError(code, remark, peer, action, retriable=code in _BUSY_OR_STARTING)
 
 
+def may_have_moved(error: BaseException) -> bool:
+    """Return whether, after this error of a request to a broker, another one may lead in its place."""
+    if isinstance(error, BrokerError):
+        return error.code in _NOT_LEADING
+    return isinstance(error, ConnectionFailed | RequestTimeout | NoRoute)
+
+
 def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
     """Decide on `error`, the last of `failed` in a row. The pause is set also if the request must not be repeated."""
     rule = _RULES[purpose]
@@ -153,7 +170,8 @@ def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
     if isinstance(error, BrokerError):
         # A sender leaves a broker that starts or stops; pulls and commits wait for theirs.
         if error.code in rule.elsewhere:
-            return Judgement(again=True, elsewhere=True, pause=pause)
+            away = error.code in rule.away
+            return Judgement(again=True, elsewhere=True, pause=min(pause, AWAY_PAUSE_MAX) if away else pause, away=away)
         if error.code in rule.busy:
             wait = pause if rule.busy_pause is None else rule.busy_pause
             done = error.code in rule.maybe_done
@@ -164,9 +182,13 @@ def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
         return Judgement(again=False, pause=pause, maybe_done=error.code in rule.maybe_done)
     if isinstance(error, ConnectionFailed | RequestTimeout):
         # `sent` False: the request never left, so a repetition cannot do it twice.
-        return Judgement(again=True, elsewhere=rule.any_peer, pause=pause, maybe_done=error.sent)
+        away = purpose is Purpose.SEND and not error.sent
+        wait = min(pause, AWAY_PAUSE_MAX) if away else pause
+        return Judgement(again=True, elsewhere=rule.any_peer, pause=wait, maybe_done=error.sent, away=away)
     if isinstance(error, RemoteProtocolError | BadRequest):  # there was a response, but undecodable
         return Judgement(again=True, elsewhere=rule.any_peer, pause=pause, maybe_done=True)
+    if isinstance(error, NoRoute) and error.away:
+        return Judgement(again=True, elsewhere=rule.any_peer, pause=min(pause, AWAY_PAUSE_MAX), away=True)
     return Judgement(again=error.retriable, elsewhere=rule.any_peer and error.retriable, pause=pause)
 
 

@@ -424,7 +424,7 @@ class ProducerBase(Generic[Sent_contra]):
         outgoing = self._accumulator.outgoing(message, f"{prefix}0000")
         if self._queues_now(message.topic, strict=False) is None:
             await self._find_queues_within(self._accumulator.limits.timeout, message.topic)
-        await self._sender.send_oneway(outgoing, choose)
+        await self._sender.send_oneway(outgoing, self._accumulator.limits.timeout, choose)
 
     async def _close(self) -> None:
         """In the loop: flush, leave the group, release the core."""

@@ -21,19 +21,15 @@ from metaq.client.conversation.call import FAULTS, At, Call, Consultation, Conve
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers
 from metaq.client.conversation.notices import not_supported, notice_of, unreadable
+from metaq.client.conversation.retry import may_have_moved
 from metaq.client.identity import sources
 from metaq.client.identity.names import Namespace
 from metaq.client.identity.options import ClientOptions
 from metaq.client.shared import loop as loops
 from metaq.client.shared.answering import Answering
 from metaq.client.shared.direct_links import DirectLinks
-from metaq.client.shared.namespaces import (
-    NamespacedChecker,
-    NamespacedMember,
-    NamespacedRoutes,
-    plain_outcome,
-    wrapped_call,
-)
+from metaq.client.shared.leaders import LAST_WORDS_SECONDS, UNANSWERED_SECONDS, Leaders
+from metaq.client.shared.namespaces import NamespacedRoutes
 from metaq.client.shared.requests import Requests
 from metaq.client.shared.roles import Checker, Member
 from metaq.client.shared.routes import KnownRoutes
@@ -82,8 +78,10 @@ class ClientCore:
         # Begin with a random one, to spread the clients over the name servers.
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
         self.routes: KnownRoutes | NamespacedRoutes = KnownRoutes(
-            self.name_servers, self.consult, self._on_route_change
+            self.name_servers, self.consult, self._on_route_change, self._on_broker_change
         )
+        self.leaders = Leaders(clock.monotonic, self.spawn, self._known_broker, self._look_for_leader)
+        self._watching_links = False
         self.users: Counter[ClientOptions] = Counter()
         self._paces: dict[Callable[[], Awaitable[None]], tuple[float, asyncio.Task[None]]] = {}
         self._producer_groups: Counter[str] = Counter()
@@ -163,7 +161,22 @@ class ClientCore:
 
     def _open_direct_link(self, address: str) -> None:
         """Any thread: have the loop open a direct link."""
-        self.thread.post(lambda: self.spawn(self.links.open(address)))
+        self.thread.post(lambda: self.spawn(self._open_link(address)))
+
+    async def _open_link(self, address: str) -> None:
+        await self.links.open(address)
+        if not self._watching_links:
+            self._watching_links = True
+            self.spawn(self._watch_links())
+
+    async def _watch_links(self) -> None:
+        """Doubt brokers that leave sends on direct links unanswered: their threads wait, and notice nothing."""
+        while self.links.ready:
+            await asyncio.sleep(UNANSWERED_SECONDS / 2)
+            for address in self.links.silent(UNANSWERED_SECONDS):
+                if (data := self._broker_at(address)) is not None:
+                    self.leaders.doubt(data.broker)
+        self._watching_links = False
 
     # -------------------------------------------------------------- members
 
@@ -253,7 +266,12 @@ class ClientCore:
         await self.send_heartbeats()
 
     async def _find_brokers(self) -> None:
+        before = self._cluster
         self._cluster = (await self.consult(self.name_servers.cluster())).brokers if self._known_to_all else {}
+        for name, data in self._cluster.items():
+            self.routes.heard(data)
+            if before.get(name) != data and self.routes.broker(name) is None:
+                self._on_broker_change(data)
 
     def claim(self, member: Member) -> bool:
         """Any thread: become the member of its group here. Return False: this client is one already."""
@@ -307,7 +325,15 @@ class ClientCore:
         address = self.address_of(broker, broker_id)
         if address is None:
             raise NoRoute(f"no broker named {broker} is up")
-        return self.ask(address, call, seconds)
+        return self._ask_at(broker, address, call, seconds)
+
+    async def _ask_at(self, broker: str, address: str, call: Call[T], seconds: float | None) -> T:
+        try:
+            return await self.ask(address, call, seconds)
+        except FAULTS as error:
+            if may_have_moved(error):
+                self.leaders.doubt(broker)
+            raise
 
     async def send_oneway(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
         """Send a call one-way. Raises as `Transport.send_oneway`."""
@@ -378,6 +404,9 @@ class ClientCore:
         consumers = tuple(member.heartbeat() for member in self._members.values())
         return SendHeartbeat(Heartbeat(self.client_id, consumers, tuple(self._producer_groups)))
 
+    async def _greet(self, broker: BrokerData, address: str) -> None:
+        await self._send_heartbeat(broker, address, self._heartbeat())
+
     async def _send_heartbeat(self, broker: BrokerData, address: str, call: SendHeartbeat) -> None:
         try:
             self._levels[broker.broker] = await self.ask(address, call)
@@ -413,6 +442,35 @@ class ClientCore:
         for member in self._members.values():
             if member.uses(topic):
                 member.rebalance_soon()
+
+    def _on_broker_change(self, data: BrokerData) -> None:
+        """A broker has other addresses than before: perhaps another one leads."""
+        former = self.leaders.changed(data)
+        if former is None:
+            return
+        assert data.master is not None, "there is a new leader"
+        log.info("%s leads broker %s now, instead of %s", data.master, data.broker, former or "nobody")
+        if self._members or self._producer_groups:
+            # At once: it must know us before it lists members, has transactions checked, or pushes replies.
+            self.spawn(self._greet(data, data.master))
+        for member in list(self._members.values()):
+            member.leader_changed(data.broker)
+        if former:
+            # After a moment: a leader that has stepped down still answers what it has taken.
+            asyncio.get_running_loop().call_later(LAST_WORDS_SECONDS, self._leave_former, former)
+
+    def _leave_former(self, address: str) -> None:
+        """Give up the requests to a former leader, unless it is a replica still: it may have died without a word."""
+        if self._broker_at(address) is None:
+            self.links.give_up(address)
+            self.transport.give_up(address, "another broker leads in its place")
+
+    def _known_broker(self, name: str) -> BrokerData | None:
+        return self.routes.broker(name) or self._cluster.get(name)
+
+    async def _look_for_leader(self, broker: str) -> None:
+        if not await self.routes.look(broker) and self._known_to_all:
+            await self._find_brokers()
 
     def _on_connected(self, address: str) -> None:
         """Send a heartbeat on a new connection before anything else: brokers know clients by their connection."""
@@ -458,6 +516,9 @@ class ClientCore:
             if (member := self._members.get(notice.group)) is None:
                 return None
             if isinstance(notice, MembersChanged):
+                # A broker that leads from now on says so in this way, before its clients would notice.
+                if data is not None and data.master != address:
+                    self.leaders.doubt(data.broker)
                 member.rebalance_soon()
             else:
                 member.reset_offsets(notice.offsets)
@@ -475,54 +536,3 @@ class ClientCore:
                 "%s asks about transaction %s of producer group %s, for which nobody here answers; it will ask again",
                 address, question.half.message_id, question.group,
             )  # fmt: skip
-
-
-class NamespacedCore(ClientCore):
-    """The core for a client with a namespace: adds it to names in requests, and removes it from results."""
-
-    def __init__(self, shared: ClientCore, namespace: Namespace) -> None:
-        object.__setattr__(self, "_shared", shared)
-        # Past our own __setattr__, which writes to the shared core.
-        object.__setattr__(self, "namespace", namespace)
-        assert isinstance(shared.routes, KnownRoutes)
-        object.__setattr__(self, "routes", NamespacedRoutes(shared.routes, namespace))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(object.__getattribute__(self, "_shared"), name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._shared, name, value)  # all state is the shared core's
-
-    def shared(self) -> ClientCore:
-        shared: ClientCore = self._shared
-        return shared
-
-    async def ask(self, address: str, call: Call[T], seconds: float | None = None) -> T:
-        outcome = await super().ask(address, wrapped_call(call, self.namespace), seconds)
-        plain: T = plain_outcome(outcome, self.namespace)
-        return plain
-
-    async def send_oneway(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
-        await super().send_oneway(address, wrapped_call(call, self.namespace), seconds)
-
-    def add_producer(self, group: str) -> None:
-        super().add_producer(self.namespace.wrapped(group))
-
-    def remove_producer(self, group: str) -> bool:
-        return super().remove_producer(self.namespace.wrapped(group))
-
-    def add_checker(self, checker: Checker) -> None:
-        super().add_checker(NamespacedChecker(checker, self.namespace))
-
-    def remove_checker(self, checker: Checker) -> None:
-        super().remove_checker(NamespacedChecker(checker, self.namespace))
-
-    def claim(self, member: Member) -> bool:
-        return super().claim(NamespacedMember(member, self.namespace))
-
-    def member(self, group: str) -> Member | None:
-        found = super().member(self.namespace.wrapped(group))
-        return found.member if isinstance(found, NamespacedMember) else found
-
-    def remove_member(self, member: Member) -> None:
-        super().remove_member(NamespacedMember(member, self.namespace))

@@ -7,7 +7,8 @@ import threading
 
 from metaq.client.identity import sources
 from metaq.client.identity.options import DEFAULT_INSTANCE, ClientOptions
-from metaq.client.shared.core import ClientCore, NamespacedCore
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.namespaced_core import NamespacedCore
 from metaq.client.shared.namespaces import NamespacedMember
 from metaq.client.shared.roles import Member
 from metaq.clock import SYSTEM, Clock

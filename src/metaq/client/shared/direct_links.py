@@ -216,15 +216,25 @@ class DirectLinks:
                 finally:
                     link.lock.release()
 
+    def silent(self, seconds: float) -> list[str]:
+        """Return the addresses from which a send has had no answer for so long."""
+        since = self._clock.monotonic() - seconds
+        return [address for address, link in list(self.ready.items()) if link.used_at < since and link.lock.locked()]
+
+    def give_up(self, address: str) -> None:
+        """Close the link to an address. A send in progress there fails."""
+        if (link := self.ready.pop(address, None)) is None:
+            return
+        link.retired = True
+        if link.lock.acquire(blocking=False):
+            link.stream.close()
+            link.lock.release()
+        else:
+            # A thread reads or writes there: cutting wakes it, and it closes the link.
+            link.stream.cut()
+
     def close(self) -> None:
         """Close all links. Sends in progress fail."""
         self._closed = True
-        for address, link in list(self.ready.items()):
-            self.ready.pop(address, None)
-            link.retired = True
-            if link.lock.acquire(blocking=False):
-                link.stream.close()
-                link.lock.release()
-            else:
-                # A thread reads or writes there: cutting wakes it, and it closes the link.
-                link.stream.cut()
+        for address in list(self.ready):
+            self.give_up(address)

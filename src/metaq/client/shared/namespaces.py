@@ -84,6 +84,10 @@ class NamespacedRoutes:
             await self._routes.publish_queues(self._namespace.wrapped(topic), fresh=fresh, template=inside)
         )
 
+    async def recent_queues(self, topic: str, template: Template = USUAL_TEMPLATE) -> list[MessageQueue]:
+        inside = structs.replace(template, topic=self._namespace.wrapped(template.topic))
+        return self._plain(await self._routes.recent_queues(self._namespace.wrapped(topic), inside))
+
     def publish_queues_now(self, topic: str) -> list[MessageQueue] | None:
         queues = self._routes.publish_queues_now(self._namespace.wrapped(topic))
         return None if queues is None else self._plain(queues)
@@ -102,6 +106,12 @@ class NamespacedRoutes:
 
     def forget(self, topic: str) -> None:
         self._routes.forget(self._namespace.wrapped(topic))
+
+    async def look(self, broker: str) -> bool:
+        return await self._routes.look(broker)
+
+    def heard(self, data: BrokerData) -> None:
+        self._routes.heard(data)
 
     def broker(self, name: str) -> BrokerData | None:
         return self._routes.broker(name)
@@ -140,6 +150,9 @@ class NamespacedMember(Struct, frozen=True):
 
     def rebalance_soon(self) -> None:
         self.member.rebalance_soon()
+
+    def leader_changed(self, broker: str) -> None:
+        self.member.leader_changed(broker)
 
     def uses(self, topic: str) -> bool:
         # A topic of another namespace, or of none, is none of the member's.

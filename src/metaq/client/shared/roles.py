@@ -26,6 +26,10 @@ class Member(Protocol):
 
     def uses(self, topic: str) -> bool: ...
 
+    def leader_changed(self, broker: str) -> None:
+        """Tell the new leader of the broker of that name what the former one knew in its memory, or perhaps alone."""
+        ...
+
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Reset offsets on an administrator's request (220)."""
         ...

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol, TypeVar
 
 from msgspec import structs
@@ -19,11 +20,14 @@ from metaq.client.conversation.sending.sending import Template
 from metaq.errors import ConfigError, NoRoute
 from metaq.model import BrokerData, MessageQueue, Route
 from metaq.model.topics.route import OrderLayout, guessed
+from metaq.model.topics.topic import Perm
 
 log = logging.getLogger("metaq.client")
 
 T = TypeVar("T")
 
+RECENT_SECONDS = 0.1
+"""Age up to which an answer will do for those whose request has failed, s: so routes are asked for ten times a second at most."""
 _PATIENCE = (0.05, 0.15, 0.3)
 """Pauses of `subscribe_queues(patient=True)`, s; half a second together."""
 USUAL_TEMPLATE = Template()
@@ -35,11 +39,30 @@ class Consult(Protocol):
     def __call__(self, consultation: Consultation[T]) -> Awaitable[T]: ...
 
 
-class KnownRoutes:
-    """Routes of the topics in use. `on_change(topic)` is called when one has changed."""
+def _nothing(_: BrokerData) -> None:
+    """Nobody wants to know."""
 
-    def __init__(self, name_servers: NameServers, consult: Consult, on_change: Callable[[str], None]) -> None:
-        self._name_servers, self._consult, self._on_change = name_servers, consult, on_change
+
+class KnownRoutes:
+    """Routes of the topics in use. `on_change(topic)` is called when one has changed, `on_broker(data)` before that when a broker
+    of it has other addresses than before, or was not known.
+
+    What one route tells of a broker holds for all topics: a new leader that is found for one is found for all.
+    """
+
+    def __init__(
+        self,
+        name_servers: NameServers,
+        consult: Consult,
+        on_change: Callable[[str], None],
+        on_broker: Callable[[BrokerData], None] = _nothing,
+    ) -> None:
+        self._name_servers, self._consult, self._on_change, self._on_broker = (
+            name_servers,
+            consult,
+            on_change,
+            on_broker,
+        )
         self._routes: dict[str, Route] = {}
         self._writable: dict[str, list[MessageQueue]] = {}
         self.publish_queues_now: Callable[[str], list[MessageQueue] | None] = self._writable.get
@@ -51,6 +74,10 @@ class KnownRoutes:
         """Topics that do not exist yet, and have the route of the template topic until the first send creates them."""
         self._wanted: set[str] = set()
         self._asking: dict[str, asyncio.Task[Route]] = {}
+        self._asked_at: dict[str, float] = {}
+        """Topic → when the last question began that was answered (time of the loop)."""
+        self._looks: dict[str, tuple[float, asyncio.Task[list[MessageQueue]]]] = {}
+        """Topic → when `recent_queues` asked last, and that question."""
         self._fixed: dict[str, list[MessageQueue]] = {}
         """Topics sent to in strict order → all queues of the layout, whether their brokers are up or not."""
 
@@ -80,7 +107,12 @@ class KnownRoutes:
             try:
                 known = await self.route(topic, fresh=True)
             except NoRoute:
-                known = await self._guess(topic, template)
+                before = known if topic not in self._guessed else None
+                try:
+                    known = await self._guess(topic, template)
+                except NoRoute as error:
+                    error.away = before is not None and await self._lacks_brokers(before)
+                    raise
             except FAULTS as error:
                 # While no name server answers, sends use the known route.
                 if known is None or not judge(error, Purpose.LOOK_UP).again:
@@ -88,11 +120,57 @@ class KnownRoutes:
         queues = self._writable[topic]
         if not queues:
             names = ", ".join(sorted(data.broker for data in known.queues))
-            raise NoRoute(
+            missing = NoRoute(
                 f"no queue of topic {topic} can be written: its brokers ({names}) are down or read-only; "
                 f"see `metaq topic show {topic}`"
             )
+            missing.away = any(
+                data.perm & Perm.WRITE and (broker := known.broker(data.broker)) is not None and broker.master is None
+                for data in known.queues
+            )
+            raise missing
         return queues
+
+    async def recent_queues(self, topic: str, template: Template = USUAL_TEMPLATE) -> list[MessageQueue]:
+        """Return the writable queues, for a send that has failed: as name servers have told them within the last RECENT_SECONDS.
+
+        However many sends fail, their topic is asked for once at a time. Raises as `publish_queues`.
+        """
+        now = asyncio.get_running_loop().time()
+        if self.is_recent(topic) and (queues := self._writable.get(topic)):
+            return queues
+        asked_at, look = self._looks.get(topic, (-math.inf, None))
+        if look is None or now - asked_at >= RECENT_SECONDS:
+            look = asyncio.get_running_loop().create_task(self.publish_queues(topic, fresh=True, template=template))
+            look.add_done_callback(lambda done: done.cancelled() or done.exception())  # as in `_asked`
+            self._looks[topic] = now, look
+        return await asyncio.shield(look)
+
+    def is_recent(self, topic: str) -> bool:
+        """Return whether name servers were asked for the topic's route within the last RECENT_SECONDS, and have answered."""
+        asked_at = self._asked_at.get(topic)
+        return asked_at is not None and asyncio.get_running_loop().time() - asked_at < RECENT_SECONDS
+
+    async def look(self, broker: str) -> bool:
+        """Ask for the route of a topic that the broker has, unless that was just done. Returns whether a topic of it is known.
+
+        Raises NoRoute, ConnectionFailed, RequestTimeout.
+        """
+        topic = next((topic for topic, route in self._routes.items() if route.broker(broker) is not None), None)
+        if topic is None:
+            return False
+        if not self.is_recent(topic):
+            await self.route(topic, fresh=True)
+        return True
+
+    async def _lacks_brokers(self, route: Route) -> bool:
+        """Return whether a broker that had the topic is without a leader now: else it is the topic that is gone."""
+        try:
+            brokers = (await self._consult(self._name_servers.cluster())).brokers
+        except FAULTS:
+            return True
+        found = (brokers.get(data.broker) for data in route.queues)
+        return any(data is None or data.master is None for data in found)
 
     def is_guessed(self, topic: str) -> bool:
         """Any thread: return whether the topic's queues are those that automatic creation will make."""
@@ -139,8 +217,8 @@ class KnownRoutes:
     def forget(self, topic: str) -> None:
         """Drop a topic's route, and stop refreshing it until it is used again."""
         self._wanted.discard(topic)
-        self._routes.pop(topic, None)
-        self._writable.pop(topic, None)
+        for table in (self._routes, self._writable, self._asked_at, self._looks):
+            table.pop(topic, None)
 
     def broker(self, name: str) -> BrokerData | None:
         """Return the addresses of a broker, from any route that mentions it."""
@@ -190,22 +268,45 @@ class KnownRoutes:
             return
 
     async def _ask(self, topic: str) -> Route:
+        began = asyncio.get_running_loop().time()
         route = await self._consult(self._name_servers.route(topic))
+        self._asked_at[topic] = began
         self._guessed.discard(topic)
         if self._routes.get(topic) != route:
             self._keep(route)
         return route
 
     def _keep(self, route: Route) -> None:
-        try:
-            writable = route.writable()
-        except ConfigError as error:
-            log.warning("topic %s: %s; it is sent to as if it had no order configuration", route.topic, error)
-            # A broken layout (anyone can write KV configuration) must not stop sends that need no strict order.
-            writable = structs.replace(route, order=None).writable()
+        others = [data for data in route.brokers if self.broker(data.broker) != data]
+        changed = [route.topic, *self._told(route.topic, others)]
         self._routes[route.topic] = route
-        self._writable[route.topic] = writable
-        self._on_change(route.topic)
+        self._writable[route.topic] = _writable(route)
+        for data in others:
+            self._on_broker(data)
+        for topic in changed:
+            self._on_change(topic)
+
+    def heard(self, data: BrokerData) -> None:
+        """Take over a broker's addresses that the name servers have told otherwise than by a route."""
+        if (known := self.broker(data.broker)) is None or known == data:
+            return
+        changed = self._told("", [data])
+        self._on_broker(data)
+        for topic in changed:
+            self._on_change(topic)
+
+    def _told(self, told: str, brokers: Collection[BrokerData]) -> list[str]:
+        """Take over brokers' addresses into the routes of all topics but `told`. Returns those that are changed by it."""
+        changed = []
+        for topic, known in self._routes.items() if brokers else ():
+            fresh = {data.broker: data for data in brokers if known.broker(data.broker) is not None}
+            if topic != told and fresh:
+                changed.append(topic)
+                self._routes[topic] = structs.replace(
+                    known, brokers=tuple(fresh.get(data.broker, data) for data in known.brokers)
+                )
+                self._writable[topic] = _writable(self._routes[topic])
+        return changed
 
     def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
         del self._asking[topic]
@@ -223,3 +324,12 @@ class KnownRoutes:
         self._guessed.add(topic)
         self._keep(route)
         return route
+
+
+def _writable(route: Route) -> list[MessageQueue]:
+    try:
+        return route.writable()
+    except ConfigError as error:
+        log.warning("topic %s: %s; it is sent to as if it had no order configuration", route.topic, error)
+        # A broken layout (anyone can write KV configuration) must not stop sends that need no strict order.
+        return structs.replace(route, order=None).writable()

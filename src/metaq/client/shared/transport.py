@@ -260,6 +260,13 @@ class Transport:
             if not self._sessions[address].busy:
                 self._sessions[address].peer.close("no route needs this connection")
 
+    def give_up(self, address: str, why: str) -> None:
+        """End the connection to an address, and attempts to connect there. What waits for answers gets ConnectionFailed."""
+        if (task := self._dialling.get(address)) is not None:
+            task.cancel()
+        if (session := self._sessions.get(address)) is not None:
+            session.peer.abort(why)
+
     async def close(self) -> None:
         self._closed = True
         for task in self._dialling.values():
@@ -307,6 +314,9 @@ class Transport:
         except asyncio.CancelledError:
             if self._closed:
                 raise ClientClosed("the client was closed") from None
+            caller = asyncio.current_task()
+            if task.cancelled() and (caller is None or not caller.cancelling()):
+                raise ConnectionFailed(f"the attempt to connect to {address} was given up") from None
             raise
 
     async def _dial(self, address: str, timeout: float) -> ClientSession:

@@ -21,7 +21,7 @@ from typing import Any, Generic, Self, TypeVar
 from msgspec import Struct
 
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.retry import Purpose, judge
+from metaq.client.conversation.retry import Purpose, judge, may_have_moved
 from metaq.client.conversation.sending.sending import Outgoing
 from metaq.client.conversation.sending.transactions import EndTransaction, half_at, half_message
 from metaq.client.identity.options import check_flag
@@ -61,6 +61,8 @@ from metaq.model.message import HalfMessage
 
 log = logging.getLogger("metaq.client")
 
+REPORT_PAUSE_MAX = 0.2
+"""Longest pause between two reports of an end, s: another leader may be there by then."""
 CHECK_AFTER_MAX = 7 * 24 * 3600
 
 
@@ -425,8 +427,8 @@ class TransactionProducerBase(ProducerBase[Sent_contra], Generic[T, Sent_contra]
     async def _report(
         self, receipt: SendReceipt, half: HalfMessage, outcome: TransactionOutcome, error: Exception | None
     ) -> tuple[Told, str]:
-        """In the loop: report the end. Tried again only while it has surely not arrived: a RocketMQ that gets it twice
-        delivers twice."""
+        """In the loop: report the end, to whoever leads the half message's broker by then. Tried again only while it has surely not
+        arrived: a RocketMQ that gets it twice delivers twice."""
         clock = asyncio.get_running_loop().time
         call = EndTransaction(
             group=self.group,
@@ -441,11 +443,15 @@ class TransactionProducerBase(ProducerBase[Sent_contra], Generic[T, Sent_contra]
                 await self._report_once(receipt.queue.broker, call, max(0.0, deadline - clock()))
             except FAULTS as failure:
                 failed += 1
+                if may_have_moved(failure):
+                    self._core.leaders.doubt(receipt.queue.broker)
                 judgement = judge(failure, Purpose.COMMIT, failed)
                 # Our brokers keep the first end of a transaction, so a repetition does no harm there.
                 twice_is_once = not judgement.maybe_done or self._core.is_ours(receipt.queue.broker)
-                if judgement.again and twice_is_once and clock() + judgement.pause < deadline:
-                    await asyncio.sleep(judgement.pause)
+                # A look beyond the deadline is no use, but one just before it is.
+                pause = min(judgement.pause, REPORT_PAUSE_MAX)
+                if judgement.again and twice_is_once and clock() + pause < deadline:
+                    await self._core.leaders.pause(receipt.queue.broker, pause)
                     continue
                 refused = isinstance(failure, BrokerError) and not judgement.again
                 return self._unreported(receipt, call, Told.REFUSED if refused else Told.UNTOLD, failure)

@@ -37,6 +37,8 @@ TXN_TOPIC: Final = OUR_PREFIX + "TXN"
 """Decisions about staged transactions and their progress, in queue 0."""
 POSITIONS_TOPIC: Final = OUR_PREFIX + "POSITIONS"
 """Byte positions of MetaQ 1.x of queue offsets, in queue 0 (docs/formats/positions.md)."""
+EPOCHS_TOPIC: Final = OUR_PREFIX + "EPOCHS"
+"""Beginnings of epochs, in queue 0, of brokers with failover (docs/formats/failover.md)."""
 
 
 class SystemTopic(Struct, frozen=True):

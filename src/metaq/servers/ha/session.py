@@ -17,7 +17,7 @@ from metaq.net.peer import Peer
 from metaq.options import BrokerOptions
 from metaq.servers.pieces import ColdReads
 from metaq.store.message_store import MessageStore
-from metaq.wire.ha import REPORT, decode_reports, encode_head
+from metaq.wire.ha import REPORT, decode_reports, decode_ticket, encode_acknowledged, encode_head
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,10 @@ class SlaveSession:
         """The slave began with nothing, and has not reported anything else yet."""
         self._reading = self._in_turn = False
         self._history = shared.replicas.history
+        self._is_known = False
+        """It has shown a ticket: it is a member of this broker's group, and is told what was acknowledged."""
+        self._acknowledged = -1
+        """What it was told last."""
         self._allowance = Bucket(0, now)
         """Bytes that may be sent to a slave that catches up."""
         peer.on_writable = self.pump
@@ -72,6 +76,14 @@ class SlaveSession:
         """Take reports. Raises RemoteProtocolError: they are none."""
         if self._refused_at is not None:
             return len(data)
+        is_first = self.replica.copied == NOT_YET and not self._is_known and self._shared.replicas.takes_tickets
+        if is_first and (ticket := decode_ticket(data)):
+            self._show(ticket)
+            return REPORT.size + (self._take(data[REPORT.size :]) if self._is_known else 0)
+        return self._take(data)
+
+    def _take(self, data: memoryview) -> int:
+        """Take reports, and return the bytes of them. Raises as `data_received`."""
         reported, taken = decode_reports(data)
         if reported is None:
             return taken
@@ -92,6 +104,12 @@ class SlaveSession:
 
     def frame_needed(self) -> int:
         return REPORT.size
+
+    def _show(self, ticket: int) -> None:
+        """Take a ticket, or end the connection: its follower asks for another one."""
+        self._is_known = self._shared.replicas.identify(self.replica, ticket)
+        if not self._is_known:
+            self._peer.close("its ticket is not, or not any more, good here")
 
     def _begin(self, reported: int) -> None:
         low, end = self._shared.store.log.min, self._shared.store.log.end
@@ -197,7 +215,14 @@ class SlaveSession:
                 self._peer.close("its log cannot be continued from here")
         elif now - self.heard >= options.ha_housekeeping_interval / 1000:
             self._peer.close(f"it has not reported for {options.ha_housekeeping_interval / 1000:g} s")
-        elif self._next != NOT_YET and now - self.told >= options.ha_send_heartbeat_interval / 1000:
+        elif self._next != NOT_YET:
+            self._tell(now)
+
+    def _tell(self, now: float) -> None:
+        if self._is_known and (end := self._shared.replicas.told_end) > self._acknowledged and not self._peer.congested:
+            self._acknowledged = end
+            self._peer.write(encode_acknowledged(end))
+        if now - self.told >= self._shared.options.ha_send_heartbeat_interval / 1000:
             self.told = now
             if not self._peer.congested:
                 self._peer.write(encode_head(self._next, 0))

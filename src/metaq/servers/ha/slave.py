@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from metaq.broker.broker import Broker
 from metaq.broker.replication.copying import Copying
@@ -15,7 +16,7 @@ from metaq.log import RateLimitedLog, when_dead
 from metaq.net.dialer import dial
 from metaq.net.peer import Peer
 from metaq.servers.server import CallSoon
-from metaq.wire.ha import HEAD, decode_chunks, encode_report
+from metaq.wire.ha import HEAD, decode_chunks, encode_report, encode_ticket
 
 if TYPE_CHECKING:
     from metaq.net.tls.client import ClientTls
@@ -32,8 +33,18 @@ FAR_BYTES: Final = 64 * 1024 * 1024
 LONG_BYTES: Final = 64 * 1024
 """Bytes of the log after whose append others have their turn of the loop."""
 
-FindMaster = Callable[[], Awaitable[str | None]]
-"""Returns `host:port` of the master's replication port; None: it is not known now."""
+
+class Source(NamedTuple):
+    """From where a log is copied."""
+
+    address: str
+    """`host:port` of a replication port."""
+    ticket: int = 0
+    """What the connection shows first; 0: nothing, as RocketMQ's slaves."""
+
+
+FindMaster = Callable[[], Awaitable[Source | None]]
+"""Returns where the master's log can be had; None: it is not known now."""
 
 
 class MasterSession:
@@ -43,10 +54,14 @@ class MasterSession:
         broker: appends what comes.
         call_soon: brings a call from another thread to the event loop.
         unknown: called when messages of an unknown topic come.
+        ticket: see `Source`.
     """
 
-    def __init__(self, peer: Peer, broker: Broker, call_soon: CallSoon, unknown: Callable[[], None]) -> None:
+    def __init__(
+        self, peer: Peer, broker: Broker, call_soon: CallSoon, unknown: Callable[[], None], ticket: int = 0
+    ) -> None:
         self._peer, self._call_soon, self._clock = peer, call_soon, broker.clock
+        self._ticket, self._was_told = ticket, broker.replicas.was_told
         self._interval = broker.options.ha_send_heartbeat_interval / 1000
         self._silence = broker.options.ha_housekeeping_interval / 1000
         self._heard = self._clock.monotonic()
@@ -58,13 +73,19 @@ class MasterSession:
         self.copied = False
         """Whether anything came that could be taken."""
         self._told = self._heard
+        if ticket:
+            peer.write(encode_ticket(ticket))
         # What is reported first is where the master goes on: all that is here, and so not before it is held.
         self._copying.when_held(lambda: self._call_soon(self._report))
 
     def data_received(self, data: memoryview) -> int:
         """Append chunks and report. Raises RemoteProtocolError: they cannot be appended here."""
+        if self._peer.closed:  # nothing is taken from a master that was left
+            return len(data)
         self._heard = self._clock.monotonic()
-        chunks, taken, self._needed = decode_chunks(data)
+        chunks, taken, self._needed, acknowledged = decode_chunks(data, told=self._ticket > 0)
+        if acknowledged >= 0:
+            self._was_told(acknowledged)
         if chunks:
             end = self._copying.log_end
             try:
@@ -141,6 +162,7 @@ class Following:
         find_master: asked before each connection.
         unknown: called when messages of an unknown topic come.
         tls: how it connects; None: without TLS, as RocketMQ does.
+        retry_seconds: pauses before the next connection; from the last one on, the same.
     """
 
     def __init__(
@@ -150,14 +172,16 @@ class Following:
         find_master: FindMaster,
         unknown: Callable[[], None],
         tls: ClientTls | None = None,
+        retry_seconds: Sequence[float] = RETRY_SECONDS,
     ) -> None:
-        self._tls = tls
+        self._tls, self._retry_seconds = tls, retry_seconds
         self._broker, self._call_soon, self._find_master, self._unknown = broker, call_soon, find_master, unknown
         self._faults = RateLimitedLog(log, broker.clock)
         self._task: asyncio.Task[None] | None = None
         self._session: MasterSession | None = None
         roles, store = broker.roles, broker.store
         self._progress = Progress(broker.clock, lambda: store.log.end, lambda: roles.master_end)
+        self._hurried = asyncio.Event()
         self._ends: list[tuple[int, asyncio.Future[None]]] = []
         """Places of the log that somebody waits for."""
 
@@ -172,6 +196,12 @@ class Following:
             self._progress.tick()
         self._tell_end()
         self._faults.tick()
+
+    def again(self) -> None:
+        """Leave the present master, to which nothing is reported any more, and ask at once who is followed."""
+        if self._session is not None:
+            self._session.close()
+        self._hurried.set()
 
     async def copied(self, log_end: int) -> None:
         """Return when the log is here up to there, a tenth of a second later at most."""
@@ -202,14 +232,17 @@ class Following:
                 copied = await self._connect()
             except Exception:
                 log.exception("following the master failed; it is tried again")
-            tries = 0 if copied else tries + 1
-            await asyncio.sleep(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
+            tries = 0 if copied or self._hurried.is_set() else tries + 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._retry_seconds[min(tries, len(self._retry_seconds) - 1)]):
+                    await self._hurried.wait()
+            self._hurried.clear()
 
     async def _connect(self) -> bool:
         """Follow until the connection ends. Returns whether anything came over it."""
         try:
-            address = await self._find_master()
-            if address is None:
+            source = await self._find_master()
+            if source is None:
                 self._faults.warning(
                     "unknown", "no master of %s is known: nothing is copied", self._broker.environment.name
                 )
@@ -217,21 +250,21 @@ class Following:
             sessions = list[MasterSession]()
 
             def make_session(peer: Peer) -> MasterSession:
-                sessions.append(MasterSession(peer, self._broker, self._call_soon, self._unknown))
+                sessions.append(MasterSession(peer, self._broker, self._call_soon, self._unknown, source.ticket))
                 return sessions[0]
 
-            await dial(address, make_session, CONNECT_SECONDS, tls=self._tls)
+            await dial(source.address, make_session, CONNECT_SECONDS, tls=self._tls)
         except MetaqError as error:
             self._faults.warning("away", "the master cannot be followed, it is tried again: %s", error)
             return False
         session = self._session = sessions[0]
-        log.info("following the master at %s from %d on", address, self._broker.store.log.end)
+        log.info("following the master at %s from %d on", source.address, self._broker.store.log.end)
         try:
             why = await session.ended
         finally:
             self._session = None
             session.close()
         self._faults.error(
-            why, "the master at %s is not followed any more: %s", address, why or "the connection was closed"
+            why, "the master at %s is not followed any more: %s", source.address, why or "the connection was closed"
         )
         return session.copied

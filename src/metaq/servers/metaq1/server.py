@@ -179,9 +179,9 @@ def too_late(answers: bytes, lack: Lack) -> bytes:
     1.x has no code for that: its client sees a failed put.
     """
     reader, start, found = Reader(len(answers)), 0, list[bytes]()
-    text = f"the message is stored, but {lack.value}: "
+    text = lack.value if lack is Lack.DOUBT else f"the message is stored, but {lack.value}"
     while start < len(answers):
         line, start = reader.next(answers, start)
         assert isinstance(line, ResultLine), "answers to puts are results"
-        found.append(result(Code.ERROR, text.encode() + line.body, line.opaque))
+        found.append(result(Code.ERROR, f"{text}: ".encode() + line.body, line.opaque))
     return b"".join(found)

@@ -1,4 +1,8 @@
-"""What a slave leaves to its master: whatever appends to the log, or changes the tables that follow the master's."""
+"""What a slave leaves to its master: whatever appends to the log, or changes the tables that follow the master's.
+
+A broker that has led in this process relays to its successor what clients ask of a leader (`metaq.servers.remoting.relaying`); any
+other slave refuses.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,11 @@ from msgspec import structs
 from metaq.broker.broker import Broker
 from metaq.errors import Reason, Refused
 from metaq.servers.remoting.handlers import Answer, Call, Handler, Reply
+from metaq.servers.remoting.relaying import Relay, caller_behind
 from metaq.servers.remoting.replies import REPLIES
 from metaq.servers.remoting.session import SENDS
 from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.extensions import LEADING, NOT_LEADING, RELAYED_FIELD
 
 APPENDS: Final = (
     *SENDS,
@@ -38,28 +44,106 @@ CHANGES: Final = (
     RequestCode.CLEAN_UNUSED_TOPIC,
     RequestCode.TRIM_TOPIC,
 )
+RELAYED_APPENDS: Final = frozenset(
+    (
+        *SENDS,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.STAGE,
+        RequestCode.SEAL,
+        RequestCode.DECIDE,
+        RequestCode.APPLY,
+        RequestCode.FORGET_STAGED,
+    )
+)
+"""Those of `APPENDS` that a broker relays which has stepped down."""
+LED: Final = (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, RequestCode.STAGED_STATE)
+"""What only a leader knows: relayed too, or refused."""
+FOLLOWED: Final = (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET)
+"""What the leader knows first: relayed too, and answered here if no leader takes it, as any slave does."""
 NOT_HERE: Final = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 """RocketMQ's words, which its tools print."""
 
 
-def by_leaders(table: Mapping[int, Handler], broker: Broker) -> dict[int, Handler]:
-    """Return a table whose handlers of `APPENDS` and `CHANGES` refuse while the broker is a slave."""
+def by_leaders(table: Mapping[int, Handler], broker: Broker, relay: Relay | None = None) -> dict[int, Handler]:
+    """Return a table whose handlers of `APPENDS` and `CHANGES` refuse while the broker is a slave.
+
+    `relay`: takes what is to be relayed; None: nothing is.
+    """
     found = dict(table)
     for code in APPENDS:
-        found[code] = structs.replace(table[code], run=_appending(table[code].run, broker))
+        relayed = relay if code in RELAYED_APPENDS else None
+        found[code] = structs.replace(table[code], run=_appending(table[code].run, broker, relayed))
+    if relay is not None:
+        for code in (*LED, *FOLLOWED):
+            run = _led(table[code].run, broker, relay, answers=code in FOLLOWED)
+            found[code] = structs.replace(table[code], run=run)
+        identify = table[RequestCode.IDENTIFY]
+        found[RequestCode.IDENTIFY] = structs.replace(identify, run=_identified(identify.run, broker))
     for code in CHANGES:
         found[code] = structs.replace(table[code], run=_changing(table[code].run, broker))
     return found
 
 
-def _appending(run: Callable[[Call[Any]], Answer], broker: Broker) -> Callable[[Call[Any]], Answer]:
+def _appending(
+    run: Callable[[Call[Any]], Answer], broker: Broker, relay: Relay | None
+) -> Callable[[Call[Any]], Answer]:
     def guarded(call: Call[Any]) -> Answer:
         # Before anything is made for the message: a topic, a retry topic, a part.
         if (why := broker.store.state.follows) is not None:
+            if RELAYED_FIELD in call.command.ext:
+                return _not_leading(why)
+            if relay is not None and broker.roles.relays():
+                return relay.take(call, why)
             raise Refused(Reason.NOT_STORED, why)
-        return run(call)
+        return run(_of_client(call, broker))
 
     return guarded
+
+
+def _led(
+    run: Callable[[Call[Any]], Answer], broker: Broker, relay: Relay, *, answers: bool
+) -> Callable[[Call[Any]], Answer]:
+    """Args: answers: whether `run` answers where no leader takes the request."""
+
+    def guarded(call: Call[Any]) -> Answer:
+        if (why := broker.store.state.follows) is not None:
+            if RELAYED_FIELD in call.command.ext:
+                return _not_leading(why)
+            if broker.roles.relays():
+                try:
+                    return relay.take(call, why, run if answers else None)
+                except Refused:
+                    if not answers:
+                        raise
+        return run(_of_client(call, broker))
+
+    return guarded
+
+
+def _identified(run: Callable[[Call[Any]], Answer], broker: Broker) -> Callable[[Call[Any]], Answer]:
+    """Tell who relays to this broker whether it leads, whatever account it has."""
+
+    def telling(call: Call[Any]) -> Answer:
+        answer = run(call)
+        if RELAYED_FIELD not in call.command.ext or not isinstance(answer, bytes):
+            return answer
+        leads = broker.store.state.follows is None
+        return Reply({RELAYED_FIELD: LEADING if leads else NOT_LEADING}, answer)
+
+    return telling
+
+
+def _of_client(call: Call[Any], broker: Broker) -> Call[Any]:
+    """Return a request that may have been relayed, with the client as its caller."""
+    if RELAYED_FIELD not in call.command.ext:
+        return call
+    return structs.replace(call, caller=caller_behind(broker, call))
+
+
+def _not_leading(why: str) -> Reply:
+    """Return the answer to a relayed request: it was not carried out, and whoever relays it may try again."""
+    return Reply({RELAYED_FIELD: NOT_LEADING}, code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=why)
 
 
 def _changing(run: Callable[[Call[Any]], Answer], broker: Broker) -> Callable[[Call[Any]], Answer]:

@@ -37,11 +37,13 @@ from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.auditing import RequestAudit
 from metaq.servers.remoting.clients import ClientHandlers
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, Identify
+from metaq.servers.remoting.failover import FailoverHandlers
 from metaq.servers.remoting.following import FollowingHandlers
 from metaq.servers.remoting.handlers import table_of
 from metaq.servers.remoting.leading import by_leaders
 from metaq.servers.remoting.messages import MessageHandlers
 from metaq.servers.remoting.quota.handlers import QuotaHandlers
+from metaq.servers.remoting.relaying import Relay
 from metaq.servers.remoting.replies import ASKING, ReplyHandlers
 from metaq.servers.remoting.session import BrokerSession
 from metaq.servers.remoting.staging import StagingHandlers
@@ -54,6 +56,7 @@ from metaq.servers.tally import Tally
 from metaq.servers.waiting import BYTES_MAX, Parking
 
 if TYPE_CHECKING:
+    from metaq.net.tls.client import ClientTls
     from metaq.net.tls.server import ServerTls
 
 log = logging.getLogger(__name__)
@@ -82,6 +85,7 @@ class RemotingServer:
         signers: whose signed requests the fast paths take; None: all of them take the slow path.
         audit: notes administrative and refused requests.
         connections: returns how many are open.
+        leader_tls: how it connects to the leader when this broker has stepped down; None: without TLS.
     """
 
     def __init__(
@@ -97,8 +101,10 @@ class RemotingServer:
         connections: Callable[[], int] = lambda: 0,
         tally: Tally | None = None,
         lines: LastLines | None = None,
+        leader_tls: ClientTls | None = None,
     ) -> None:
         self.broker = broker
+        self.relay = Relay(broker, leader_tls)
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
         timeout = broker.store_options.sync_flush_timeout / 1000
         held = HeldAcks(
@@ -130,9 +136,11 @@ class RemotingServer:
                     QuotaHandlers(broker.quotas, broker.gatekeeper),
                     accounts or AccountHandlers(None, ServerName("", "", "")),
                     self._following,
+                    FailoverHandlers(broker),
                 ),
             ),
             broker,
+            self.relay,
         )
         self.handling = Handling(
             handlers,
@@ -158,8 +166,10 @@ class RemotingServer:
         self.workspace.held_acks.expire()
         self.handling.tick()
         self._following.tick()
+        self.relay.tick()
 
     def close(self) -> None:
+        self.relay.close()
         # A read that hangs on a slow disk must not hold up the stop: its connection is closed already.
         self._cold_readers.shutdown(wait=False, cancel_futures=True)
 
@@ -183,6 +193,7 @@ def remoting_server(
             connections=lambda: server.connections,
             tally=services.tally,
             lines=services.log,
+            leader_tls=services.tls,
         )  # fmt: skip
 
     if tls is not None:

@@ -321,6 +321,9 @@ class BrokerSession(RemotingSession):
         space, table = self._workspace, self._workspace.table
         oneway = table.flag(row) & ONEWAY_FLAG
         opaque, binary = reply_to = table.opaque(row), table.binary(row)
+        if not space.broker.leads:  # it is refused, or relayed
+            self._one(row)
+            return
         try:
             group, log_offset, level, retries_max, repeated, version = table.back(row)
             if not self._may_give_back(group.decode(), log_offset):

@@ -197,6 +197,26 @@ class StepDownHeader(Header, kw_only=True):
     """Address of the broker that leads next; by default it is found at the name servers."""
 
 
+class JoinInSyncHeader(Header, kw_only=True):
+    """JOIN_IN_SYNC (30027), ours: a follower says who it is before it copies the log."""
+
+    member: Int
+    """Its brokerId, from 1 on."""
+    store: str
+    """Token of its store folder."""
+    epoch: Int
+    """Of the leader that it means."""
+
+
+class JoinInSyncReply(Header, kw_only=True):
+    """The answer to JOIN_IN_SYNC."""
+
+    ticket: Long
+    """What its connection shows first."""
+    log_end: Long
+    """LogOffset at which the leader's log ends."""
+
+
 class FollowTablesHeader(Header, kw_only=True):
     """FOLLOW_TABLES (30014), ours: what has changed in the tables since change `position` of the feed `feed`."""
 

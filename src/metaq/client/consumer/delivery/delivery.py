@@ -74,6 +74,10 @@ class Delivery(Protocol):
         """Note that the broker could not be reached."""
         ...
 
+    def leader_changed(self, broker: str) -> None:
+        """Note that another one leads the broker of that name."""
+        ...
+
     def look(self, window: Window[ReceivedMessage]) -> None:
         """Any thread: look at a queue again that is not held any more."""
         ...
@@ -146,6 +150,9 @@ class ConcurrentDelivery:
 
     def doubt(self, broker: str) -> None:
         """Nothing to do: the queues stay ours."""
+
+    def leader_changed(self, broker: str) -> None:
+        """Nothing to do either."""
 
     def hold(self, queue: MessageQueue) -> Hold:  # noqa: ARG002  of orderly consumption
         return NO_HOLD

@@ -121,6 +121,13 @@ class OrderedDelivery:
         """Renew the locks of a broker that could not be reached: when it is back, it may know nothing of them."""
         self._leases.doubt(broker)
 
+    def leader_changed(self, broker: str) -> None:
+        """Ask the new leader for our locks, before it gives them to others: they were in the former one's memory only."""
+        self._leases.doubt(broker)
+        # Those under way are asked of the former one, who may never answer.
+        self._renewing.discard(broker)
+        self._core.spawn(self._keep_locks())
+
     def _lose(self, queue: MessageQueue, why: str) -> None:
         log.warning("group %s leaves %s: its lock %s", self._group, queue, why)
         for ordered in (self._queues.get(queue), self._leaving.get(queue)):

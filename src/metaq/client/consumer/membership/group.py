@@ -129,6 +129,11 @@ class GroupMember:
     def uses(self, topic: str) -> bool:
         return topic in self._subscriptions
 
+    def leader_changed(self, broker: str) -> None:
+        self._delivery.leader_changed(broker)
+        self._offsets.doubt(broker)
+        self._core.spawn(self.persist())
+
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
             # Notices come for all queues of the topic; only those of ours are worth a line.

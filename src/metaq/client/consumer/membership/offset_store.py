@@ -100,6 +100,10 @@ class Offsets(Protocol):
         """Store offsets. Returns what failed, which was logged, and is stored with the next call, in newer offsets."""
         ...
 
+    def doubt(self, broker: str) -> None:
+        """Note that another one leads the broker of that name, and may lack what the former one was told last."""
+        ...
+
 
 class OffsetsUnknown(ClientError):
     """The offset of a queue cannot be loaded."""
@@ -149,6 +153,8 @@ class BrokerOffsets:
         self._kept: dict[MessageQueue, int] = {}
         self._begun: set[tuple[str, str]] = set()
         """(broker, topic) for which the broker has an offset of this group."""
+        self._doubted: set[MessageQueue] = set()
+        """Queues whose offset is to be stored again, though it is the one that was stored last."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         position = await self._core.ask_broker(queue.broker, GetPosition(self._group, queue, exact=True))
@@ -182,7 +188,11 @@ class BrokerOffsets:
         return self._kept.get(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
-        changed = {queue: offset for queue, offset in offsets.items() if self._kept.get(queue) != offset}
+        changed = {
+            queue: offset
+            for queue, offset in offsets.items()
+            if self._kept.get(queue) != offset or queue in self._doubted
+        }
         # One queue per new (broker, topic) goes ahead of the others, for RocketMQ's sake: see `beginners`.
         first = [(queue, changed.pop(queue)) for queue in beginners(changed, self._begun)]
         errors = await together(self._keep, first, COMMITS_AT_ONCE)
@@ -200,8 +210,12 @@ class BrokerOffsets:
             )
             return error
         self._kept[queue] = offset
+        self._doubted.discard(queue)
         self._begun.add((queue.broker, queue.topic))
         return None
+
+    def doubt(self, broker: str) -> None:
+        self._doubted.update(queue for queue in self._kept if queue.broker == broker)
 
 
 class LocalOffsets:
@@ -262,6 +276,9 @@ class LocalOffsets:
             self._kept, self._generations = fresh, generations
             self._unwritten.clear()
             return []
+
+    def doubt(self, broker: str) -> None:
+        """Nothing to do: no broker has them."""
 
     async def _read_once(self) -> dict[MessageQueue, int]:
         if self._kept is not None:
@@ -380,6 +397,9 @@ class OwnOffsets:
                     self._kept.update(changed)
                     return []
         return errors
+
+    def doubt(self, broker: str) -> None:
+        """Nothing to do: no broker has them."""
 
     def _new_generation(self, queue: MessageQueue) -> int | None:
         """Return the generation that the store is to keep; None: it has it, or keeps none."""

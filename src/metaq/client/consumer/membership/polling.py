@@ -251,7 +251,9 @@ class Polling:
             self._faults.once(f"{queue}", f"{queue} cannot be polled, trying again: {error}")
             if isinstance(error, AccessDenied):
                 self.refuse(error)
-            await asyncio.sleep(DENIED_SECONDS if isinstance(error, AccessDenied) else PAUSE_SECONDS)
+            await self._core.leaders.pause(
+                queue.broker, DENIED_SECONDS if isinstance(error, AccessDenied) else PAUSE_SECONDS
+            )
         else:
             self._faults.over(f"{queue}")
             place.next_offset = batch.next_offset

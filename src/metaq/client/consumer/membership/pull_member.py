@@ -96,6 +96,10 @@ class PullMember:
     def uses(self, topic: str) -> bool:
         return topic in self.subscriptions
 
+    def leader_changed(self, broker: str) -> None:
+        self._offsets.doubt(broker)
+        self._core.spawn(self.persist())
+
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         for queue in offsets.keys() & self._positions.keys():
             log.info("an administrator moved %s of group %s to %d", queue, self.group, offsets[queue])

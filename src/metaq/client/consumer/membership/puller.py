@@ -155,7 +155,8 @@ class QueuePuller:
     async def _pull_for_ever(self) -> None:
         while not self.window.dropped:
             if pause := await self._pull_once():
-                await asyncio.sleep(pause)
+                # Shorter if another one leads the queue's broker meanwhile.
+                await self._pulling.core.leaders.pause(self.queue.broker, pause)
 
     async def _pull_once(self) -> float:
         """Pull once, when there is room. Returns the pause before the next pull, s."""

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from metaq.broker.broker import Broker
 from metaq.broker.requests import Send
 from metaq.broker.send import Sent
-from metaq.errors import BadRequest, MetaqError, Refused
+from metaq.errors import BadRequest, MetaqError, Reason, Refused
 from metaq.in_pieces import InPieces, finish
 from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
@@ -93,6 +93,7 @@ class Sending:
         topic, query = request.path_params["topic"], query_of(request, SendQuery)
         caller = self._callers.of(request)
         self._broker.gatekeeper.check(caller, Action.PUBLISH, topic)
+        self._check_leader()
         body = await body_of(request, self._broker.options.frame_bytes_max)
         batch = await in_turns(_messages(topic, body, fields_of(request)))
         if batch.atomic or query.atomic:
@@ -107,7 +108,18 @@ class Sending:
         messages, name = await in_turns(of_json_topics(body))
         for topic in {one.message.topic for one in messages}:
             self._broker.gatekeeper.check(caller, Action.PUBLISH, topic)
+        self._check_leader()
         return await self._together(request, messages, caller, name)
+
+    def _check_leader(self) -> None:
+        """Return unless this broker has led until a moment ago. Raises Refused: whoever asks again soon finds the one that leads."""
+        if self._broker.roles.relays():
+            leader = self._broker.roles.leader_address
+            raise Refused(
+                Reason.UNAVAILABLE,
+                f"{self._broker.store.state.follows}{f'; the broker at {leader} leads' if leader else ''}: send to the HTTP server of "
+                "the one that leads now",
+            )
 
     async def _one_by_one(self, request: Request, batch: NewMessages, caller: Caller) -> Response:
         broker, born_host, turns = self._broker, _born_host(connection_of(request)), Turns()

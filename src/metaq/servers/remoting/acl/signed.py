@@ -16,6 +16,7 @@ from metaq.model.access import Caller
 from metaq.servers.remoting.dispatch import Identify
 from metaq.wire import hot
 from metaq.wire.command import Command
+from metaq.wire.extensions import RELAYED_FIELD
 from metaq.wire.signing import ACCESS_KEY, verify
 
 
@@ -27,6 +28,8 @@ def by_signature(access: AccessControl) -> Identify:
 
     def identify(caller: Caller, command: Command) -> Caller:
         ext = command.ext
+        if RELAYED_FIELD in ext:  # a broker has added it to what the client has signed
+            ext = {name: value for name, value in ext.items() if name != RELAYED_FIELD}
         return access.identify(caller, ext.get(ACCESS_KEY, ""), lambda secret: verify(ext, command.body, secret))
 
     return identify

@@ -1,0 +1,197 @@
+"""A broker that leads its group: it begins an epoch, keeps the in-sync set and its lease, and hands over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from metaq.app.failover.group import Group, members
+from metaq.app.role.pending import durable, ended
+from metaq.broker.failover.epochs import append_epoch
+from metaq.broker.failover.lease import RENEWALS
+from metaq.broker.failover.protocol import handed_over
+from metaq.errors import ConnectionFailed, NotOurs, Reason, Refused, UnknownOutcome
+from metaq.model.failover import NOBODY, GroupState
+from metaq.model.leadership import SYNC_MASTER, Epoch
+from metaq.option_table import decide
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS: Final = 0.2
+"""Pause before the record of an epoch is tried again."""
+HAND_OVER_SECONDS: Final = 5.0
+"""Longest wait for a successor to have all of the log, s."""
+
+
+class Leading:
+    """The leadership of one broker. Only in its event loop.
+
+    Args:
+        resigned: is told why this broker leads no more, because another one does.
+        handed_over: is told the member that leads next.
+    """
+
+    def __init__(self, group: Group, resigned: Callable[[str], None], handed_over: Callable[[int], None]) -> None:
+        self._group, self._resigned, self._handed_over = group, resigned, handed_over
+        self._broker, self._in_sync = group.broker, group.in_sync
+        self.epoch: int | None = None
+        """The epoch in which this broker leads; None: it does not."""
+        self.doubtful = False
+        """Whether an operator has to look at the group: the lease is not renewed."""
+        self._version = -1
+        """Of the state in ZooKeeper, as it was seen or written last."""
+
+    async def begin(self, state: GroupState, version: int) -> None:
+        """Lead in the epoch that ZooKeeper has given to this process, which follows nobody any more.
+
+        Raises Refused: what has to be durable cannot be saved. ConnectionFailed, NotOurs: ZooKeeper does not confirm it.
+        """
+        group, broker, roles = self._group, self._broker, self._broker.roles
+        await durable(broker.store, group.call_soon)  # an epoch begins where nothing is lost any more
+        term = roles.kept.rank[0] + 1
+        now_ms = broker.clock.now_ms()
+        epoch = Epoch(state.epoch, broker.store.log.end, state.incarnation, now_ms, group.number, term)
+        await ended(roles.keep(roles.leading(SYNC_MASTER, epoch)))
+        await group.membership.keep(history=state.history, epoch=state.epoch, whole=True)
+        sent = await group.nodes.renew(group.membership.member())
+        self.epoch, self._version = state.epoch, version
+        decide(broker.options, broker_role=SYNC_MASTER, broker_id=0)
+        roles.predecessor, roles.master, roles.leader_address = roles.master, "", ""
+        self._in_sync.begin(group.number, state, epoch.start)
+        self._in_sync.renewed(sent, group.nodes.session_timeout)
+        broker.lead()
+        broker.replicas.history += 1
+        self._write_epoch(epoch)
+        log.warning(
+            "this broker, member %d, leads %s from log offset %d on, in epoch %d; in sync: %s",
+            group.number, group.name, epoch.start, epoch.number, members(state),
+        )  # fmt: skip
+
+    def _write_epoch(self, epoch: Epoch) -> None:
+        if self.epoch != epoch.number:
+            return
+        try:
+            append_epoch(self._broker.appender, epoch, self._broker.environment.store_host)
+        except Refused as error:  # too few brokers are here yet: the file beside the log has it meanwhile
+            log.info("the record of epoch %d waits: %s", epoch.number, error)
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._write_epoch, epoch)
+
+    async def go_on(self, state: GroupState, version: int) -> None:
+        """Take the state as it is in ZooKeeper, which this process has put there, and change the set if it has to. Raises ConnectionFailed."""
+        self._version = version
+        self._in_sync.settle(state)
+        wanted = self._in_sync.wanted()
+        if wanted is None:
+            return
+        self._in_sync.attempt(wanted)
+        changed = await self._group.nodes.swap(wanted, version)
+        if changed is None:
+            self._group.wake.set()  # the next look says what is there
+            return
+        self._version = changed
+        self._in_sync.settle(wanted)
+        _tell_set(self._group.name, state, wanted)
+
+    async def keep_renewing(self) -> None:
+        """Renew the lease, for ever."""
+        group = self._group
+        while True:
+            await asyncio.sleep(max(group.nodes.session_timeout, 0.2) / RENEWALS)
+            if self.epoch is None or self.doubtful or not group.nodes.connected:
+                continue
+            try:
+                sent = await group.nodes.renew(group.membership.member())
+            except NotOurs:  # the session has ended: the next look makes the node anew, and says who leads
+                self._in_sync.lease.lose()
+                group.wake.set()
+            except ConnectionFailed as error:
+                group.faults.warning("renew", "the lease could not be renewed: %s", error)
+            else:
+                if not self.doubtful:
+                    self._in_sync.renewed(sent, group.nodes.session_timeout)
+
+    def resign(self, why: str) -> None:
+        """Lead no more: somebody else does."""
+        self._end(why)
+        self._resigned(why)
+
+    def _end(self, why: str) -> None:
+        broker, name = self._broker, self._group.name
+        self._in_sync.end()
+        self.epoch = None
+        broker.step_down(f"{name} takes no messages here any more: {why}")
+        log.warning("this broker leads %s no more, its log ends at %d: %s", name, broker.store.log.end, why)
+
+    # ------------------------------------------------------------------ handing over
+
+    async def hand_over(self, to: int, why: str) -> int:
+        """Lead no more, once a member of the set has all of the log. Returns that member's number.
+
+        Args: to: the member that is to lead; NOBODY: the one that is nearest.
+        Raises Refused: there is none, or it does not come so far; this broker leads on then. ConnectionFailed: ZooKeeper does not answer.
+        """
+        name, state = self._group.name, self._in_sync.state
+        if state is None or self.epoch is None:
+            raise Refused(Reason.INVALID, f"{name} is not led by this broker")
+        successor = self._successor(state, to)
+        self._broker.step_down(f"{name} takes no messages here now: member {successor} is to lead ({why})")
+        try:
+            await self._wait_for(successor)
+            await self._give_up(state, handed_over(state, successor))
+        except UnknownOutcome:
+            self._in_sync.lease.lose()  # it may lead no more: the next look says so
+            self._group.wake.set()
+            raise
+        except (Refused, ConnectionFailed):
+            self._in_sync.settle(state)
+            self._broker.step_down(None)
+            raise
+        self._end(f"member {successor} is to lead ({why})")
+        self._handed_over(successor)
+        return successor
+
+    def _successor(self, state: GroupState, to: int) -> int:
+        """Return who can lead next. Raises Refused."""
+        name, reported = self._group.name, self._in_sync.followers
+        able = [one.member for one in state.in_sync if one.member != self._group.number and one.member in reported]
+        if to in able:
+            return to
+        if to != NOBODY:
+            raise Refused(
+                Reason.UNAVAILABLE,
+                f"member {to} cannot lead {name}: it is not in the in-sync set ({members(state)}), or not here",
+            )
+        if not able:
+            raise Refused(Reason.UNAVAILABLE, f"no other member of the in-sync set of {name} is here")
+        return max(able, key=lambda one: (reported[one], -one))
+
+    async def _wait_for(self, successor: int) -> None:
+        """Return when a member has all of the log, and all that waits for the set is answered. Raises Refused."""
+        end, in_sync = self._broker.store.log.end, self._in_sync
+        copied = asyncio.Event()
+        in_sync.when_copied(end, copied.set)
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                await copied.wait()
+        except TimeoutError:
+            raise Refused(
+                Reason.UNAVAILABLE,
+                f"member {successor} does not come to the end of the log within {HAND_OVER_SECONDS:g} s: this broker leads on",
+            ) from None
+
+    async def _give_up(self, state: GroupState, new: GroupState) -> None:
+        self._in_sync.attempt(new)
+        if await self._group.nodes.swap(new, self._version) is None:
+            raise Refused(
+                Reason.BUSY, f"the state of {self._group.name} has changed meanwhile ({state.epoch}): try again"
+            )
+
+
+def _tell_set(name: str, before: GroupState, after: GroupState) -> None:
+    old, new = ({one.member for one in state.in_sync} for state in (before, after))
+    for number in sorted(new - old):
+        log.info("member %d has caught up: it is in the in-sync set of %s now", number, name)
+    for number in sorted(old - new):
+        log.warning("member %d is away or lags: it has left the in-sync set of %s", number, name)
