@@ -91,6 +91,21 @@ class SlaveState(Struct, frozen=True, rename="camel"):
     """How long ago the master's log was as long as the slave's; 0: it has all."""
 
 
+class GroupRole(Struct, frozen=True, rename="camel"):
+    """A broker's part in its group, when leaders change by themselves."""
+
+    member: int
+    """Its number for ever; `ReplicaState.broker_id` is 0 while it leads."""
+    in_sync: tuple[int, ...] = ()
+    """Of the leader: the members of the in-sync set."""
+    copied: Mapping[int, int] = {}
+    """Of the leader: member → LogOffset up to which it has the log, of those that follow."""
+    acknowledged: int = -1
+    """LogOffset up to which clients read here: what the in-sync set has, as far as it is known; -1: it is not."""
+    doubt: str = ""
+    """Why it acknowledges nothing at present; "": it does, or it does not lead."""
+
+
 class ReplicaState(Struct, frozen=True, rename="camel"):
     """A broker as one of the replicas of a log (30011)."""
 
@@ -115,6 +130,8 @@ class ReplicaState(Struct, frozen=True, rename="camel"):
     """LogOffset from which a power cut may have torn the log, until it was compared with another replica's."""
     torn_end: int = 0
     """Where that part ends; `torn_from`: nothing is torn."""
+    group: GroupRole | None = None
+    """Its part in a group with failover; None: who leads is changed by hand."""
 
     @property
     def epoch(self) -> int:

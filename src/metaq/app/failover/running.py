@@ -212,6 +212,7 @@ class FailoverRole:
         """Begin to work, behind the registrations."""
         self._services = services
         self._roles.by(self._begin_promotion, self._begin_to_step_down)
+        self._announced.when_met(self._is_member)
         if self._slave is not None:
             self._slave.start()
         self._spawn(self._keep_looking(), "look at ZooKeeper", "this broker does not look at ZooKeeper any more")
@@ -270,6 +271,10 @@ class FailoverRole:
         self._stepped_down = SteppedDown(
             self._broker, self._group.call_soon, self._ask, self._successor, self._follow_in_place, self.start_again
         )
+
+    async def _is_member(self, address: str) -> bool:
+        """Whether another broker of this name is one of the group: then ZooKeeper says who leads, whatever name servers say just now."""
+        return any(one.address == address for one in self._live.values())
 
     async def _ask(self, address: str) -> ReplicaState | None:
         """Return the state of a broker; None: nothing of our kind and name answers there."""

@@ -16,6 +16,7 @@ from metaq.broker.failover.protocol import acknowledged, caught_up, grown, may_r
 from metaq.broker.replication.replicas import NOT_YET, Replica, Replicas
 from metaq.errors import Reason, Refused
 from metaq.model.failover import NOBODY, GroupState, Place
+from metaq.model.leadership import GroupRole
 
 TICKET_SECONDS: Final = 30.0
 """How long a ticket lets its follower connect."""
@@ -246,6 +247,15 @@ class InSyncReplicas(Replicas):
             if id(one.replica) in connected:
                 one.seen = now
         self._release()
+
+    @property
+    def group_role(self) -> GroupRole:
+        state = self.state
+        if state is None:
+            return GroupRole(self._own or self._options.broker_id, acknowledged=self._told)
+        in_sync = tuple(one.member for one in state.in_sync)
+        doubt = "" if self.enough else self.lacking
+        return GroupRole(self._own, in_sync, self.followers, self.copied, doubt)
 
     @property
     def told_end(self) -> int:

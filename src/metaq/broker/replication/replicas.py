@@ -16,7 +16,7 @@ from msgspec import Struct
 from metaq.broker.environment import Environment
 from metaq.broker.part import BrokerPart
 from metaq.broker.replication.read_limit import ReadLimit
-from metaq.model.leadership import SYNC_MASTER
+from metaq.model.leadership import SYNC_MASTER, GroupRole
 
 ENDS_MAX: Final = 36_000
 """Notes of the log's end: of the last hour under way."""
@@ -108,6 +108,11 @@ class Replicas(BrokerPart):
     def identify(self, replica: Replica, ticket: int) -> bool:  # noqa: ARG002  only where there is failover
         """Note whose connection it is, by a ticket that it was given. Returns whether the ticket is good."""
         return False
+
+    @property
+    def group_role(self) -> GroupRole | None:
+        """This broker's part in a group with failover; None: there is none."""
+        return None
 
     @property
     def told_end(self) -> int:

@@ -114,6 +114,7 @@ class Roles:
             self.kept.cuts,
             self.torn.start,
             self.torn.stop,
+            self._replicas.group_role,
         )
 
     def ask_to_lead(self, caller: Caller, role: str, *, force: bool) -> RoleChange:
