@@ -426,7 +426,9 @@ class FailoverRole:
             own = group.membership.member()
         said = own if leader is None else following(own)
         if _differ(seen.live.get(group.number), said):
-            await group.nodes.renew(said)  # whether its log is whole, and how long it is, for those who choose
+            # Whether its log is whole, and how long it is, for those who choose.
+            if await group.nodes.announce(said) is not None:
+                raise NotOurs(f"the node of member {group.number} of {group.name} is kept by another session")
             group.wake.set()
         if leader is not None:
             self._missing_since = None

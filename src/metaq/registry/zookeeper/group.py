@@ -268,6 +268,8 @@ class GroupNodes:
     async def renew(self, own: Member) -> float:
         """Have a quorum of the ensemble log a write to our own live node, which changes nothing. Does not wait for other calls.
 
+        What the node says is changed by `announce`.
+
         Returns when the request was sent, `Clock.elapsed`. Raises NotOurs: the node is gone, or another session's. Without an answer
         within RENEWAL_SHARE of the session time-out it raises ConnectionFailed, and another server is tried.
         """
