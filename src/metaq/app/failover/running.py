@@ -427,11 +427,9 @@ class FailoverRole:
         said = own if leader is None else following(own)
         if _differ(seen.live.get(group.number), said):
             # Whether its log is whole, and how long it is, for those who choose. A renewal does not write that.
-            holder = await group.nodes.announce(said)
+            if await group.nodes.announce(said) is not None:
+                raise NotOurs(f"the node of member {group.number} of {group.name} is kept by another session")
             group.wake.set()
-            if holder is not None:  # the session has ended
-                self._session = 0
-                return
         if leader is not None:
             self._missing_since = None
             self._heal(own)
