@@ -14,10 +14,10 @@ import msgspec
 
 from metaq.address import split_address
 from metaq.errors import ConfigError
+from metaq.testing.disk_faults import CUT, DISK, PROGRAM, SEED, DiskFaults
 from metaq.testing.faketime import MISSING, FakedClock
 from metaq.testing.ports import free_port
 from metaq.testing.process import ServerDied, ServerProcess, option_flags
-from metaq.testing.steered_broker import CUT, DISK, PROGRAM, SEED, DiskFaults
 
 PORT_TRIES_MAX: Final = 5
 _PROBE_SECONDS: Final = 1.0

@@ -36,7 +36,10 @@ class Nemesis:
     A server that ends by itself is noted in the ledger, and started again.
     """
 
-    def __init__(self, cluster: Cluster, ledger: Ledger, schedule: Schedule) -> None:
+    def __init__(
+        self, cluster: Cluster, ledger: Ledger, schedule: Schedule, over: threading.Event | None = None
+    ) -> None:
+        """Args: over: ends `run` when it is set."""
         self._cluster, self._ledger, self._schedule = cluster, ledger, schedule
         self._undo: dict[int, Undo] = {}
         """Step → what ends it."""
@@ -44,7 +47,7 @@ class Nemesis:
         """Servers whose disks are full: one may end if it cannot go on."""
         self._starts: dict[str, threading.Thread] = {}
         """Servers that were started, by name: a broker is ready only when it is registered, which other faults may hold up."""
-        self._over = threading.Event()
+        self._over = over or threading.Event()
         self._faults: dict[str, Callable[[Fault], Undo | None]] = {
             "kill": lambda fault: self._killed(fault, ClusterServer.kill),
             "restart": lambda fault: self._killed(fault, ClusterServer.stop),
@@ -60,7 +63,7 @@ class Nemesis:
         }
 
     def run(self) -> None:
-        """Perform the schedule; returns at its end, or after `stop`."""
+        """Perform the schedule; returns at its end, or when `over` is set."""
         moments = [(step.begins, 1, number) for number, step in enumerate(self._schedule.steps)]
         moments += [(step.ends, 0, number) for number, step in enumerate(self._schedule.steps)]
         began = self._ledger.now()
@@ -73,10 +76,6 @@ class Nemesis:
             else:
                 self._end(number)
         self._over.wait(max(0.0, began + self._schedule.seconds - self._ledger.now()))
-
-    def stop(self) -> None:
-        """End `run` in another thread."""
-        self._over.set()
 
     def heal(self) -> None:
         """Undo every fault, and wait until everything runs and is registered. Raises AssertionError: it does not get well."""
@@ -102,7 +101,6 @@ class Nemesis:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
         self.heal()
 
     # ------------------------------------------------------------------ steps
