@@ -87,7 +87,7 @@ class _Commands(LazyGroup):
         "doctor": Lazy("metaq.cli.cluster.doctor", "show_doctor", "Say what this machine and environment offer."),
         "test-cluster": Lazy(
             "metaq.cli.cluster.trial",
-            "test_cluster",
+            "try_cluster",
             "Run clusters here under load and faults, and judge what clients saw.",
         ),
         "completion": Lazy(
