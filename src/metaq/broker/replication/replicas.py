@@ -39,6 +39,7 @@ class Replicas(BrokerPart):
     """The slaves of one broker. A `metaq.broker.log.acks.Copies`. Only on the thread that owns the broker."""
 
     leads: ClassVar[bool] = False
+    carries_alone: ClassVar[bool] = False
 
     def __init__(self, environment: Environment) -> None:
         self._options, self._log = environment.options, environment.store.log.tail
@@ -91,6 +92,19 @@ class Replicas(BrokerPart):
         """Whether sends are taken: `minInSyncReplicas` are there, the master included."""
         wanted = self._options.min_in_sync_replicas - 1
         return not self.required or wanted <= 0 or self._are_near(wanted)
+
+    @property
+    def lacking(self) -> str:
+        return (
+            f"fewer than {self._options.min_in_sync_replicas} brokers would have it, this one included (minInSyncReplicas): slaves are "
+            "away or far behind"
+        )
+
+    def lacks(self, begin: int, end: int) -> bool:  # noqa: ARG002  slaves copy all of it, in order
+        return False
+
+    def refusal_of(self, topic: str) -> str | None:  # noqa: ARG002
+        return None
 
     @property
     def _wanted(self) -> int:

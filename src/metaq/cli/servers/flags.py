@@ -15,6 +15,10 @@ SERVERS: Final = {
     "up": "Run a name server and a broker in one process.",
 }
 
+PLUGINS: Final = {
+    "samsa": "be the master of a synchronous pair of MetaQ 1.x: samsa_master.properties",
+    "gregor": "be the slave of one: gregor_slave.properties",
+}
 DEFAULT_FOLDER: Final = "metaq-data"
 
 
@@ -54,6 +58,7 @@ def flags_of(server: str) -> list[Flag]:
         *([beside] if server == "up" else []),
         *([called] if server != "namesrv" else []),
         Flag("data", ("--data",), str, "DIR", folder),
+        *(_plugin_flags() if server == "broker" else []),
         Flag("settings", ("-o",), list, "KEY=VALUE", "set any option; may be repeated"),
         Flag(
             "print_config", ("-p", "-m", "--print-config"), bool, "",
@@ -68,6 +73,15 @@ def flags_of(server: str) -> list[Flag]:
             "debug, info, warning or error, on standard error (default info); a logLevel in FILE can be changed while it runs",
         ),
     ]  # fmt: skip
+
+
+def _plugin_flags() -> list[Flag]:
+    """Return the flags of roles of MetaQ 1.x, in its own spelling (`-Fsamsa=FILE`) and in ours."""
+    named = " or ".join(f"{role}=FILE" for role in PLUGINS)
+    return [
+        *(Flag(role, (f"--{role}",), str, "FILE", told) for role, told in PLUGINS.items()),
+        Flag("plugins", ("-F",), list, "ROLE=FILE", f"the same as MetaQ 1.x has it: {named}"),
+    ]
 
 
 def no_values(server: str) -> dict[str, Any]:
@@ -98,6 +112,8 @@ def read_plain(server: str, words: Sequence[str]) -> dict[str, Any] | None:
     rest = iter(words)
     for word in rest:
         text, joined, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        if word.startswith("-F") and len(word) > 2:  # as 1.x writes it
+            text, joined, value = "-F", "=", word[2:]
         flag = flags.get(text)
         if flag is None or (flag.kind is bool and joined):
             return None

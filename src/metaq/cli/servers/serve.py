@@ -8,14 +8,16 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
+
 from metaq.app.configuration import Configuration, load, template
 from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload
 from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, print_ready, run, set_up_logging, with_origins
 from metaq.app.supervision.service_manager import ServiceManager, Told, nobody
-from metaq.cli.servers.flags import DEFAULT_FOLDER
+from metaq.cli.servers.flags import DEFAULT_FOLDER, PLUGINS
 from metaq.errors import ConfigError
-from metaq.options import Settings
+from metaq.options import Settings, nearest
 from metaq.store.offline.sizes import SMALL, first_use
 
 if TYPE_CHECKING:
@@ -153,11 +155,32 @@ def configure(command: str, values: Mapping[str, Any]) -> Configuration:
         environment={} if command == "up" else None,  # its broker belongs to its own name server
         insecure=values["insecure"],
     )
+    if plugins := plugin_files(values):
+        from metaq.app.pair.files import check_pair, pair_of  # only where a file is named
+
+        pair, warnings = pair_of(plugins)
+        check_pair(pair, configuration.broker, metaq1=configuration.metaq1.enable)
+        configuration = structs.replace(configuration, pair=pair, warnings=(*configuration.warnings, *warnings))
     if configuration.metaq1.enable and configuration.sections:
         from metaq.app.partition_sections import check_filters
 
         check_filters(configuration.sections, configuration.metaq1.app_class_path or "")
     return configuration
+
+
+def plugin_files(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files of roles of MetaQ 1.x that a command line names, role → path. Raises ConfigError."""
+    found = {role: values[role] for role in PLUGINS if values.get(role)}
+    for word in values.get("plugins") or ():
+        role, _, path = word.partition("=")
+        if role not in PLUGINS or not path:
+            raise ConfigError(
+                f"-F{word}: need {' or '.join(f'-F{one}=FILE' for one in PLUGINS)}{nearest(role, PLUGINS)}; other plug-ins of MetaQ 1.x are "
+                "parts of every broker here"
+            )
+        if found.setdefault(role, path) != path:
+            raise ConfigError(f"-F{word}: {role} is named twice, also as {found[role]}")
+    return found
 
 
 def _folders(command: str, data: str) -> dict[str, dict[str, Any]]:
