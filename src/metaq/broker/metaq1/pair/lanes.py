@@ -42,6 +42,11 @@ class Lane(Struct, eq=False):
     reading: bool = False
     under_way: int = 0
     """Messages that were sent and not answered."""
+    waking: bool = False
+    woken: bool = False
+    """The slave has been made to open its copy: 1.4.6.2 says that a partition is not there until something was to be stored in it."""
+    checked: bool = False
+    """A message lies at the position where it was expected: more are sent without waiting for each."""
     differs: bool = False
     """The slave's copy has other byte positions than the partition here."""
     again_at: float = 0.0

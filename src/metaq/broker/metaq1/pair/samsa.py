@@ -36,6 +36,7 @@ from metaq.model.topics.system import HALF_TOPIC, SCHEDULE_TOPIC
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.saved import Saving
 from metaq.store.metaq1.frames import FrameReader, FrameRun, FramesRead
+from metaq.store.queues.consume_queue import Unit
 from metaq.wire.hot import crc31
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,11 @@ UNFLUSHED_SECONDS: Final = 12.0
 FRAME_BYTES_MAX: Final = 1 << 28
 _OPAQUES: Final = 1 << 32
 _TEST_BODY: Final = b"test"
+
+
+def _waking(lane: Lane) -> SyncMessage:
+    """Return a message that the slave refuses, since its checksum is wrong, and opens its copy for."""
+    return SyncMessage(lane.topic, lane.partition, 0, 0, _TEST_BODY, crc31(_TEST_BODY) ^ 1)
 
 
 class SlaveLink(Protocol):
@@ -290,7 +296,13 @@ class Samsa(BrokerPart):
             else:
                 self._differ(lane, f"another message lies before position {end} there")
             return
-        if heard.code == NOT_FOUND:
+        if lane.waking:
+            lane.waking, lane.woken = False, True
+            self._question(lane, AskEnd(lane.topic, lane.partition), link)
+        elif heard.code == NOT_FOUND and not lane.woken:
+            lane.waking = True
+            self._question(lane, _waking(lane), link)
+        elif heard.code == NOT_FOUND:
             self._ends_at(lane, 0, link)
         elif heard.code == SUCCESS and heard.body.isdigit() and len(heard.body) < 20:
             self._ends_at(lane, int(heard.body), link)
@@ -341,6 +353,7 @@ class Samsa(BrokerPart):
     def _begin(self, lane: Lane, queue_offset: int, position: int) -> None:
         """Send from this message on: the slave's copy ends before it."""
         lane.state, lane.next, lane.position, lane.differs = LaneState.OPEN, queue_offset, position, False
+        lane.checked = False
         if lane.left and not self._live:
             log.info(
                 "the slave %s lacks %d messages of partition %s, from position %d on: they are copied",
@@ -348,11 +361,13 @@ class Samsa(BrokerPart):
             )  # fmt: skip
         self._soon()
 
-    def _differ(self, lane: Lane, why: str) -> None:
-        """Send what is put from now on, to another byte position than here."""
-        if self._live:
-            self._give_up_rest(lane, self._now())
-        lane.state, lane.next, lane.position = LaneState.OPEN, lane.tail.next_offset, None
+    def _differ(self, lane: Lane, why: str, queue_offset: int | None = None) -> None:
+        """Send from this message on, or what is put from now on, to other byte positions than here."""
+        if queue_offset is None:
+            queue_offset = lane.tail.next_offset
+            if self._live:
+                self._give_up_rest(lane, self._now())
+        lane.state, lane.next, lane.position, lane.checked = LaneState.OPEN, queue_offset, None, True
         if not lane.differs:
             lane.differs = True
             log.warning(
@@ -394,6 +409,8 @@ class Samsa(BrokerPart):
                     self._give_up_rest(lane, now)
                 continue
             while lane.left and not lane.reading and not link.congested and self._sent_bytes < WINDOW_BYTES:
+                if not lane.checked and lane.under_way:
+                    break
                 before = lane.next
                 self._read_on(lane, link)
                 if self._link is not link:
@@ -418,7 +435,7 @@ class Samsa(BrokerPart):
         count = size = 0
         for unit in units:
             size += unit.size
-            if count and size > RUN_BYTES:
+            if count and (size > RUN_BYTES or not lane.checked):
                 break
             count += 1
         places = [unit.log_offset for unit in units]
@@ -509,17 +526,17 @@ class Samsa(BrokerPart):
 
     def _check_position(self, sent: _Sent, heard: Heard) -> None:
         lane, words = sent.lane, heard.body.split(b" ")
+        was, lane.checked = lane.checked, True
         if sent.position is None or lane.differs or len(words) != 3:
             return
         if words[2] == b"%d" % sent.position:
             self._reached[lane.topic, lane.partition] = sent.position + sent.size
+            return
+        why = f"message {sent.message_id} lies at position {words[2].decode('ascii', 'replace')[:20]} there, and at {sent.position} here"
+        if was:
+            self._differ(lane, why, lane.next)  # more is under way
         else:
-            lane.differs, lane.position = True, None
-            log.warning(
-                "a message of partition %s lies at position %s at the slave %s, and at %d here: consumers go on there by message ids "
-                "(recoverOffset=true)",
-                lane.name, words[2].decode("ascii", "replace")[:20], self.settings.url, sent.position,
-            )  # fmt: skip
+            self._differ(lane, why)
 
     def _refused(self, lane: Lane, heard: Heard) -> None:
         """The slave does not take messages of a partition: ask it later where its copy ends."""
@@ -547,12 +564,21 @@ class Samsa(BrokerPart):
             units = lane.queue.units(start, RUN_MESSAGES)
             if not units:
                 break
-            for unit in units:
-                self.outcomes.gave_up(unit.log_offset, lane.topic, None, now)
+            ids = self._ids(lane, start, units)
+            for number, unit in enumerate(units):
+                self.outcomes.gave_up(unit.log_offset, lane.topic, ids[number] if number < len(ids) else None, now)
                 if self._live:
                     self.health.failed()
             start += len(units)
         lane.given_up = max(lane.given_up, stop)
+
+    def _ids(self, lane: Lane, start: int, units: Sequence[Unit]) -> list[int]:
+        """Return the ids of messages that were just put; fewer, if they are not to be read at once."""
+        size = sum([unit.size for unit in units])
+        found = self._frames.read(FrameRun(lane.topic, lane.partition, start, len(units), 0, size))
+        if not isinstance(found, FramesRead) or found.queue_offset != start:
+            return []
+        return [message.message_id for message in messages_of(lane.topic, lane.partition, bytes(found.body))]
 
     def _look_at_copied(self) -> None:
         """Find out up to where the slave has the log, but for what was given up."""
