@@ -15,11 +15,10 @@ SERVERS: Final = {
     "up": "Run a name server and a broker in one process.",
 }
 
-PLUGINS: Final = {
-    "samsa": "be the master of a synchronous pair of MetaQ 1.x: samsa_master.properties",
-    "gregor": "be the slave of one: gregor_slave.properties",
-}
 DEFAULT_FOLDER: Final = "metaq-data"
+
+PLUGINS: Final = ("samsa", "gregor")
+"""What 1.x's server is started with as a plugin, `-FNAME=FILE`: here a flag `--NAME` of a broker."""
 
 
 class Flag(NamedTuple):
@@ -50,6 +49,14 @@ def flags_of(server: str) -> list[Flag]:
     at = Flag("namesrv", ("-n", "--namesrv"), str, "NAMESRV", "name servers to register at, host:port;host:port")
     beside = Flag("namesrv_port", ("--namesrv-port",), int, "P", "port of the name server (default 9876)")
     called = Flag("name", ("--name",), str, "NAME", "name of the broker (default: the host's name)")
+    master = Flag(
+        "samsa", ("--samsa",), str, "FILE",
+        "be the master of a synchronous pair of MetaQ 1.x, as this samsa_master.properties says; also -Fsamsa=FILE, as 1.x writes it",
+    )  # fmt: skip
+    slave = Flag(
+        "gregor", ("--gregor",), str, "FILE",
+        "be the slave of such a pair, as this gregor_slave.properties says; also -Fgregor=FILE",
+    )  # fmt: skip
     return [
         Flag("file", ("-c", "-f", "--config"), str, "FILE", f"{file}, or a metaq.toml; flags beat it"),
         *([at] if server == "broker" else []),
@@ -58,7 +65,7 @@ def flags_of(server: str) -> list[Flag]:
         *([beside] if server == "up" else []),
         *([called] if server != "namesrv" else []),
         Flag("data", ("--data",), str, "DIR", folder),
-        *(_plugin_flags() if server == "broker" else []),
+        *([master, slave] if server == "broker" else []),
         Flag("settings", ("-o",), list, "KEY=VALUE", "set any option; may be repeated"),
         Flag(
             "print_config", ("-p", "-m", "--print-config"), bool, "",
@@ -75,13 +82,14 @@ def flags_of(server: str) -> list[Flag]:
     ]  # fmt: skip
 
 
-def _plugin_flags() -> list[Flag]:
-    """Return the flags of roles of MetaQ 1.x, in its own spelling (`-Fsamsa=FILE`) and in ours."""
-    named = " or ".join(f"{role}=FILE" for role in PLUGINS)
-    return [
-        *(Flag(role, (f"--{role}",), str, "FILE", told) for role, told in PLUGINS.items()),
-        Flag("plugins", ("-F",), list, "ROLE=FILE", f"the same as MetaQ 1.x has it: {named}"),
-    ]
+def without_plugins(words: Sequence[str]) -> list[str]:
+    """Return a command line with `-FNAME=FILE` of 1.x as the flag `--NAME=FILE`."""
+    starts = {f"-F{name}=": f"--{name}=" for name in PLUGINS}
+    found = []
+    for word in words:
+        old = next((start for start in starts if word.startswith(start)), None)
+        found.append(word if old is None else starts[old] + word.removeprefix(old))
+    return found
 
 
 def no_values(server: str) -> dict[str, Any]:
@@ -112,8 +120,6 @@ def read_plain(server: str, words: Sequence[str]) -> dict[str, Any] | None:
     rest = iter(words)
     for word in rest:
         text, joined, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if word.startswith("-F") and len(word) > 2:  # as 1.x writes it
-            text, joined, value = "-F", "=", word[2:]
         flag = flags.get(text)
         if flag is None or (flag.kind is bool and joined):
             return None

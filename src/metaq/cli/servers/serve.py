@@ -17,7 +17,7 @@ from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, print_rea
 from metaq.app.supervision.service_manager import ServiceManager, Told, nobody
 from metaq.cli.servers.flags import DEFAULT_FOLDER, PLUGINS
 from metaq.errors import ConfigError
-from metaq.options import Settings, nearest
+from metaq.options import Settings
 from metaq.store.offline.sizes import SMALL, first_use
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def configure(command: str, values: Mapping[str, Any]) -> Configuration:
         environment={} if command == "up" else None,  # its broker belongs to its own name server
         insecure=values["insecure"],
     )
-    if plugins := plugin_files(values):
+    if plugins := {role: values[role] for role in PLUGINS if values.get(role)}:
         from metaq.app.pair.files import check_pair, pair_of  # only where a file is named
 
         pair, warnings = pair_of(plugins)
@@ -166,21 +166,6 @@ def configure(command: str, values: Mapping[str, Any]) -> Configuration:
 
         check_filters(configuration.sections, configuration.metaq1.app_class_path or "")
     return configuration
-
-
-def plugin_files(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the files of roles of MetaQ 1.x that a command line names, role → path. Raises ConfigError."""
-    found = {role: values[role] for role in PLUGINS if values.get(role)}
-    for word in values.get("plugins") or ():
-        role, _, path = word.partition("=")
-        if role not in PLUGINS or not path:
-            raise ConfigError(
-                f"-F{word}: need {' or '.join(f'-F{one}=FILE' for one in PLUGINS)}{nearest(role, PLUGINS)}; other plug-ins of MetaQ 1.x are "
-                "parts of every broker here"
-            )
-        if found.setdefault(role, path) != path:
-            raise ConfigError(f"-F{word}: {role} is named twice, also as {found[role]}")
-    return found
 
 
 def _folders(command: str, data: str) -> dict[str, dict[str, Any]]:
