@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from metaq.app.partition_sections import TopicSection
     from metaq.app.server_ini import ServerIni
     from metaq.broker.metaq1.settings import Metaq1Settings
+    from metaq.model.metaq1.pair import PairSettings
     from metaq.model.metaq1.settings import PartitionRules
 
 Table = TypeVar("Table", bound=OptionTable)
@@ -84,6 +85,8 @@ class Configuration(Struct, frozen=True):
     """Text of the `server.ini`, or of an equivalent one; empty without 1.x. Clients read it with `stats config`."""
     origins: Mapping[str, Origins] = {}
     """Section → where the values come from that are not there by default."""
+    pair: PairSettings | None = None
+    """The broker is one half of a synchronous pair of MetaQ 1.x."""
 
     @property
     def rules(self) -> PartitionRules:
@@ -99,7 +102,7 @@ class Configuration(Struct, frozen=True):
             return None
         from metaq.broker.metaq1.settings import Metaq1Settings
 
-        return Metaq1Settings(self.metaq1.replace(), self.rules, self.server_ini)
+        return Metaq1Settings(self.metaq1.replace(), self.rules, self.server_ini, self.pair)
 
 
 class _File(Struct, frozen=True):

@@ -219,6 +219,7 @@ class Broker:
                 settings=metaq1, options=self.settings, make_filter_helper=make_filter_helper, call_soon=call_soon,
             )  # fmt: skip
             self._bases, metaq1_parts = self.metaq1.bases, self.metaq1.parts
+            self.stats.times_appends = not self.acks.promises  # the master of a pair promises more than its options say
         else:
             self._bases = UnservedBases(environment, self.appender, self.topics.closed, call_soon)
         self.locks = Locks(environment, tables, gatekeeper)

@@ -29,6 +29,7 @@ from metaq.errors import ConfigError, Reason, Refused, StoreError
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
 from metaq.model.access import Action, Caller
+from metaq.model.metaq1.pair import STATUS_TOPIC, PartitionSync
 from metaq.model.metaq1.partition import (
     ANY_PARTITION,
     CHECKSUM_UNKNOWN,
@@ -59,7 +60,7 @@ log = logging.getLogger(__name__)
 
 _GUESS: Final = 16
 """First guess of the number of messages in a get."""
-_INTERNAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+_INTERNAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX, STATUS_TOPIC)
 
 
 class Partitions(BrokerPart):
@@ -133,7 +134,7 @@ class Partitions(BrokerPart):
         """
         entry = self.entry(put, caller)
         try:
-            return self._store_entry(entry, put)
+            return self.store(entry, len(put.body), put.born_host)
         except Saving as saving:
             if put.partition != ANY_PARTITION:
                 raise
@@ -148,7 +149,10 @@ class Partitions(BrokerPart):
         except Saving as saving:
             raise Saving(*saving.pending, then=lambda: self._put_chosen(put, caller)) from None
 
-    def _store_entry(self, entry: PartitionEntry, put: PartitionPut) -> PartitionStored:
+    def store(
+        self, entry: PartitionEntry, body_bytes: int, born_host: bytes, *, synced: bool = False
+    ) -> PartitionStored:
+        """Store a checked message. Args: body_bytes: of its frame. synced: see `Appender.put`. Raises as `put`."""
         positions = self._bases.touch(entry.topic, entry.queue_id)
         position = positions.max
         self._appender.closed_queues.pass_by(entry.topic, entry.queue_id)
@@ -160,13 +164,13 @@ class Partitions(BrokerPart):
             flag=entry.flag,
             sys_flag=0,
             born_ms=self._environment.clock.now_ms(),
-            born_host=put.born_host,
+            born_host=born_host,
         )
-        stored = self._appender.put([record])
+        stored = self._appender.put([record], synced=synced)
         self.acks.stored(entry.topic, entry.queue_id, stored.log_end)
         # The message is stored, so an error here must not fail the put: the next get computes its position again.
         with contextlib.suppress(StoreError, OSError, MemoryError, Saving, Refused):
-            positions.append(stored.queue_offset, FRAME_HEADER_BYTES + len(put.body))
+            positions.append(stored.queue_offset, FRAME_HEADER_BYTES + body_bytes)
         return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)
 
     def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
@@ -175,19 +179,30 @@ class Partitions(BrokerPart):
             raise self._closed_refusal("partition", put.partition)
         config = self._taking(put.topic, caller)
         queue_id = self._queue(put, config)
-        # Clients before 1.4.4 send no checksum.
-        if put.checksum != CHECKSUM_UNKNOWN and put.checksum != crc31(put.body):
-            raise Refused(
-                Reason.ILLEGAL_MESSAGE, "Checksum failure,message may be corrupted when transfering on networking."
-            )
+        _check_checksum(put.body, put.checksum)
         # The original stores such a message, which can then never be delivered.
         if FRAME_HEADER_BYTES + len(put.body) > self._settings.options.max_transfer_size:
             raise self.too_long(put.topic, len(put.body))
-        pairs, body = without_attribute(put.flag, put.body)
-        message_id = self.ids.take()
+        return self._entry(put.topic, queue_id, self.ids.take(), put.flag, put.body)
+
+    def entry_of_master(self, sync: PartitionSync, caller: Caller) -> PartitionEntry:
+        """Check a message from this broker's master, and return what to store. Raises as `entry`."""
+        if sync.partition in self._closed.of(sync.topic):
+            raise self._closed_refusal("Partition", sync.partition)
+        if sync.topic == STATUS_TOPIC:
+            config = self._topics.ensure(STATUS_TOPIC, 1)
+        else:
+            config = self._taking(sync.topic, caller)
+        if not 0 <= sync.partition < config.write_queues:
+            raise Refused(Reason.INVALID, f"wrong partition {sync.partition}")
+        _check_checksum(sync.body, sync.checksum)
+        return self._entry(sync.topic, sync.partition, sync.message_id, sync.flag, sync.body)
+
+    def _entry(self, topic: str, partition: int, message_id: int, flag: int, frame_body: bytes) -> PartitionEntry:
+        pairs, body = without_attribute(flag, frame_body)
         pairs[props.METAQ_ID] = str(message_id)
         pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
-        return PartitionEntry(put.topic, queue_id, message_id, put.flag & ~HAS_ATTRIBUTE, body, pairs)
+        return PartitionEntry(topic, partition, message_id, flag & ~HAS_ATTRIBUTE, body, pairs)
 
     def admits(self, topic: str, caller: Caller) -> int | None:
         """Return the number of partitions that take the caller's puts without further checks; None: every put is checked.
@@ -243,6 +258,10 @@ class Partitions(BrokerPart):
 
     def _is_users(self, name: str) -> bool:
         return not (self._topics.is_system(name) or name.startswith(_INTERNAL))
+
+    def is_visible(self, name: str) -> bool:
+        """Return whether clients of MetaQ 1.x may see a topic: it is none of the broker's own."""
+        return self._is_users(name)
 
     def _queue(self, put: PartitionPut, config: TopicConfig) -> int:
         if put.partition != ANY_PARTITION:
@@ -457,6 +476,14 @@ class Partitions(BrokerPart):
             return known.min, known.max
         except (Saving, Refused):
             return None, None
+
+
+def _check_checksum(body: bytes, checksum: int) -> None:
+    # Clients before 1.4.4 send none.
+    if checksum != CHECKSUM_UNKNOWN and checksum != crc31(body):
+        raise Refused(
+            Reason.ILLEGAL_MESSAGE, "Checksum failure,message may be corrupted when transfering on networking."
+        )
 
 
 def _messages(positions: QueuePositions, first: int, start: int, stop: int) -> int:

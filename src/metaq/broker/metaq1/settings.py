@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from metaq.model.metaq1.pair import PairSettings
 from metaq.model.metaq1.settings import PartitionRules, PartitionSettings
 from metaq.options import Metaq1Options, Settings
 
@@ -12,11 +13,17 @@ class Metaq1Settings:
     """Options, which change in place, and rules for topics, which a reload replaces.
 
     `text` is the text of `server.ini` (with what `topic.ini` adds), for `stats config` and the checksum in ZooKeeper: slaves of
-    the original compare that to notice changes.
+    the original compare that to notice changes. `pair`: the broker is one half of a synchronous pair.
     """
 
-    def __init__(self, options: Metaq1Options, rules: PartitionRules | None = None, text: bytes = b"") -> None:
-        self.options, self.text = options, text
+    def __init__(
+        self,
+        options: Metaq1Options,
+        rules: PartitionRules | None = None,
+        text: bytes = b"",
+        pair: PairSettings | None = None,
+    ) -> None:
+        self.options, self.text, self.pair = options, text, pair
         self.settings = Settings(options)
         """Notifies watchers of changed options."""
         self.rules = rules or PartitionRules(PartitionSettings.of(options))

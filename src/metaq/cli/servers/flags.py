@@ -17,6 +17,9 @@ SERVERS: Final = {
 
 DEFAULT_FOLDER: Final = "metaq-data"
 
+PLUGINS: Final = ("samsa", "gregor")
+"""What 1.x's server is started with as a plugin, `-FNAME=FILE`: here a flag `--NAME` of a broker."""
+
 
 class Flag(NamedTuple):
     """An option of a server."""
@@ -46,6 +49,14 @@ def flags_of(server: str) -> list[Flag]:
     at = Flag("namesrv", ("-n", "--namesrv"), str, "NAMESRV", "name servers to register at, host:port;host:port")
     beside = Flag("namesrv_port", ("--namesrv-port",), int, "P", "port of the name server (default 9876)")
     called = Flag("name", ("--name",), str, "NAME", "name of the broker (default: the host's name)")
+    master = Flag(
+        "samsa", ("--samsa",), str, "FILE",
+        "be the master of a synchronous pair of MetaQ 1.x, as this samsa_master.properties says; also -Fsamsa=FILE, as 1.x writes it",
+    )  # fmt: skip
+    slave = Flag(
+        "gregor", ("--gregor",), str, "FILE",
+        "be the slave of such a pair, as this gregor_slave.properties says; also -Fgregor=FILE",
+    )  # fmt: skip
     return [
         Flag("file", ("-c", "-f", "--config"), str, "FILE", f"{file}, or a metaq.toml; flags beat it"),
         *([at] if server == "broker" else []),
@@ -54,6 +65,7 @@ def flags_of(server: str) -> list[Flag]:
         *([beside] if server == "up" else []),
         *([called] if server != "namesrv" else []),
         Flag("data", ("--data",), str, "DIR", folder),
+        *([master, slave] if server == "broker" else []),
         Flag("settings", ("-o",), list, "KEY=VALUE", "set any option; may be repeated"),
         Flag(
             "print_config", ("-p", "-m", "--print-config"), bool, "",
@@ -68,6 +80,16 @@ def flags_of(server: str) -> list[Flag]:
             "debug, info, warning or error, on standard error (default info); a logLevel in FILE can be changed while it runs",
         ),
     ]  # fmt: skip
+
+
+def without_plugins(words: Sequence[str]) -> list[str]:
+    """Return a command line with `-FNAME=FILE` of 1.x as the flag `--NAME=FILE`."""
+    starts = {f"-F{name}=": f"--{name}=" for name in PLUGINS}
+    found = []
+    for word in words:
+        old = next((start for start in starts if word.startswith(start)), None)
+        found.append(word if old is None else starts[old] + word.removeprefix(old))
+    return found
 
 
 def no_values(server: str) -> dict[str, Any]:
