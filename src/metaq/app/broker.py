@@ -577,6 +577,7 @@ async def _compose(
             broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials,
             tls.client if tls is not None else None, tls.ha_client if tls is not None else None,
         )  # fmt: skip
+        role.also_registered = [one for one in front.registrations if one is not front.name_servers]
         role.also_known_as = advertised_to_clients(options).addresses
         topic = AuditTopic(options.audit_log_topic) if options.audit_log_topic else None
         also = topic.put if topic is not None else None

@@ -330,6 +330,7 @@ class Broker:
         Returns the saves of that. Before they have ended, nothing may come behind the cut: a start would count it as what was there.
         """
         self.replicas.log_was_cut()
+        self._bases.log_was_cut()
         return [*self.deletions.log_was_cut(), *self.followed.log_was_cut()]
 
     def tick(self) -> None:

@@ -25,11 +25,6 @@ def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None, *, found: 
         raise ConfigError(
             "brokerId=0 with brokerRole=SLAVE: give each slave of a master a number of its own, from 1 on"
         )
-    if metaq1 is not None:
-        raise ConfigError(
-            "brokerRole=SLAVE with clients of MetaQ 1.x (server.ini, [metaq1]): slaves do not serve them in this version; start the "
-            "slave without"
-        )
     if options.ha_master_address:
         split_address(options.ha_master_address)
     elif not (options.namesrv_addr or found):

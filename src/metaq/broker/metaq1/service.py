@@ -60,7 +60,7 @@ class Metaq1Service:
         )
         self.fast_path = PartitionFastPath(environment, settings, appender, held_pulls, bases, self.partitions)
         self.transactions = Metaq1Transactions(
-            environment, staging, acks, self.partitions, self.partitions.acks.stored, settings
+            environment, staging, acks, self.partitions, self.partitions.acks.stored, settings, self.partitions.leading
         )
         # A gate that stays open would append to a topic or partition that is deleted, closed or limited otherwise by now.
         tables.topics.watch(self.fast_path.close)

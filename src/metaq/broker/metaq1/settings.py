@@ -20,6 +20,8 @@ class Metaq1Settings:
         self.settings = Settings(options)
         """Notifies watchers of changed options."""
         self.rules = rules or PartitionRules(PartitionSettings.of(options))
+        self.follows: str | None = None
+        """Why no message of clients is taken, because this broker is a slave by the text protocol; None: it is none."""
         self._checks: list[Callable[[PartitionRules], None]] = []
         self._watchers: list[Callable[[Collection[str]], None]] = []
 
