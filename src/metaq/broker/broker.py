@@ -209,7 +209,7 @@ class Broker:
             from metaq.broker.metaq1.service import Metaq1Service
 
             self.metaq1 = Metaq1Service(
-                environment, tables, self.appender, self.acks, self.held_pulls, self.staging, gatekeeper,
+                environment, tables, self.appender, self.acks, self.held_pulls, self.staging, gatekeeper, self.replicas,
                 settings=metaq1, options=self.settings, make_filter_helper=make_filter_helper, call_soon=call_soon,
             )  # fmt: skip
             self._bases, metaq1_parts = self.metaq1.bases, self.metaq1.parts

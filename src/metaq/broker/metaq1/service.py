@@ -14,6 +14,7 @@ from metaq.broker.log.appender import Appender
 from metaq.broker.log.long_polling import HeldPulls
 from metaq.broker.metaq1.fast_path import PartitionFastPath
 from metaq.broker.metaq1.filters import MakeFilterHelper
+from metaq.broker.metaq1.for_slaves import PositionsForSlaves
 from metaq.broker.metaq1.neighbours import Neighbours
 from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.position_bases import Bases
@@ -22,6 +23,7 @@ from metaq.broker.metaq1.retention import Metaq1Retention
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.metaq1.transactions import Metaq1Transactions
 from metaq.broker.part import BrokerPart
+from metaq.broker.replication.replicas import Replicas
 from metaq.broker.staged.service import StagingService
 from metaq.options import Settings
 
@@ -44,6 +46,7 @@ class Metaq1Service:
         held_pulls: HeldPulls,
         staging: StagingService,
         gatekeeper: Gatekeeper,
+        replicas: Replicas,
         *,
         settings: Metaq1Settings,
         options: Settings,
@@ -71,6 +74,7 @@ class Metaq1Service:
         """Whether a topic's messages are archived before they go."""
         self.parts: tuple[BrokerPart, ...] = (
             self.partitions,
+            PositionsForSlaves(environment, replicas, self.partitions, bases, settings),
             retention,
             self.transactions,
             self.partitions.filters,
