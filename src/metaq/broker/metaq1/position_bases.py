@@ -15,7 +15,7 @@ from typing import Final
 
 from metaq.broker.environment import Environment
 from metaq.broker.log.appender import Appender
-from metaq.broker.log.records import put_record
+from metaq.broker.metaq1.base_records import BaseRecords, Entry
 from metaq.broker.metaq1.copied_bases import CopiedBases
 from metaq.broker.metaq1.kept_positions import BaseRound, KeptPositions
 from metaq.broker.part import BrokerPart
@@ -24,7 +24,6 @@ from metaq.log import RateLimitedLog
 from metaq.model.topics.system import POSITIONS_TOPIC
 from metaq.saved import Pending, at_once
 from metaq.store.metaq1.position_bases import (
-    BODY_BYTES_MAX,
     Base,
     Known,
     anew_behind,
@@ -82,8 +81,7 @@ class Bases(BrokerPart):
         """Queues still to be checked for a base before their oldest message."""
         self._owing: list[QueuePositions] = []
         """Queues whose base must be durable before any of their positions is handed out."""
-        self._settling: list[tuple[int, Pending]] = []
-        """(LogOffset, pending): finished when the log is durable up to there."""
+        self._records = BaseRecords(environment, appender, call_soon)
         self._copied: CopiedBases | None = None
         """What this broker's master has written; None: it leads, and writes bases itself."""
         self._opened = False
@@ -274,7 +272,7 @@ class Bases(BrokerPart):
     def _took(self, key: QueueKey, base: Base) -> KeptPositions | None:
         kept = self._know(key, base)
         if kept is not None:  # as at the master: nothing is told that a power cut could take back
-            kept.positions.settle_with(self._durable())
+            kept.positions.settle_with(self._records.durable())
         return kept
 
     def _forget_topic(self, topic: str) -> None:
@@ -295,41 +293,40 @@ class Bases(BrokerPart):
 
     # ------------------------------------------------------------------ beginning
 
+    def go_on_at(self, topic: str, queue_id: int, position: int) -> None:
+        """Have the next message of a queue, all of whose messages are gone, begin at a later position.
+
+        A slave by the text protocol leaves out what its master does not have any more. Raises Refused INVALID: there are messages, or
+        positions of some that were told lie behind; else as `touch`.
+        """
+        queue, kept = self._store.reader.queue(topic, queue_id), self._kept.get((topic, queue_id))
+        if (
+            kept is None
+            or queue.min_offset < queue.max_offset
+            or not kept.positions.bound() <= position < POSITIONS_END
+        ):
+            raise Refused(
+                Reason.INVALID,
+                f"queue {queue_id} of topic {topic} cannot go on at byte position {position}: it holds messages, or ends behind that",
+            )
+        place = self._records.put(encode_bases([((topic, queue_id), queue.max_offset, position)]))
+        kept.positions.give_up()
+        self._keep((topic, queue_id), Base(queue.max_offset, position, place)).positions.settle_with(
+            self._records.durable()
+        )
+
     def _begin(self, key: QueueKey, position: int) -> KeptPositions:
         if self._closed(key[0]):
             # A base would be written for a topic that is about to lose its positions.
             raise Refused(Reason.BUSY, f"the topic {key[0]} is being made or deleted, try again")
         queue = self._store.reader.queue(*key)
-        place = self._put(encode_bases([(key, queue.min_offset, position)]))
+        place = self._records.put(encode_bases([(key, queue.min_offset, position)]))
         self._anew.pop(key, None)
         base = Base(queue.min_offset, position, place)
         kept = self._keep(key, base)
-        kept.positions.settle_with(self._durable())
+        kept.positions.settle_with(self._records.durable())
         kept.positions.fill()  # meanwhile
         return kept
-
-    def _put(self, body: bytes) -> int:
-        clock = self._environment.clock
-        record = put_record(
-            POSITIONS_TOPIC, 0, body, {}, flag=0, sys_flag=0, born_ms=clock.now_ms(), born_host=self._environment.store_host
-        )  # fmt: skip
-        return self._appender.put([record], carrying=True).log_offset
-
-    def _durable(self) -> Pending:
-        """Return a pending that ends when the log is durable up to its current end."""
-        pending, end = Pending(), self._store.log.end
-        self._settling.append((end, pending))
-        self._store.flusher.when_flushed(end, lambda _good: self._call_soon(self._settle))
-        return pending
-
-    def _settle(self) -> None:
-        flushed, failed = self._store.state.flushed, self._store.state.failed
-        over = [(end, pending) for end, pending in self._settling if end <= flushed or failed is not None]
-        if over:
-            # Before anything is finished: what waited may begin something that waits again.
-            self._settling = [(end, pending) for end, pending in self._settling if end > flushed and failed is None]
-            for end, pending in over:
-                pending.finish(None if end <= flushed else Refused(Reason.NOT_STORED, failed or "the store has failed"))
 
     def _rebase(self, positions: QueuePositions) -> None:
         """Require a new durable base of a queue whose positions cannot be derived from those in the log."""
@@ -365,20 +362,20 @@ class Bases(BrokerPart):
                 pending.finish(error)
                 continue
             positions.rebased = False
-            positions.settle_with(self._durable())
+            positions.settle_with(self._records.durable())
 
     # ------------------------------------------------------------------ going on
 
     def step(self) -> float:
         """Take over the thread's results, and write due bases. Returns the seconds until the next call."""
         if self._copied is not None:
-            self._settle()
+            self._records.settle()
             self.positions.publish()
             self._follow_on()
             return _PAUSE_SECONDS
         if not (self._kept or self._anew):
             return _AGAIN_SECONDS
-        self._settle()
+        self._records.settle()
         self.positions.publish()
         if self._owing:
             self._pay()
@@ -443,7 +440,7 @@ class Bases(BrokerPart):
             self._checked_at, self._again_at = -1, now + _AGAIN_SECONDS
         elif around.whole:
             with contextlib.suppress(Refused):  # without the mark, a start reads further back
-                self._put(encode_complete(around.began))
+                self._records.put(encode_complete(around.began))
             if any(debt < around.before for debt in self._debts()):
                 # Some queues cannot be computed now: no new round for every request of retention.
                 self._again_at = now + _STUCK_SECONDS
@@ -508,7 +505,7 @@ class Bases(BrokerPart):
         self, queues: Iterable[QueuePositions], ends: dict[QueuePositions, tuple[int, int]] | None = None
     ) -> None:
         """Write one base per queue: at its synced end, else its known end, else as the newest base. Raises Refused."""
-        entries = list[tuple[QueueKey, int, int]]()
+        entries = list[Entry]()
         for positions in queues:
             if positions.gone:
                 continue
@@ -521,25 +518,16 @@ class Bases(BrokerPart):
                 entries.append(((positions.topic, positions.queue_id), *end))
         self._write_entries(entries)
 
-    def _write_entries(self, entries: Sequence[tuple[QueueKey, int, int]]) -> None:
-        """Write these bases, in as many records as they need. Raises Refused."""
-        some, size = list[tuple[QueueKey, int, int]](), 0
-        for entry in entries:
-            some.append(entry)
-            size += len(entry[0][0].encode()) + 21
-            if size > BODY_BYTES_MAX or entry is entries[-1]:
-                self._write_record(some)
-                some, size = [], 0
-
-    def _write_record(self, entries: list[tuple[QueueKey, int, int]]) -> None:
-        place = self._put(encode_bases(entries))
-        for key, offset, position in entries:
-            kept = self._kept.get(key)
-            if kept is not None:
-                kept.base = kept.positions.base = Base(offset, position, place)
-                kept.debt = self._debt(key, kept.base)
-            elif key in self._anew:
-                self._anew[key] = Base(offset, position, place)
+    def _write_entries(self, entries: Sequence[Entry]) -> None:
+        """Write these bases. Raises Refused: some may be written."""
+        for written, place in self._records.write(entries):
+            for key, offset, position in written:
+                kept = self._kept.get(key)
+                if kept is not None:
+                    kept.base = kept.positions.base = Base(offset, position, place)
+                    kept.debt = self._debt(key, kept.base)
+                elif key in self._anew:
+                    self._anew[key] = Base(offset, position, place)
 
     # ------------------------------------------------------------------ what is owed
 
@@ -575,7 +563,7 @@ class Bases(BrokerPart):
             self._anew[key] = base  # as the newest
         self._forget_oldest()
         try:
-            self._put(encode_dropped([topic]))
+            self._records.put(encode_dropped([topic]))
             self._write_entries([(key, *base[:2]) for key, base in anew.items()])
         except Refused as error:  # metaqDeleted.json has the deletion too; a copy of the log alone does not
             log.warning("the log does not say that the byte positions of topic %s are over: %s", topic, error)
