@@ -468,6 +468,10 @@ def _front(
         )  # fmt: skip
         servers.append(server)
         registrations += [ZookeeperRegistration(metaq1, server), OffsetTableProgress(metaq1)]
+        if metaq1.options.slave_id is not None:
+            from metaq.app.metaq1_slave.slave import TextSlave  # only where it is wanted: a client of its own kind
+
+            registrations.append(TextSlave(metaq1))
     early = _http_server(options, limits, budget, ports, servers) if options.http_port is not None else None
     if early is not None:
         servers.append(early)

@@ -221,7 +221,9 @@ def slave_number(broker: Broker) -> int | None:
 
     A slave of the log with brokerId n is slave n - 1: those of RocketMQ begin with 1, those of MetaQ 1.x with 0.
     """
-    return None if broker.leads else broker.options.broker_id - 1
+    if not broker.leads:
+        return broker.options.broker_id - 1
+    return broker.metaq1.settings.options.slave_id if broker.metaq1 is not None else None
 
 
 def zookeeper_settings(options: Metaq1Options) -> ZookeeperSettings:

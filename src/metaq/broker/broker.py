@@ -155,6 +155,7 @@ class Broker:
         # Growth of watched queues only, so that appends to queues at which no pull waits cost no call.
         self.appender.when_grown(self.held_pulls.grew, watched_only=True)
         self.closed_partitions = ClosedPartitions()
+        self.topics.refusal = metaq1.follows if metaq1 is not None else None
         tables = Tables(self.topics, self.groups, self.members, self.offsets, self.closed_partitions)
         self.transactions = TransactionService(environment, tables, self.appender, read_cold, gatekeeper)
         delays = DelayGate(SCHEDULE_TOPIC.encode(), len(store.delays_ms))

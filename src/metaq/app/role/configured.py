@@ -14,6 +14,8 @@ def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None, *, found: 
 
     `found`: a slave knows its master from its own past.
     """
+    if metaq1 is not None and metaq1.options.slave_id is not None:
+        _check_text_slave(options, metaq1)
     if options.broker_role != SLAVE:
         if options.broker_id:  # RocketMQ's masters take 0, whatever the file says
             raise ConfigError(
@@ -29,3 +31,21 @@ def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None, *, found: 
         split_address(options.ha_master_address)
     elif not (options.namesrv_addr or found):
         raise ConfigError("brokerRole=SLAVE: set namesrvAddr, or haMasterAddress, for it to find its master")
+
+
+def _check_text_slave(options: BrokerOptions, metaq1: Metaq1Settings) -> None:
+    slave = f"slaveId={metaq1.options.slave_id}"
+    if options.broker_role == SLAVE:
+        raise ConfigError(
+            f"{slave} with brokerRole=SLAVE: the one copies its master's messages by the text protocol of MetaQ 1.x, the other its log by "
+            "RocketMQ's; leave one of the two out"
+        )
+    if options.namesrv_addr or options.fetch_namesrv_addr_by_address_server:
+        raise ConfigError(
+            f"{slave} with name servers: a slave by the text protocol is known in ZooKeeper alone, since RocketMQ's clients would get all "
+            "messages twice; leave namesrvAddr out, or use brokerRole=SLAVE"
+        )
+    if not (metaq1.options.zk_enable and metaq1.options.zk_connect):
+        raise ConfigError(
+            f"{slave} without ZooKeeper: it finds its master there; set zk.zkConnect, and zk.zkEnable=true"
+        )

@@ -130,7 +130,7 @@ class Partitions(BrokerPart):
         self._tell()
 
     def _topic_changed(self, name: str) -> None:
-        if self._is_users(name) and self._settings.rules.accepts(name):
+        if self._is_published(name):
             self._tell()
 
     # -- putting
@@ -429,7 +429,8 @@ class Partitions(BrokerPart):
         return self._published(config) if config is not None and self._is_published(name) else None
 
     def _is_published(self, name: str) -> bool:
-        return self._is_users(name) and self._settings.rules.accepts(name)
+        # A slave has whatever topics its master has.
+        return self._is_users(name) and (self._settings.follows is not None or self._settings.rules.accepts(name))
 
     def _published(self, config: TopicConfig) -> Published:
         settings = self._settings.rules.settings(config.name)

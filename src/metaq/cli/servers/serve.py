@@ -152,6 +152,7 @@ def configure(command: str, values: Mapping[str, Any]) -> Configuration:
         defaults=defaults,
         environment={} if command == "up" else None,  # its broker belongs to its own name server
         insecure=values["insecure"],
+        metaslave=values.get("metaslave"),
     )
     if configuration.metaq1.enable and configuration.sections:
         from metaq.app.partition_sections import check_filters
