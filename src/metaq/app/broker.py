@@ -486,6 +486,10 @@ def _front(
             zookeeper = SamsaRegistration(metaq1, ZookeeperRegistration(metaq1, server))
         hidden = isinstance(metaq1.pair, GregorSettings)
         registrations += [OffsetTableProgress(metaq1)] if hidden else [zookeeper, OffsetTableProgress(metaq1)]
+        if metaq1.options.slave_id is not None:
+            from metaq.app.metaq1_slave.slave import TextSlave  # only where it is wanted: a client of its own kind
+
+            registrations.append(TextSlave(metaq1))
     early = _http_server(options, limits, budget, ports, servers) if options.http_port is not None else None
     if early is not None:
         servers.append(early)
@@ -614,6 +618,7 @@ async def _compose(
         role = _role(
             broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials, tls, open_file
         )
+        role.also_registered = [one for one in front.registrations if one is not front.name_servers]
         role.also_known_as = advertised_to_clients(options).addresses
         topic = AuditTopic(options.audit_log_topic) if options.audit_log_topic else None
         also = topic.put if topic is not None else None

@@ -49,6 +49,9 @@ class SamsaRegistration:
         self._following = asyncio.create_task(self._follow(services), name="registration of a synchronous pair")
         self._following.add_done_callback(when_dead(log, "whether the slave works is not told to ZooKeeper any more"))
 
+    async def again(self, services: BrokerServices) -> None:
+        """Nothing changes: the master of a pair has no other role in its process (`brokerRole` is no slave's)."""
+
     async def _recover(self, services: BrokerServices) -> None:
         """Rewrite the offsets of consumers. Raises ConfigError: ZooKeeper is away, and consumers would begin elsewhere."""
         from metaq.registry.zookeeper.client import ZookeeperClient

@@ -21,6 +21,7 @@ from metaq.broker.log.records import put_record
 from metaq.broker.metaq1.acks import PartitionAcks
 from metaq.broker.metaq1.filters import MakeFilterHelper, PartitionFilters
 from metaq.broker.metaq1.ids import MessageIds
+from metaq.broker.metaq1.leading import Leading
 from metaq.broker.metaq1.position_bases import Bases
 from metaq.broker.metaq1.records import without_attribute
 from metaq.broker.metaq1.settings import Metaq1Settings
@@ -64,7 +65,9 @@ _INTERNAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX, STATUS_TOPIC)
 
 
 class Partitions(BrokerPart):
-    """The partitions of one broker."""
+    """The partitions of one broker. A slave hands out what its master has stored, and takes nothing."""
+
+    leads = False
 
     def __init__(
         self,
@@ -83,16 +86,22 @@ class Partitions(BrokerPart):
         """Server-side filters of groups."""
         self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.log.tail)
         self._bases, self._closed = bases, tables.closed_partitions
+        self.leading = Leading(environment.store.state, settings)
         self._reader = FrameReader(environment.store.reader, settings.options.broker_id)
         self.acks = PartitionAcks(environment, acks, settings)
         self._watchers: list[Callable[[], None]] = []
         self._topics.watch(self._topic_changed)
 
     def open(self) -> None:
-        """Create the topics that have sections in server.ini. Raises ConfigError: an illegal name."""
+        """Create the topics that have sections in server.ini; a slave has its master's. Raises ConfigError: an illegal name."""
+        self._settings.watch(self._rules_changed)
+        if self._store.state.follows is None:
+            self.lead()
+
+    def lead(self) -> None:
+        """Number messages from here on, and create topics. Raises as `open`."""
         self.ids.open()
         self._topics.saved.start_with(self._wanted(self._settings.rules.topics))
-        self._settings.watch(self._rules_changed)
 
     # -- topics
     def _wanted(self, names: Iterable[str]) -> dict[str, TopicConfig]:
@@ -116,12 +125,13 @@ class Partitions(BrokerPart):
         return wanted
 
     def _rules_changed(self, names: Collection[str]) -> None:
-        for name, config in self._wanted(self._settings.rules.topics.keys() & set(names)).items():
-            self._topics.saved.change(name, config)
+        if self._store.state.follows is None:
+            for name, config in self._wanted(self._settings.rules.topics.keys() & set(names)).items():
+                self._topics.saved.change(name, config)
         self._tell()
 
     def _topic_changed(self, name: str) -> None:
-        if self._is_users(name) and self._settings.rules.accepts(name):
+        if self._is_published(name):
             self._tell()
 
     # -- putting
@@ -175,6 +185,7 @@ class Partitions(BrokerPart):
 
     def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
         """Check a put, and return what to store, with its id. Raises as `put`, except for the log's own reasons."""
+        self.leading.check()  # first: no topic is made for a message that is not taken
         if put.partition in self._closed.of(put.topic):
             raise self._closed_refusal("partition", put.partition)
         config = self._taking(put.topic, caller)
@@ -212,6 +223,7 @@ class Partitions(BrokerPart):
         rules, config = self._settings.rules, self._topics.get(topic)
         if (
             config is None
+            or self.leading.refusal is not None
             or topic in self._topics.closing
             or not (config.writable and self._is_users(topic) and rules.accepts(topic))
             or not rules.settings(topic).accept_publish
@@ -316,9 +328,10 @@ class Partitions(BrokerPart):
             return Moved(positions.min)
         if position >= high:
             # Long.MAX_VALUE asks for the end; with updateConsumerOffsets, any position beyond the end is moved there. What is there
-            # and may not be read yet lies before the end.
+            # and may not be read yet lies before the end. A slave may only be late: who has read on at the master is not sent back.
             if position > positions.max and (
-                position == POSITION_MAX or self._settings.options.update_consumer_offsets
+                position == POSITION_MAX
+                or (self.leading.refusal is None and self._settings.options.update_consumer_offsets)
             ):
                 return Moved(high)
             raise _nothing_at(position)
@@ -435,7 +448,8 @@ class Partitions(BrokerPart):
         return self._published(config) if config is not None and self._is_published(name) else None
 
     def _is_published(self, name: str) -> bool:
-        return self._is_users(name) and self._settings.rules.accepts(name)
+        # A slave has whatever topics its master has.
+        return self._is_users(name) and (self._settings.follows is not None or self._settings.rules.accepts(name))
 
     def _published(self, config: TopicConfig) -> Published:
         settings = self._settings.rules.settings(config.name)

@@ -27,8 +27,21 @@ class Metaq1Settings:
         self.settings = Settings(options)
         """Notifies watchers of changed options."""
         self.rules = rules or PartitionRules(PartitionSettings.of(options))
+        self.path = ""
+        """Of the server.ini; empty: there is none."""
         self._checks: list[Callable[[PartitionRules], None]] = []
         self._watchers: list[Callable[[Collection[str]], None]] = []
+
+    @property
+    def follows(self) -> str | None:
+        """Why no message of clients is taken, because this broker is a slave by the text protocol; None: it is none."""
+        options = self.options
+        if options.slave_id is None:
+            return None
+        return (
+            f"broker {options.broker_id} takes no messages here: this is its asynchronous slave {options.slave_id} (slaveId), send them "
+            "to the master"
+        )
 
     def watch(self, changed: Callable[[Collection[str]], None]) -> None:
         """Register a callback for new rules, called with the names of topics whose settings differ.

@@ -17,7 +17,9 @@ SERVERS: Final = {
 
 DEFAULT_FOLDER: Final = "metaq-data"
 
-PLUGINS: Final = ("samsa", "gregor")
+PAIR_PLUGINS: Final = ("samsa", "gregor")
+"""Those that make a broker one half of a synchronous pair."""
+PLUGINS: Final = (*PAIR_PLUGINS, "metaslave")
 """What 1.x's server is started with as a plugin, `-FNAME=FILE`: here a flag `--NAME` of a broker."""
 
 
@@ -57,9 +59,14 @@ def flags_of(server: str) -> list[Flag]:
         "gregor", ("--gregor",), str, "FILE",
         "be the slave of such a pair, as this gregor_slave.properties says; also -Fgregor=FILE",
     )  # fmt: skip
+    asynchronous = Flag(
+        "metaslave", ("--metaslave",), str, "FILE",
+        "be an asynchronous slave of MetaQ 1.x, as this async_slave.properties says; also -Fmetaslave=FILE, as 1.x writes it",
+    )  # fmt: skip
     return [
         Flag("file", ("-c", "-f", "--config"), str, "FILE", f"{file}, or a metaq.toml; flags beat it"),
         *([at] if server == "broker" else []),
+        *([asynchronous] if server == "broker" else []),
         Flag("host", ("--host",), str, "H", "address to listen on (default 127.0.0.1)"),
         Flag("port", ("--port",), int, "P", f"port (default {port}; 0 takes a free one)"),
         *([beside] if server == "up" else []),

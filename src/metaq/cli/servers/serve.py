@@ -25,7 +25,7 @@ from metaq.app.runtime import (
     with_origins,
 )
 from metaq.app.supervision.service_manager import ServiceManager, Told, nobody
-from metaq.cli.servers.flags import DEFAULT_FOLDER, PLUGINS
+from metaq.cli.servers.flags import DEFAULT_FOLDER, PAIR_PLUGINS
 from metaq.errors import ConfigError
 from metaq.options import Settings
 from metaq.store.offline.sizes import SMALL, first_use
@@ -174,8 +174,9 @@ def configure(command: str, values: Mapping[str, Any]) -> Configuration:
         defaults=defaults,
         environment={} if command == "up" else None,  # its broker belongs to its own name server
         insecure=values["insecure"],
+        metaslave=values.get("metaslave"),
     )
-    if plugins := {role: values[role] for role in PLUGINS if values.get(role)}:
+    if plugins := {role: values[role] for role in PAIR_PLUGINS if values.get(role)}:
         from metaq.app.pair.files import check_pair, pair_of  # only where a file is named
 
         pair, warnings = pair_of(plugins)
