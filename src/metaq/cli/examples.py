@@ -270,6 +270,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "broker promote": ("metaq broker promote broker-a", "metaq broker promote broker-a --id 1 --force"),
     "broker demote": ("metaq broker demote broker-a",),
+    "broker restart": ("metaq broker restart broker-a --id 1 --wait", "metaq broker restart mq2:10911"),
     "broker clean": ("metaq broker clean broker-a --dry-run", "metaq broker clean broker-a --log-files --yes"),
     "broker log": ("metaq broker log broker-a --lines 20", "metaq broker log broker-a --level warning --json"),
     "broker scrub": ("metaq broker scrub broker-a", "metaq broker scrub broker-a --repair --rate 100"),
