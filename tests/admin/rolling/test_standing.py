@@ -18,9 +18,7 @@ def state(member: int, *, leads: bool = False, epoch: int = 3, log_end: int = 10
 
 def replica(found: ReplicaState) -> Replica:
     assert found.group is not None
-    return Replica(
-        "a", found.broker_id, f"127.0.0.1:{10000 + found.group.member}", state=found, log_end=found.log_end
-    )
+    return Replica("a", found.broker_id, f"127.0.0.1:{10000 + found.group.member}", state=found, log_end=found.log_end)
 
 
 LEADER = replica(

@@ -119,7 +119,7 @@ async def move_leader(
     addresses = [one.address for one in found]
     try:
         async with asyncio.timeout(timeout):
-            while (now := await _leader(core, addresses, standing.epoch)) is None:
+            while (now := await _leader(core, addresses, standing.epoch)) is None:  # noqa: ASYNC110  they are other processes
                 await asyncio.sleep(LOOK_SECONDS)
             assert now.leader is not None, "it leads"
             tell(MovePhase.REGISTERING, now.leader)
@@ -130,9 +130,7 @@ async def move_leader(
             f"know: `metaq cluster` shows how it stands"
         ) from None
     tell(MovePhase.DONE, now.leader)
-    return MovedLeader(
-        standing.broker, standing.leader, now.leader, now.address, now.epoch, clock.monotonic() - began
-    )
+    return MovedLeader(standing.broker, standing.leader, now.leader, now.address, now.epoch, clock.monotonic() - began)
 
 
 async def _hand_over(core: ClientCore, standing: GroupStanding, to: int) -> None:

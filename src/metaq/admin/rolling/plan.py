@@ -61,7 +61,7 @@ def plan_of(
             f"the broker of {broker} at {foreign[0].address} is a RocketMQ: restart it where it runs, and name the other brokers here"
         )
     standing = standing_of(found)
-    faults = _faults(broker, found, standing)
+    faults = _faults(found, standing)
     if faults and not anyway:
         raise Refusal(
             f"{broker} is not well: {'; '.join(faults)}. Nothing was restarted. Mend that first, or restart it as it is with --anyway"
@@ -75,11 +75,8 @@ def plan_of(
         raise Refusal(f"{gap}. Nothing was restarted; --with-gaps restarts it all the same")
     if standing is not None:
         kind, leads = Kind.GROUP, standing.address
-        others = [one for one in there if one.address != leads]
-        processes = [
-            Process(broker, one.state.group.member if one.state is not None and one.state.group is not None else 0, one.address)
-            for one in [*others, *(one for one in there if one.address == leads)]
-        ]  # fmt: skip
+        ordered = [*(one for one in there if one.address != leads), *(one for one in there if one.address == leads)]
+        processes = [Process(broker, _member(one), one.address) for one in ordered]
     else:
         kind = Kind.PAIR if len(there) > 1 else Kind.SINGLE
         processes = [
@@ -89,7 +86,12 @@ def plan_of(
     return Plan(kind, broker, tuple(processes), gap)
 
 
-def _faults(broker: str, found: Sequence[Replica], standing: GroupStanding | None) -> list[str]:
+def _member(one: Replica) -> int:
+    group = one.state.group if one.state is not None else None
+    return group.member if group is not None else one.broker_id
+
+
+def _faults(found: Sequence[Replica], standing: GroupStanding | None) -> list[str]:
     faults = [f"the one at {one.address} does not answer ({one.error})" for one in found if one.error]
     if standing is None:
         if len([one for one in found if one.leads and not one.error]) > 1:
@@ -111,7 +113,9 @@ def _faults(broker: str, found: Sequence[Replica], standing: GroupStanding | Non
 def _gap(broker: str, there: int, minimum: int, standing: GroupStanding | None) -> str:
     """Return why sends are refused while one of the brokers restarts; "": they are not."""
     if there == 1:
-        return f"{broker} is one broker alone: while it restarts, sends to it are refused, and what it holds is not read"
+        return (
+            f"{broker} is one broker alone: while it restarts, sends to it are refused, and what it holds is not read"
+        )
     if standing is not None:
         left, minimum = len(standing.in_sync) - 1, standing.minimum
         what = f"{left} of its in-sync set are left"
