@@ -104,6 +104,12 @@ class GroupRole(Struct, frozen=True, rename="camel"):
     """LogOffset up to which clients read here: what the in-sync set has, as far as it is known; -1: it is not."""
     doubt: str = ""
     """Why it acknowledges nothing at present; "": it does, or it does not lead."""
+    behind_ms: Mapping[int, int] = {}
+    """Of the leader: member → how long ago its log was as long as that member's, of those in `copied`; 0: it has all."""
+    minimum: int = 0
+    """minInSyncReplicas of this broker; 0: it is of an earlier release."""
+    lease_ms: int = 0
+    """Of the leader: for how long it still acknowledges if ZooKeeper does not answer any more."""
 
 
 class ReplicaState(Struct, frozen=True, rename="camel"):
@@ -132,6 +138,8 @@ class ReplicaState(Struct, frozen=True, rename="camel"):
     """Where that part ends; `torn_from`: nothing is torn."""
     group: GroupRole | None = None
     """Its part in a group with failover; None: who leads is changed by hand."""
+    quiet_ms: int = -1
+    """Of one that does not lead: for how long no client has asked it for what only a leader does; -1: it leads, or does not say."""
 
     @property
     def epoch(self) -> int:

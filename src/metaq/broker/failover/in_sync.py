@@ -250,12 +250,15 @@ class InSyncReplicas(Replicas):
 
     @property
     def group_role(self) -> GroupRole:
-        state = self.state
+        state, minimum = self.state, self._options.min_in_sync_replicas
         if state is None:
-            return GroupRole(self._own or self._options.broker_id, acknowledged=self._told)
+            return GroupRole(self._own or self._options.broker_id, acknowledged=self._told, minimum=minimum)
         in_sync = tuple(one.member for one in state.in_sync)
         doubt = "" if self.enough else self.lacking
-        return GroupRole(self._own, in_sync, self.followers, self.copied, doubt)
+        now, copied = self._clock.monotonic(), self.followers
+        behind_ms = {number: self.behind_ms(place, now) for number, place in copied.items()}
+        lease_ms = int(self.lease.seconds * 1000)
+        return GroupRole(self._own, in_sync, copied, self.copied, doubt, behind_ms, minimum, lease_ms)
 
     @property
     def told_end(self) -> int:

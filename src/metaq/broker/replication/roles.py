@@ -17,6 +17,7 @@ from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.replication.replicas import Replicas
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
+from metaq.model.failover import NOBODY
 from metaq.model.leadership import MASTERS, SLAVE, CutTail, Epoch, Leadership, ReplicaState, SlaveState
 from metaq.saved import Pending, PendingOutcome
 from metaq.saved_file import TextFile
@@ -65,7 +66,7 @@ class Roles:
         self.predecessor = ""
         """Of a leader that was promoted: address of the leader before, which may relay to this one before it copies from here."""
         self.asked_to_lead_at = environment.clock.monotonic()
-        """When a client has last asked this broker for what only a leader does, since it has stepped down; monotonic seconds."""
+        """When a client has last asked this broker for what only a leader does, while another one leads; monotonic seconds."""
         self.master, self.master_end, self.master_heard_ms = "", -1, 0
         """Of a slave: its master's address, where that log ended when it was last heard, and when that was."""
         self._promote: Callable[[RoleChange, str, bool], None] | None = None
@@ -115,6 +116,7 @@ class Roles:
             self.torn.start,
             self.torn.stop,
             self._replicas.group_role,
+            -1 if self.leads else int(1000 * (now - self.asked_to_lead_at)),
         )
 
     def ask_to_lead(self, caller: Caller, role: str, *, force: bool) -> RoleChange:
@@ -138,12 +140,14 @@ class Roles:
     def ask_to_follow(self, caller: Caller, broker_id: int, master: str) -> RoleChange:
         """Have this master step down: for those who may administer it, and for its slaves.
 
-        Args: broker_id: its number then. master: address of the broker that leads next; "": it is looked for.
+        Args:
+            broker_id: its number then; in a group with failover the member that leads next, NOBODY: the one that is nearest.
+            master: address of the broker that leads next; "": it is looked for.
         Raises Refused: the caller may not, it is a slave already, or the number is none of a slave.
         """
         if not (self._gatekeeper.unguarded and self._is_of_a_slave(caller)):
             self._gatekeeper.check_administration(caller, "the role of the broker")
-        if broker_id <= 0:
+        if broker_id < 0 or (broker_id == NOBODY and self._replicas.group_role is None):
             raise Refused(Reason.INVALID, f"brokerId={broker_id}: a slave has a number from 1 on")
         if not self.leads:
             raise Refused(

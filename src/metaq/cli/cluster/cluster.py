@@ -1,21 +1,24 @@
-"""`metaq cluster`: the brokers of all clusters; `add-broker` and `remove-broker` (`growth`)."""
+"""`metaq cluster`: the brokers of all clusters, and their leaders; `add-broker`, `remove-broker` (`growth`), `move-leader`, `restart` (`rolling`)."""
 
 from __future__ import annotations
 
 import typer
 
-from metaq.cli.cluster import growth
+from metaq.cli.cluster import growth, rolling
+from metaq.cli.cluster.groups_of_replicas import group_json, print_groups
 from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, disk_text, iso_time, print_json, print_table
 
 app = App("", invoke_without_command=True, no_args_is_help=False)
 app.command("add-broker")(growth.add_broker)
 app.command("remove-broker")(growth.remove_broker)
+app.command("move-leader")(rolling.move_leader)
+app.command("restart")(rolling.restart_cluster)
 
 
 @app.callback()
 def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Show the brokers of all clusters and how they are; add one, or remove one."""
+    """Show the brokers of all clusters and how they are, with who leads; add, remove or restart some, or have another one lead."""
     if context.invoked_subcommand is not None:
         return
     from metaq.admin import Admin
@@ -23,6 +26,7 @@ def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT,
 
     with Admin(namesrv) as admin:
         brokers = admin.list_brokers()
+        groups = admin.list_groups_of_replicas(sorted({one.broker for one in brokers if "METAQ" in one.runtime}))
     if as_json:
         print_json(
             [
@@ -40,6 +44,7 @@ def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT,
                     "started": iso_time(broker.started_ms),
                     "draining": broker.draining,
                     "error": broker.error or None,
+                    "failover": group_json(groups, broker),
                     "runtime": broker.runtime,
                 }
                 for broker in brokers
@@ -64,6 +69,7 @@ def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT,
             for broker in brokers
         ),
     )
+    print_groups(groups)
     for broker in brokers:
         if broker.draining:
             print(f"{broker.broker}: drained, producers do not find it; `metaq broker drain {broker.broker} --undo`")

@@ -1,0 +1,91 @@
+"""How groups with failover are shown: who leads, the in-sync set, how far the others are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from metaq.cli.output import print_table
+
+if TYPE_CHECKING:
+    from metaq.admin.brokers import BrokerStatus
+    from metaq.admin.rolling.standing import GroupStanding, MemberStanding
+
+
+def group_json(groups: Sequence[GroupStanding], broker: BrokerStatus) -> dict[str, Any] | None:
+    """Return what is told of one broker's part in its group; None: it has no failover."""
+    group = next((one for one in groups if one.broker == broker.broker), None)
+    member = next((one for one in group.members if one.address == broker.address), None) if group is not None else None
+    if group is None or member is None:
+        return None
+    told = {
+        "member": member.member,
+        "leads": member.leads,
+        "in_sync": member.in_sync,
+        "behind_bytes": member.behind,
+        "behind_ms": member.behind_ms,
+        "epoch": group.epoch,
+        "leader": group.leader,
+        "leader_address": group.address or None,
+        "in_sync_set": list(group.in_sync),
+        "min_in_sync": group.minimum,
+        "doubt": group.doubt or None,
+    }
+    if member.leads:
+        told["lease_ms"] = group.lease_ms
+    return told
+
+
+def print_groups(groups: Sequence[GroupStanding]) -> None:
+    """Print a table of groups, and what is wrong with them; nothing if there are none."""
+    if not groups:
+        return
+    print()
+    print_table(
+        ("group", "leader", "address", "epoch", "in sync", "at least", "behind"),
+        (
+            (
+                one.broker,
+                "none" if one.leader is None else one.leader,
+                one.address,
+                one.epoch,
+                " ".join(map(str, one.in_sync)),
+                one.minimum,
+                ", ".join(_lags(one.members)),
+            )
+            for one in groups
+        ),
+    )
+    for group in groups:
+        for line in troubles(group):
+            print(f"{group.broker}: {line}")
+
+
+def _lags(members: Sequence[MemberStanding]) -> Iterator[str]:
+    """Yield how far each member is behind that does not lead."""
+    for one in members:
+        if one.leads:
+            continue
+        if one.behind is None:
+            yield f"{one.member}: not known"
+        else:
+            after = "" if one.behind_ms is None else f", {one.behind_ms:,} ms"
+            yield f"{one.member}: {one.behind:,} B{after}"
+
+
+def troubles(group: GroupStanding) -> Iterator[str]:
+    """Yield what is wrong with a group."""
+    if group.leader is None:
+        yield "none of its members that answer leads: sends are refused"
+        return
+    if group.doubt:
+        yield f"member {group.leader} leads, and acknowledges nothing: {group.doubt}"
+    if len(group.in_sync) <= group.minimum and len(group.members) > len(group.in_sync):
+        yield f"its in-sync set is at minInSyncReplicas ({group.minimum}): without one more of them sends are refused"
+    for one in group.members:
+        if not one.address:
+            yield f"member {one.member} is in the in-sync set, and not registered at the name servers"
+        elif one.error:
+            yield f"member {one.member} at {one.address} does not answer: {one.error}"
+        elif not one.in_sync:
+            yield f"member {one.member} at {one.address} is not in the in-sync set"
