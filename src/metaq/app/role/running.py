@@ -371,6 +371,8 @@ class RunningRole:
             epoch.number,
         )
         await self._announced.again(services)
+        # Consumers know this broker as a slave, and wait at the former master for messages that come here now.
+        broker.tell_members()
         return self._roles.state()
 
     async def _hand_over(self, slave: Slave, *, force: bool) -> ReplicaState | None:
