@@ -226,7 +226,9 @@ class Broker:
         self.locks = Locks(environment, tables, gatekeeper)
         membership = Membership(environment, tables, self.filters, self.locks, self.deletions, gatekeeper)
         self.beat, self.beat_in_pieces = membership.beat, membership.beat_in_pieces
-        self.unregister, self._notify = membership.unregister, membership.notify
+        self.unregister, self._notify, self.tell_members = (
+            membership.unregister, membership.notify, membership.tell_all,
+        )  # fmt: skip
         self.lookup = Lookup(environment, tables, self.deletions)
         self.resets = OffsetResets(environment, tables, self.lookup)
         self.statistics = Sampling(

@@ -485,6 +485,9 @@ class FailoverRole:
         await self._announced.again(services)
         for registration in self.also_registered:
             await registration.again(services)
+        if self._leading.epoch is not None:
+            # Consumers know this broker as a follower, and wait at the former leader for messages that come here now.
+            self._broker.tell_members()
 
     def _heal(self, own: Member) -> None:
         """Note that this log has all again that it may have lost with its power."""

@@ -395,6 +395,8 @@ class RunningRole:
         await self._announced.again(services)
         for registration in self.also_registered:
             await registration.again(services)
+        # Consumers know this broker as a slave, and wait at the former master for messages that come here now.
+        broker.tell_members()
         return self._roles.state()
 
     async def _hand_over(self, slave: Slave, *, force: bool) -> ReplicaState | None:
