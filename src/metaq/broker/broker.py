@@ -80,6 +80,7 @@ from metaq.wire.hot import DelayGate
 
 if TYPE_CHECKING:
     from metaq.broker.failover.in_sync import InSyncReplicas
+    from metaq.broker.failover.table_acks import TableAcks
     from metaq.broker.metaq1.filters import MakeFilterHelper
     from metaq.broker.metaq1.position_bases import Bases
     from metaq.broker.metaq1.service import Metaq1Service
@@ -179,6 +180,8 @@ class Broker:
             environment, tables, self.deletions, self.filters, lambda: self.schedule.positions.offsets
         )
         """Of a master: tells its slaves what has changed in its tables."""
+        self.table_acks = _table_acks(environment, self.in_sync, self.feed)
+        """Which changes the in-sync set has; None: nobody waits for that."""
         self.followed = FollowedTables(environment, tables, self.deletions, self.filters, files.delay, call_soon)
         """Of a slave: takes over its master's tables."""
         self.appender.when_restarted(self.followed.queue_began_anew)
@@ -479,3 +482,11 @@ def _in_sync(environment: Environment) -> InSyncReplicas | None:
     from metaq.broker.failover.in_sync import InSyncReplicas  # only where there is failover
 
     return InSyncReplicas(environment)
+
+
+def _table_acks(environment: Environment, in_sync: InSyncReplicas | None, feed: TableFeed) -> TableAcks | None:
+    if in_sync is None:
+        return None
+    from metaq.broker.failover.table_acks import TableAcks  # only where there is failover
+
+    return TableAcks(environment, in_sync, feed)
