@@ -31,6 +31,7 @@ from metaq.admin.monitoring.calls import MonitoringCalls
 from metaq.admin.offsets.calls import OffsetCalls
 from metaq.admin.upkeep import scrubbing
 from metaq.admin.upkeep.cleaning import CleaningCalls
+from metaq.admin.upkeep.restarting import RestartCalls
 from metaq.client.conversation.accounts import SetAccount
 from metaq.client.identity.names import LATEST, checked, milliseconds, start_of
 from metaq.client.identity.options import client_options
@@ -52,7 +53,7 @@ from metaq.model.transactions.staging import Outcome, RowState
 Result = TypeVar("Result")
 
 
-class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCalls, OptionCalls):
+class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCalls, OptionCalls, RestartCalls):
     """Administration of one cluster.
 
     Args:

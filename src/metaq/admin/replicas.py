@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec import Struct
 
@@ -11,9 +12,15 @@ from metaq.admin.brokers import BrokerNotFound, BrokerStatus
 from metaq.client.conversation.administration import GetReplicaState, GetRuntime, Promote, StepDown
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
-from metaq.errors import MetaqError
+from metaq.errors import BrokerError, ConnectionFailed, MetaqError
 from metaq.model.leadership import Rank, ReplicaState
 from metaq.model.topics.route import MASTER_ID
+from metaq.wire.codes import ResponseCode
+
+AGAIN_SECONDS: Final = 60.0
+"""So long a slave that has led before may take to start again, before it is promoted."""
+PAUSE_SECONDS: Final = 0.2
+"""Between two tries."""
 
 
 class NoSuchReplica(MetaqError):
@@ -89,7 +96,20 @@ async def promote(
         raise NoSuchReplica(f"no slave of ours{_numbered(broker_id)} answers: {told(broker, found)}")
     # Whose log is the longest of the newest epoch has lost the least.
     chosen = max(slaves, key=_rank)
-    state = await core.ask(chosen.address, Promote(role, force))
+    end, restarts = core.clock.monotonic() + AGAIN_SECONDS, False
+    while True:
+        try:
+            state = await core.ask(chosen.address, Promote(role, force))
+            break
+        except BrokerError as error:
+            # One that has led in this process starts again first.
+            if error.code != ResponseCode.SYSTEM_BUSY or core.clock.monotonic() > end:
+                raise
+            restarts = True
+        except ConnectionFailed:
+            if not restarts or core.clock.monotonic() > end:
+                raise
+        await asyncio.sleep(PAUSE_SECONDS)
     return Replica(state.broker, state.broker_id, chosen.address, "", state, state.log_end)
 
 

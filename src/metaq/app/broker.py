@@ -177,7 +177,7 @@ class RunningBroker:
         """Ages log files."""
         self._services, self._serving = services, serving
         self.settings = {"broker": broker.settings, "store": broker.settings}
-        self.reloading = broker.reloading
+        self.reloading, self.restarting = broker.reloading, broker.restarting
         self.metaq1 = broker.metaq1.settings if broker.metaq1 is not None else None
         if self.metaq1 is not None:
             self.settings[METAQ1] = self.metaq1.settings

@@ -72,7 +72,7 @@ class RunningNamesrv:
         self._acl, self._tls, self._audit = acl, tls, audit
         self.settings = {"namesrv": service.settings, TLS: Settings(tls_options)}
         service.all_settings.append(self.settings[TLS])
-        self.metaq1 = self.reloading = self.again = self.stopped = None
+        self.metaq1 = self.reloading = self.restarting = self.again = self.stopped = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
         serving.limit(listen_limits(service.options))  # some may have been changed over the wire, before this start
         loop = asyncio.get_running_loop()

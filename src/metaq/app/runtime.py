@@ -9,12 +9,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload, Reloadable
 from metaq.app.supervision.service_manager import ServiceManager
+from metaq.broker.process.restarting import Restarting
 from metaq.errors import ConfigError, MetaqError
 from metaq.log import when_dead
 from metaq.option_table import Origins
@@ -29,6 +30,10 @@ Python's default would be 10 ms a request."""
 STOP_WITH_STDIN: Final = "METAQ_STOP_WITH_STDIN"
 """Variable of the environment: 1 has a server end with its standard input."""
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+RESTART_PAUSE_SECONDS: Final = 0.2
+"""Between the answer to a request for a restart, and the restart."""
+ANEW: Final = -1
+"""Stands for an exit code: the process does not end, it is replaced."""
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -60,6 +65,11 @@ class Running(Reloadable, Protocol):
         """Gets a reason when the process is to stop, with exit code 0; None: never."""
         ...
 
+    @property
+    def restarting(self) -> Restarting | None:
+        """Requests of its clients to replace the process; None: it takes none."""
+        ...
+
     async def close(self) -> None:
         """Stop cleanly: unregister, close connections, flush, mark the store as closed. To be called once."""
         ...
@@ -75,10 +85,12 @@ def run(
     reload: Reload | None = None,
     tell_ready: Callable[[Running], None] = print_ready,
     manager: ServiceManager | None = None,
+    words: Sequence[str] | None = None,
 ) -> int:
     """Run one service until SIGTERM, Ctrl-C or its own failure. Returns the exit code.
 
     `tell_ready`: called when it accepts clients. `manager`: is told, too; None: nobody has started it that wants to know.
+    `words`: the command line of a process that takes the place of this one when a client asks for a restart; None: none does.
 
     SIGHUP reloads the configuration by `reload`. Without one there is nothing to read, and SIGHUP stops the service:
     its terminal was closed. A failure to start (ConfigError, StoreLocked, a taken port) is one line on standard error.
@@ -89,7 +101,8 @@ def run(
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(start, reload, tell_ready, manager))
+            code = runner.run(_serve(start, reload, tell_ready, manager, replaced=words is not None))
+        return code if code != ANEW or words is None else _replace(words, manager)
     except MetaqError as error:
         print(f"metaq: {error}", file=sys.stderr)  # noqa: T201  the one line that the user sees
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
@@ -100,7 +113,10 @@ async def _serve(
     reload: Reload | None,
     tell_ready: Callable[[Running], None],
     manager: ServiceManager | None,
+    *,
+    replaced: bool,
 ) -> int:
+    """Args: replaced: whether the process can be replaced. Returns the exit code, or ANEW."""
     loop = asyncio.get_running_loop()
     stop, hung_up = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -113,7 +129,7 @@ async def _serve(
         manager.start()
     try:
         while True:
-            ended = await _serve_once(start, stopping, hung_up, reload, tell_ready, manager)
+            ended = await _serve_once(start, stopping, hung_up, reload, tell_ready, manager, replaced=replaced)
             if ended is not None:
                 return ended
     finally:
@@ -129,8 +145,10 @@ async def _serve_once(
     reload: Reload | None,
     tell_ready: Callable[[Running], None],
     manager: ServiceManager | None,
+    *,
+    replaced: bool,
 ) -> int | None:
-    """Run the service until it ends. Returns the exit code; None: it is to be started again."""
+    """Run the service until it ends. Returns the exit code, or ANEW; None: it is to be started again."""
     starting = asyncio.ensure_future(start())
     reloading: asyncio.Future[None] | None = None
     try:
@@ -155,25 +173,31 @@ async def _serve_once(
         gc.freeze()
         return_freed_memory()
         again: asyncio.Future[str] = service.again or asyncio.get_running_loop().create_future()
-        ends: set[asyncio.Future[Any]] = {service.failure, stopping, again}
+        anew = _restart_requests(service if replaced else None)
+        ends: set[asyncio.Future[Any]] = {service.failure, stopping, again, anew}
         if (stopped := service.stopped) is not None:
             ends.add(stopped)
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         failure = service.failure.result() if service.failure.done() else ""
         asked = stopped.result() if stopped is not None and stopped.done() else ""
-        goes_on = again.done() and not stopping.done() and not failure and not asked
+        goes_on = not (stopping.done() or failure or asked) and (again.done() or anew.done())
+        is_replaced = goes_on and anew.done()
         if failure:
             log.critical("stopping: %s", failure)
         elif goes_on:
-            log.warning("%s", again.result())
+            log.warning("%s", f"restarting: {anew.result()}" if is_replaced else again.result())
         else:
             log.info("stopping%s", f": {asked}" if asked else "")
-        if manager is not None and goes_on:
+        if manager is not None and is_replaced:
+            manager.restarting(f"restarting: {anew.result()}")
+        elif manager is not None and goes_on:
             manager.starting(again.result())
         elif manager is not None:
             why = failure or asked
             manager.stopping(f"stopping: {why}" if why else "stopping")
         await service.close()
+        if is_replaced:
+            return ANEW
         if goes_on:
             gc.unfreeze()  # its objects are garbage now
             return None
@@ -181,6 +205,44 @@ async def _serve_once(
     finally:
         if reloading is not None:
             reloading.cancel()
+
+
+def _restart_requests(service: Running | None) -> asyncio.Future[str]:
+    """Return what gets a reason when a client of the service has its process replaced; None: nobody can."""
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Future[str] = loop.create_future()
+
+    def restart(why: str) -> None:
+        if not asked.done():
+            asked.set_result(why)
+
+    if service is not None and service.restarting is not None:
+        # Not in this turn: whoever has asked for it is answered first.
+        def restart_soon(why: str) -> None:
+            loop.call_later(RESTART_PAUSE_SECONDS, restart, why)
+
+        service.restarting.by(restart_soon)
+    return asked
+
+
+def _replace(words: Sequence[str], manager: ServiceManager | None) -> int:
+    """Execute the program anew in this process, as it is installed now. Returns the exit code if that cannot be done."""
+    # Ignored until the new program has its own handler: a reload that comes meanwhile has nothing to read again.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    environment = {**os.environ, **(manager.environment if manager is not None else {})}
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    logging.shutdown()
+    try:
+        os.execve(sys.executable, list(words), environment)  # noqa: S606  its own command line
+    except OSError as error:
+        print(f"metaq: {sys.executable} cannot be executed anew: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_FAILED
+
+
+def own_words() -> list[str]:
+    """Return the command line of this process, with its interpreter and the interpreter's flags."""
+    return [sys.executable, *sys.orig_argv[1:]]
 
 
 def _stop_at_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

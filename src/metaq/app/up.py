@@ -23,6 +23,8 @@ class RunningUp:
         self.again, self.stopped = broker.again, broker.stopped
         self.settings = {**broker.settings, **namesrv.settings}
         self.metaq1, self.reloading = broker.metaq1, broker.reloading
+        self.restarting = None
+        """The name server of other brokers ends with this process, and so does the dashboard."""
 
     @property
     def addresses(self) -> dict[str, str]:

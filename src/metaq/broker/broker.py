@@ -32,6 +32,7 @@ from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.metaq1.unserved import UnservedBases
 from metaq.broker.part import BrokerPart, PartList
 from metaq.broker.process.reloading import Reloading
+from metaq.broker.process.restarting import Restarting
 from metaq.broker.process.stopping import Stopping
 from metaq.broker.pulls.filters import Filters
 from metaq.broker.pulls.locks import Locks
@@ -123,6 +124,7 @@ class Broker:
         self.gatekeeper = gatekeeper = gatekeeper or Gatekeeper(administration=administration)
         self.reloading = Reloading(gatekeeper)
         self.stopping = Stopping(gatekeeper)
+        self.restarting = Restarting(gatekeeper)
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
         # First: what is made below reads the options as they are then.

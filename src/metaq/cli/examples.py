@@ -225,6 +225,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "pipeline show": ("metaq pipeline show metrics --folder metrics --last 2h",),
     "pipeline show metrics": ("metaq pipeline show metrics --folder metrics --last 2h --png metrics.png",),
     "doctor": ("metaq doctor", "metaq doctor --broker mq1:10911 --namesrv mq1:9876"),
+    "test-cluster": (
+        "metaq test-cluster --mode sync --seeds 1-10",
+        "metaq test-cluster --mode sync --seeds 7 --seconds 30 --faults kill,partition -o flushDiskType=ASYNC_FLUSH",
+        "metaq test-cluster --judge /tmp/metaq-trial-sync-7-x1",
+    ),
     "completion": (
         "metaq completion bash > ~/.local/share/bash-completion/completions/metaq",
         "metaq completion fish > ~/.config/fish/completions/metaq.fish",
@@ -270,6 +275,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "broker promote": ("metaq broker promote broker-a", "metaq broker promote broker-a --id 1 --force"),
     "broker demote": ("metaq broker demote broker-a",),
+    "broker restart": ("metaq broker restart broker-a --id 1 --wait", "metaq broker restart mq2:10911"),
     "broker clean": ("metaq broker clean broker-a --dry-run", "metaq broker clean broker-a --log-files --yes"),
     "broker log": ("metaq broker log broker-a --lines 20", "metaq broker log broker-a --level warning --json"),
     "broker scrub": ("metaq broker scrub broker-a", "metaq broker scrub broker-a --repair --rate 100"),

@@ -136,6 +136,7 @@ class RequestCode(enum.IntEnum):
     STOP = 30025
     LOG_LINES = 30026
     JOIN_IN_SYNC = 30027
+    RESTART_BROKER = 30030
 
 
 class ResponseCode(enum.IntEnum):

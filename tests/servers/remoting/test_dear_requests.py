@@ -135,6 +135,7 @@ CHEAP = {
     Code.END_BRANCH: "one record",
     Code.CLOSE_PARTITIONS: "one entry of a table",
     Code.STOP: "the first one counts",
+    Code.RESTART_BROKER: "the first one counts",
     Code.PROMOTE: "one at a time",
     Code.STEP_DOWN: "one at a time",
     Code.LOG_CHECKSUMS: "at most 16 MiB, read by a thread; 16 requests of all clients wait at most",

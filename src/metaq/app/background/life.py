@@ -31,7 +31,7 @@ class BackgroundLife:
         held: the pid file.
         description: what is known at the start.
         handler: gets the log.
-        report: descriptor of a pipe to who started this; closed when it is ready.
+        report: descriptor of a pipe to who started this, closed when it is ready; -1: nobody waits.
         clock: a test's, or the system's.
     """
 
@@ -61,10 +61,12 @@ class BackgroundLife:
 
         Args: describe: makes the description, from this process's id. make_handler: opens the log, once the name is this process's.
         """
-        os.set_inheritable(report, False)
+        if report >= 0:
+            os.set_inheritable(report, False)
         held = PidFile.take(places.pid_file(name))
         if held is None:
-            _tell(report, TAKEN)
+            if report >= 0:
+                _tell(report, TAKEN)
             return None
         description = describe(os.getpid())
         places.write(description)

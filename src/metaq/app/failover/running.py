@@ -426,7 +426,7 @@ class FailoverRole:
             own = group.membership.member()
         said = own if leader is None else following(own)
         if _differ(seen.live.get(group.number), said):
-            # Whether its log is whole, and how long it is, for those who choose.
+            # Whether its log is whole, and how long it is, for those who choose. A renewal does not write that.
             if await group.nodes.announce(said) is not None:
                 raise NotOurs(f"the node of member {group.number} of {group.name} is kept by another session")
             group.wake.set()

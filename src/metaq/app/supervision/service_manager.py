@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Final, Self, TypeAlias
 
+from metaq.clock import SYSTEM
 from metaq.errors import ConfigError
 from metaq.net.notify_socket import NotifySocket
 
@@ -23,6 +24,7 @@ Told: TypeAlias = Callable[[str], None]
 START_SECONDS: Final = 60
 """How long a start may take after each of its signs of life, s. They come every second."""
 STATUS_CHARS_MAX: Final = 500
+_VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 def nobody(_status: str) -> None:
@@ -39,6 +41,8 @@ class ServiceManager:
 
     def __init__(self, notify: NotifySocket, watchdog_seconds: float = 0.0) -> None:
         self._notify, self._watchdog_seconds = notify, watchdog_seconds
+        self.environment: Mapping[str, str] = {}
+        """What it has put into this process's environment: a process that takes this one's place needs it again."""
         self._timer: asyncio.Handle | None = None
         self._status = ""
 
@@ -48,16 +52,19 @@ class ServiceManager:
 
         None: there is none, or it cannot be told anything, which the log says then.
         """
-        address = environment.pop("NOTIFY_SOCKET", "")
-        microseconds, pid = environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", "")
+        given = {name: environment.pop(name) for name in _VARIABLES if name in environment}
+        address = given.get("NOTIFY_SOCKET", "")
+        microseconds, pid = given.get("WATCHDOG_USEC", ""), given.get("WATCHDOG_PID", "")
         if not address:
             return None
         watched = microseconds.isascii() and microseconds.isdigit() and pid in {"", str(os.getpid())}
         try:
-            return cls(NotifySocket(address), int(microseconds) / 1e6 if watched else 0.0)
+            manager = cls(NotifySocket(address), int(microseconds) / 1e6 if watched else 0.0)
         except ConfigError as error:
             log.warning("%s", error)
             return None
+        manager.environment = given
+        return manager
 
     def start(self) -> None:
         """Give signs of life from now on."""
@@ -77,6 +84,15 @@ class ServiceManager:
         """Clients are served."""
         self._status = status.replace("\n", " ")
         self._notify.send("READY=1", f"STATUS={self._status}")
+
+    def restarting(self, status: str) -> None:
+        """The process is replaced by a new one of the same number, which says when it is ready: to systemd, a reload."""
+        self._notify.send(
+            "RELOADING=1",
+            f"MONOTONIC_USEC={int(SYSTEM.monotonic() * 1_000_000)}",
+            f"STATUS={status[:STATUS_CHARS_MAX]}".replace("\n", " "),
+            f"EXTEND_TIMEOUT_USEC={START_SECONDS * 1_000_000}",
+        )
 
     def stopping(self, status: str) -> None:
         """The server ends."""

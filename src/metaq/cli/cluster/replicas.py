@@ -1,4 +1,4 @@
-"""`metaq broker status|promote|demote|scrub`: the replicas of a broker; `drain` (`growth`). Without one of these, `metaq broker` runs a broker (`serve`)."""
+"""`metaq broker status|promote|demote|restart|scrub`: the replicas of a broker; `drain` (`growth`). Without one of these, `metaq broker` runs a broker (`serve`)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ from metaq.model.scrub import Damaged, Difference
 if TYPE_CHECKING:
     from metaq.admin import Admin
     from metaq.admin.replicas import Replica
+    from metaq.admin.upkeep.restarting import RestartProgress
     from metaq.admin.upkeep.scrubbing import PairScrub, ScrubProgress
 
 WAIT_SECONDS = 1.0
+RESTART_LINE_SECONDS = 5.0
 MIB = 1024 * 1024
 
 app = App("", invoke_without_command=True, no_args_is_help=False)
@@ -189,6 +191,53 @@ def demote(
             f"the broker at {left.address} has stepped down at log offset {left.log_end}; nobody leads {left.broker} until one is "
             "promoted"
         )
+
+
+@app.command("restart")
+def restart(
+    name: Name,
+    broker_id: Annotated[
+        int | None, typer.Option("--id", help="brokerId of the one that is meant, where there are several of the name")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="return when it serves clients again; tell what it does until then")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="longest wait; by default as long as it reads its log"),
+    ] = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Restart the process of a broker, with the release of MetaQ that is installed on its machine now.
+
+    It stops cleanly and starts with the arguments that it has, under its process number. Promote another one first: while the master
+    restarts, sends to it fail. A broker of `metaq up` refuses.
+    """
+    from metaq.admin import Admin
+
+    shown = _RestartLines(told=not as_json and wait)
+    with Admin(namesrv) as admin:
+        done = admin.restart_broker(name, broker_id=broker_id, wait=wait, timeout=timeout, progress=shown.show)
+    if as_json:
+        print_json(msgspec.to_builtins(done))
+    elif wait:
+        print(f"the broker at {done.address} serves clients again, after {done.seconds:.1f} s")
+    else:
+        print(f"the broker at {done.address} restarts")
+
+
+class _RestartLines:
+    """Tells what a broker that restarts does: each change, and every few seconds that it goes on."""
+
+    def __init__(self, *, told: bool) -> None:
+        self._told, self._last = told, ""
+        self._next = 0.0
+
+    def show(self, now: RestartProgress) -> None:
+        if self._told and (now.phase.value != self._last or now.seconds >= self._next):
+            self._last, self._next = now.phase.value, now.seconds + RESTART_LINE_SECONDS
+            print(f"{now.address}: {now.phase.value} ({now.seconds:.1f} s)", file=sys.stderr)
 
 
 @app.command("scrub")

@@ -1,6 +1,8 @@
 """The process of a server that `metaq start` has started. Loads no typer, as the servers in the foreground.
 
 python -m metaq.cli.servers.child RUN_DIR NAME REPORT LOG BYTES_MAX OLDER SERVER FLAGS...
+
+REPORT is the descriptor of a pipe to who started it, or -1.
 """
 
 from __future__ import annotations
@@ -49,10 +51,13 @@ def main() -> int:
     except OSError as fault:
         print(f"metaq: the files of {name} in {folder} cannot be written: {fault}", file=sys.stderr)
         return 1
-    return _serve(life, server, words) if life is not None else 1
+    # A process that takes the place of this one reports to nobody: whoever has started this one knows that it is ready.
+    before = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
+    anew = [sys.executable, *before[1:], folder, name, "-1", log, bytes_max, older, server, *words]
+    return _serve(life, server, words, anew) if life is not None else 1
 
 
-def _serve(life: BackgroundLife, server: str, words: list[str]) -> int:
+def _serve(life: BackgroundLife, server: str, words: list[str], anew: list[str]) -> int:
     from metaq.cli.servers import serve
     from metaq.cli.servers.flags import read_plain
 
@@ -60,7 +65,7 @@ def _serve(life: BackgroundLife, server: str, words: list[str]) -> int:
     assert values is not None, "words_of made them"
     code = 1
     try:
-        code = serve.main(server, values, life)
+        code = serve.main(server, values, life, anew)
     finally:
         life.end(code)
     return code

@@ -5,13 +5,23 @@ from __future__ import annotations
 import logging
 import pathlib
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from metaq.app.configuration import Configuration, load, template
 from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload
-from metaq.app.runtime import EXIT_OK, EXIT_USAGE, Running, loop_name, print_ready, run, set_up_logging, with_origins
+from metaq.app.runtime import (
+    EXIT_OK,
+    EXIT_USAGE,
+    Running,
+    loop_name,
+    own_words,
+    print_ready,
+    run,
+    set_up_logging,
+    with_origins,
+)
 from metaq.app.supervision.service_manager import ServiceManager, Told, nobody
 from metaq.cli.servers.flags import DEFAULT_FOLDER
 from metaq.errors import ConfigError
@@ -30,8 +40,16 @@ _SECTIONS: Final = {
 log = logging.getLogger("metaq")
 
 
-def main(command: str, values: Mapping[str, Any], life: BackgroundLife | None = None) -> int:
-    """Run a server, with the values of its flags (`flags_of`). Returns the exit code. `life`: of a process in the background."""
+def main(
+    command: str,
+    values: Mapping[str, Any],
+    life: BackgroundLife | None = None,
+    words: Sequence[str] | None = None,
+) -> int:
+    """Run a server, with the values of its flags (`flags_of`). Returns the exit code.
+
+    Args: life: of a process in the background. words: the command line that starts it anew; None: that of this process.
+    """
     try:
         configuration = configure(command, values)
     except ConfigError as error:
@@ -49,10 +67,11 @@ def main(command: str, values: Mapping[str, Any], life: BackgroundLife | None = 
     # Without a file there is nothing that could have changed, and no reload.
     file = values["file"]
     reload = Reload(file, lambda: configure(command, values), configuration) if file else None
+    words = own_words() if words is None else words
     if life is None:
-        return _run(command, configuration, reload)
+        return _run(command, configuration, reload, words)
     life.know_data(_data(command, configuration))
-    return _run(command, configuration, reload, life.tell_ready)
+    return _run(command, configuration, reload, words, life.tell_ready)
 
 
 def _data(command: str, configuration: Configuration) -> str:
@@ -68,6 +87,7 @@ def _run(
     command: str,
     configuration: Configuration,
     reload: Reload | None,
+    words: Sequence[str],
     tell_ready: Callable[[Running], None] = print_ready,
 ) -> int:
     import metaq
@@ -77,7 +97,7 @@ def _run(
     told = manager.starting if manager is not None else nobody
 
     def serve(start: Callable[[], Awaitable[Running]]) -> int:
-        return run(with_origins(start, configuration.origins), reload, tell_ready, manager)
+        return run(with_origins(start, configuration.origins), reload, tell_ready, manager, words)
 
     log.info("metaq %s %s; compiled extension: %s; event loop: %s", metaq.__version__, command, hot.WHY, loop_name())
     if command == "namesrv":

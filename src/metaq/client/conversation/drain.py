@@ -1,4 +1,4 @@
-"""Requests that take a broker out of use: the write permission in routes (205), its process (30025)."""
+"""Requests that take a broker out of use: the write permission in routes (205), its process (30025, and 30030 for a moment)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ class StopBroker(Order, frozen=True):
 
     def request(self) -> Command:
         return request(RequestCode.STOP)
+
+
+class RestartBroker(Order, frozen=True):
+    """Have the process of one of our brokers replaced by a new one (30030). It answers before that."""
+
+    action = "restart"
+
+    def request(self) -> Command:
+        return request(RequestCode.RESTART_BROKER)
 
 
 class WipeWritePermission(Order, frozen=True):

@@ -184,6 +184,11 @@ class AdminHandlers:
         log.warning("%s has this broker stop", call.session.remote)
         self._broker.stopping.ask(call.caller)
 
+    @handles(RequestCode.RESTART_BROKER, NoHeader, Action.ADMINISTER)
+    def _restart(self, call: Call[NoHeader]) -> None:
+        log.warning("%s has this broker restart", call.session.remote)
+        self._broker.restarting.ask(call.caller)
+
     # -- pieces of the log, for those who compare it with another replica's
     # Of all topics' messages, as the bytes below: with access control, only for accounts that administer.
     @handles(RequestCode.LOG_CHECKSUMS, headers.LogChecksumsHeader, Action.ADMINISTER)
