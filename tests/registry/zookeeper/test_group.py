@@ -22,7 +22,7 @@ from tests.support import PATIENCE, environment, process, read_line
 from metaq.errors import ClientClosed, ConfigError, ConnectionFailed, NotOurs, Refused, UnknownOutcome
 from metaq.model.failover import Seen
 from metaq.registry.group import group_nodes
-from metaq.registry.zookeeper.group import RENEWAL_SHARE, GroupNodes, checked_addresses
+from metaq.registry.zookeeper.group import GIVE_UP_SHARE, GroupNodes, checked_addresses
 from metaq.registry.zookeeper.session import Session
 from metaq.testing.network import FlakyNetwork
 from metaq.wire.failover import group_state, group_state_of, member
@@ -391,11 +391,8 @@ def test_another_server_is_tried_when_a_renewal_has_no_answer(zookeeper, name):
                 first.stall()
                 loop = asyncio.get_running_loop()
                 began = loop.time()
-                with pytest.raises(ConnectionFailed, match="has not answered a renewal within"):
-                    await one.nodes.renew(a_member())
-                assert loop.time() - began < SESSION_SECONDS * RENEWAL_SHARE + 5.0
-                await one.nodes.renew(a_member())
-                assert loop.time() - began < SESSION_SECONDS / 2
+                assert await one.nodes.renew(a_member()) > 0
+                assert loop.time() - began < SESSION_SECONDS * GIVE_UP_SHARE
                 assert one.nodes.session == session
                 assert second.open
 

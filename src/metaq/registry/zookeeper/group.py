@@ -13,6 +13,7 @@ node that is not the one he has read.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -51,9 +52,13 @@ from metaq.registry.zookeeper.session import Failures, Node, Session
 from metaq.wire.failover import group_state, group_state_of, member, member_of
 
 ROOT: Final = "/metaq-failover"
-RENEWAL_SHARE: Final = 0.25
+GIVE_UP_SHARE: Final = 0.5
+"""Part of the session time-out after which a renewal is given up: a lease holds no longer."""
+RENEWAL_SHARE: Final = 0.2
 """Part of the session time-out after which a renewal without answer breaks the connection, so that the client tries another server of
 the ensemble while its lease still holds."""
+RETRY_SECONDS: Final = 0.02
+"""Pause before a renewal is sent again."""
 CONNECT_SHARE: Final = 1 / 6
 """Part of the session time-out that one server may take to accept a connection."""
 ROUNDS_MAX: Final = 8
@@ -111,6 +116,7 @@ class GroupNodes:
         self._connect, self._chroot = checked_addresses(connect)
         self._digest = _digest(auth)
         self._seconds, self._changed, self._elapsed = session_timeout, changed, clock.elapsed
+        self._random_below = clock.random_below
         self.path = f"{ROOT}/{_name('brokerClusterName', cluster)}/{_name('brokerName', broker)}"
         """Of the group, below the chroot."""
         self._state, self._live = f"{self.path}/state", f"{self.path}/live"
@@ -122,12 +128,16 @@ class GroupNodes:
 
     def open(self) -> None:
         """Begin to connect."""
+        hosts = self._connect.split(",")
+        mixed = [hosts.pop(self._random_below(len(hosts))) for _ in range(len(hosts))]
         self._client = ZookeeperClient(
-            self._connect + self._chroot,
+            ",".join(mixed) + self._chroot,
             self._seconds,
             self._seconds,
             digest=self._digest,
             connect_seconds=self._seconds * CONNECT_SHARE,
+            # A lease has no time for a second try at the server that has just failed.
+            in_order=True,
         )
         self._client.listen(self._changed)
 
@@ -270,11 +280,22 @@ class GroupNodes:
 
         What the node says is changed by `announce`.
 
-        Returns when the request was sent, `Clock.elapsed`. Raises NotOurs: the node is gone, or another session's. Without an answer
-        within RENEWAL_SHARE of the session time-out it raises ConnectionFailed, and another server is tried.
+        Returns when the request that was answered was sent, `Clock.elapsed`. If a server does not answer within RENEWAL_SHARE of the
+        session time-out, or its connection breaks, another one is asked. Raises NotOurs: the node is gone, or another session's.
+        ConnectionFailed: no server has answered within GIVE_UP_SHARE of the session time-out.
         """
-        session = await self._connection()
-        path = self._node_of(own)
+        seconds = self.session_timeout * GIVE_UP_SHARE
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    with contextlib.suppress(ConnectionFailed):
+                        return await self._renew(await self._connection(), self._node_of(own))
+                    await asyncio.sleep(RETRY_SECONDS)
+        except TimeoutError:
+            raise ConnectionFailed(self._away(f"has not answered a renewal within {seconds:.3g} s")) from None
+
+    async def _renew(self, session: Session, path: str) -> float:
+        """Ask the server that the client is connected to, once. Returns, and raises, what `renew` does."""
         if not session.timeout:
             raise ConfigError(
                 "this version of kazoo does not tell the time-out of its session, so that no lease can be kept: install kazoo 2.11"
@@ -286,7 +307,7 @@ class GroupNodes:
                 owner, number = await _outcome(session, session.touch(path))
         except TimeoutError:
             session.reconnect()
-            raise ConnectionFailed(self._away(f"has not answered a renewal within {seconds:.2g} s")) from None
+            raise ConnectionFailed(self._away(f"has not answered a renewal within {seconds:.3g} s")) from None
         except (NoNodeError, SessionExpiredError):
             raise NotOurs(f"{path} in ZooKeeper is gone, since our session has ended") from None
         except _BROKEN as error:

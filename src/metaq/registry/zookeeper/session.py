@@ -72,6 +72,8 @@ class Session:
         digest: `user:password` that it proves to ZooKeeper, and that nodes which it makes can be changed with; "": none, and
             anybody may change them.
         connect_seconds: longest wait for one server to take a connection; None: the time-out of the session.
+        in_order: try the servers in the order of `hosts`, after a broken connection from the next one on, not in one of chance, in
+            which the same one may be the next.
     """
 
     scheme: ClassVar = "digest"
@@ -85,6 +87,7 @@ class Session:
         *,
         digest: str = "",
         connect_seconds: float | None = None,
+        in_order: bool = False,
     ) -> None:
         self._why = _LastWord()
         self._loop = asyncio.get_running_loop()
@@ -108,6 +111,7 @@ class Session:
             handler=_Handler(connect_seconds if connect_seconds is not None else timeout),
             auth_data=[(self.scheme, digest)] if digest else None,
             default_acl=self._acl,
+            randomize_hosts=not in_order,
         )
         self._hear_timeouts()
         self._client.add_listener(self._on_state)
