@@ -161,6 +161,7 @@ class Broker:
         # Growth of watched queues only, so that appends to queues at which no pull waits cost no call.
         self.appender.when_grown(self.held_pulls.grew, watched_only=True)
         self.closed_partitions = ClosedPartitions()
+        self.topics.refusal = metaq1.follows if metaq1 is not None else None
         tables = Tables(self.topics, self.groups, self.members, self.offsets, self.closed_partitions)
         self.transactions = TransactionService(environment, tables, self.appender, read_cold, gatekeeper)
         delays = DelayGate(SCHEDULE_TOPIC.encode(), len(store.delays_ms))
@@ -215,16 +216,19 @@ class Broker:
             from metaq.broker.metaq1.service import Metaq1Service
 
             self.metaq1 = Metaq1Service(
-                environment, tables, self.appender, self.acks, self.held_pulls, self.staging, gatekeeper,
+                environment, tables, self.appender, self.acks, self.held_pulls, self.staging, gatekeeper, self.replicas,
                 settings=metaq1, options=self.settings, make_filter_helper=make_filter_helper, call_soon=call_soon,
             )  # fmt: skip
             self._bases, metaq1_parts = self.metaq1.bases, self.metaq1.parts
+            self.stats.times_appends = not self.acks.promises  # the master of a pair promises more than its options say
         else:
             self._bases = UnservedBases(environment, self.appender, self.topics.closed, call_soon)
         self.locks = Locks(environment, tables, gatekeeper)
         membership = Membership(environment, tables, self.filters, self.locks, self.deletions, gatekeeper)
         self.beat, self.beat_in_pieces = membership.beat, membership.beat_in_pieces
-        self.unregister, self._notify = membership.unregister, membership.notify
+        self.unregister, self._notify, self.tell_members = (
+            membership.unregister, membership.notify, membership.tell_all,
+        )  # fmt: skip
         self.lookup = Lookup(environment, tables, self.deletions)
         self.resets = OffsetResets(environment, tables, self.lookup)
         self.statistics = Sampling(
@@ -351,6 +355,7 @@ class Broker:
         Returns the saves of that. Before they have ended, nothing may come behind the cut: a start would count it as what was there.
         """
         self.replicas.log_was_cut()
+        self._bases.log_was_cut()
         return [*self.deletions.log_was_cut(), *self.followed.log_was_cut()]
 
     def tick(self) -> None:

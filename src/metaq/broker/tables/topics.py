@@ -71,6 +71,8 @@ class Topics:
         self._own_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
         if options.trace_topic_enable:
             self._own_names.add(_trace_topic(options.msg_trace_topic_name))
+        self.refusal: str | None = None
+        """Why topics take no messages of clients: they are another broker's, whose messages are copied here; None: they do."""
         self.changes = 0
         self._watchers: list[TopicWatcher] = []
         self._closing: dict[str, Pending] = {}
@@ -162,7 +164,9 @@ class Topics:
         return self.table.get(name)
 
     def taking(self, name: str) -> TopicConfig | None:
-        """Return the topic to append to; None: there is none. Raises Saving while it is being deleted."""
+        """Return the topic to append to; None: there is none. Raises Saving while it is being deleted; Refused NOT_STORED."""
+        if self.refusal is not None and not self.is_system(name):
+            raise Refused(Reason.NOT_STORED, self.refusal)
         if name in self._closing:
             raise Saving(self._closing[name])
         return self.table.get(name)

@@ -202,11 +202,8 @@ class GroupNodes:
         data = group_state(state)
 
         def work(session: Session) -> bool:
-            try:
-                return not session.create({self._state: data.decode()}, ephemeral=False)
-            except NoNodeError:
-                self._check_chroot(session)
-                raise
+            self._make(session, self.path)
+            return not session.create({self._state: data.decode()}, ephemeral=False)
 
         return await self._run(work, changes=True)
 
@@ -271,6 +268,8 @@ class GroupNodes:
     async def renew(self, own: Member) -> float:
         """Have a quorum of the ensemble log a write to our own live node, which changes nothing. Does not wait for other calls.
 
+        What the node says is changed by `announce`.
+
         Returns when the request was sent, `Clock.elapsed`. Raises NotOurs: the node is gone, or another session's. Without an answer
         within RENEWAL_SHARE of the session time-out it raises ConnectionFailed, and another server is tried.
         """
@@ -330,9 +329,10 @@ class GroupNodes:
         return session.transact(build)
 
     def _make(self, session: Session, path: str) -> None:
-        """Make a persistent node without text, and those above it."""
+        """Make a persistent node of the group without text, and those above it. The ones above the group are everybody's."""
         try:
-            session.ensure([*parents(path), path])
+            session.ensure(parents(self.path), shared=True)
+            session.ensure(dict.fromkeys((self.path, path)))
         except NoNodeError:
             self._check_chroot(session)
             raise
@@ -345,7 +345,9 @@ class GroupNodes:
 
         def job() -> Result:
             nonlocal begun
-            begun = True
+            if not session.id:
+                raise ConnectionFailed(self._away("cannot be reached"))
+            begun = True  # before it is asked whether somebody waits: he asks the other way round
             if given_up:
                 raise ConnectionFailed("nobody waits for it any more")
             return work(session)
