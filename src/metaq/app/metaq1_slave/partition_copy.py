@@ -217,6 +217,8 @@ class PartitionCopy:
         if fault is not None:
             raise RemoteProtocolError(f"at position {position + taken}: {fault}")
         if not found:  # longer than what was asked for
+            if self._size >= ANSWER_BYTES_MAX:
+                raise RemoteProtocolError(f"the message at position {position} is longer than {ANSWER_BYTES_MAX} bytes")
             self._size = min(2 * self._size, ANSWER_BYTES_MAX)
         elif self._size > GET_BYTES:
             self._size = GET_BYTES

@@ -16,6 +16,7 @@ from metaq.app.role.pending import ended
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, Reason, Refused
 from metaq.log import RateLimitedLog, when_dead
+from metaq.model.metaq1.settings import WILDCARD
 from metaq.model.upkeep.floors import queue_key
 from metaq.saved import Pending
 from metaq.servers.server import BrokerServices
@@ -159,7 +160,8 @@ class TextSlave:
             await link.close()
 
     async def _copy(self, link: Link, topic: str, count: int) -> None:
-        if count <= 0 or (topic, count - 1) in self._copies:
+        # The original registers a wildcard section under its own name, which no topic has.
+        if count <= 0 or WILDCARD in topic or (topic, count - 1) in self._copies:
             return
         assert self._services is not None, "it is started"
         try:

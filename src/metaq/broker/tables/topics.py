@@ -167,6 +167,9 @@ class Topics:
         """Return the topic to append to; None: there is none. Raises Saving while it is being deleted; Refused NOT_STORED."""
         if self.refusal is not None and not self.is_system(name):
             raise Refused(Reason.NOT_STORED, self.refusal)
+        return self._there(name)
+
+    def _there(self, name: str) -> TopicConfig | None:
         if name in self._closing:
             raise Saving(self._closing[name])
         return self.table.get(name)
@@ -261,7 +264,7 @@ class Topics:
 
     def ensure(self, name: str, queues: int = 1, sys_flag: int = 0) -> TopicConfig:
         """Return a retry or dead-letter topic; create it with read and write permission if missing. Raises Saving, Refused."""
-        config = self.taking(name)
+        config = self._there(name)
         if config is None:
             config = structs.replace(_topic(name, queues), sys_flag=sys_flag)
             self.saved.change(name, config).settle()
