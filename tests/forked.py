@@ -218,7 +218,8 @@ def begin_server(
     options: dict[str, Any] = {
         "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True, "env": environment,
     }  # fmt: skip
-    if self.program in {"metaq", "tests.crash.mortal_broker"}:  # no others that tests have
+    # No others that tests have; a ZooKeeper is no Python.
+    if command[0] == sys.executable and self.program in {"metaq", "tests.crash.mortal_broker"}:
         made = forks(os.environ.get("METAQ_HOT"))
         if made.imported_under(self._environment):
             return Server(made, command, **options)
@@ -250,6 +251,7 @@ def main() -> None:
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     program, *sys.argv[1:] = request["args"]
+    sys.orig_argv = [sys.executable, "-m", *request["args"]]  # with which a broker executes itself anew
     SYSTEM._random.seed()  # that of the whole process, made at its import: no two servers spread their load alike
     code = EXIT_TRACEBACK
     try:

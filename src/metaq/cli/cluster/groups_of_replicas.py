@@ -61,6 +61,17 @@ def print_groups(groups: Sequence[GroupStanding]) -> None:
             print(f"{group.broker}: {line}")
 
 
+def in_words(group: GroupStanding) -> str:
+    """Return how a group stands, in one line."""
+    if group.leader is None:
+        return f"no member leads, epoch {group.epoch}"
+    lags = ", ".join(_lags(group.members))
+    return (
+        f"member {group.leader} leads, in sync are {' '.join(map(str, group.in_sync))}, at least {group.minimum} has to be"
+        f"{f'; behind are {lags}' if lags else ''}; the lease holds for {group.lease_ms:,} ms"
+    )
+
+
 def _lags(members: Sequence[MemberStanding]) -> Iterator[str]:
     """Yield how far each member is behind that does not lead."""
     for one in members:

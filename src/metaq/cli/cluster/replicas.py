@@ -12,6 +12,7 @@ import typer
 
 from metaq.cli.cluster import growth
 from metaq.cli.cluster.cleaning import clean_broker
+from metaq.cli.cluster.groups_of_replicas import in_words, troubles
 from metaq.cli.groups import App
 from metaq.cli.output import (
     EXIT_FAILED,
@@ -94,6 +95,8 @@ def _behind(found: Sequence[Replica]) -> int | None:
 
 
 def _print(found: Sequence[Replica]) -> None:
+    from metaq.admin.rolling.standing import standing_of
+
     leader = next((one for one in found if one.leads and not one.error), None)
     print_table(
         ("broker", "id", "address", "role", "epoch", "log from", "to", "behind", "disk"),
@@ -107,6 +110,9 @@ def _print(found: Sequence[Replica]) -> None:
         print(
             f"nobody leads: `metaq broker promote {found[0].broker if found else 'NAME'}` makes one of them the master"
         )
+    if (group := standing_of(found)) is not None:
+        for line in (in_words(group), *troubles(group)):
+            print(f"group: {line}")
     for one in found:
         for cut in one.state.cuts if one.state is not None else ():
             print(f"{one.address}: {_cut(cut)}")
