@@ -243,6 +243,8 @@ RULES: dict[str, Rule] = {
             "sql.opening",
             "store.offline",
             "store.upkeep",
+            "testing.trial",
+            "testing.workload",
             "webhooks",
             "wire.hot",
             "xa",

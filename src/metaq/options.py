@@ -428,6 +428,26 @@ class Metaq1Options(OptionTable):
     )
     host_name: str | None = option(None, "Address that 1.x clients are told; by default brokerIP1's.")
     server_port: int = option(8123, "Port of the MetaQ 1.x server; 0 takes a free one.", low=0, high=65535)
+    slave_id: int | None = option(
+        None,
+        "Number of this broker among the asynchronous slaves of brokerId: it copies the messages of that broker, an original or ours, by "
+        "the text protocol, and takes none. By default it is a master. In an async_slave.properties (`--metaslave FILE`), too.",
+        low=0,
+        high=999_999_999,
+    )
+    slave_group: str | None = option(
+        None, "Group under which such a slave gets messages of its master; by default `meta-slave-group_` and slaveId."
+    )
+    slave_max_delay_in_mills: int = option(
+        500,
+        "Longest pause in ms before such a slave asks again for messages of a partition that had none.",
+        low=10,
+        high=3_600_000,
+    )
+    auto_sync_master_config: bool = option(
+        False,
+        "Have such a slave take over the topic sections of its master's server.ini, whenever that changes, into its own, and reload it.",
+    )
     dashboard_http_port: int = option(
         8120, "Port of the HTTP server with the pages of 1.x and its gateway: httpPort.", low=0, high=65535
     )

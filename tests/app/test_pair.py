@@ -20,7 +20,7 @@ from metaq.broker.requests import OffsetCommit
 from metaq.client.shared.transport import Transport
 from metaq.clock import seeded
 from metaq.errors import SendFailed
-from metaq.model import GroupConfig, SendStatus, TopicConfig
+from metaq.model import GroupConfig, SendStatus, TopicConfig, TransactionOutcome
 from metaq.options import BrokerOptions, NamesrvOptions
 from metaq.servers.remoting.leading import NOT_HERE
 from metaq.store.disk import Disk
@@ -173,6 +173,35 @@ def test_a_synchronous_masters_send_is_answered_when_a_slave_has_it(tmp_path):
             await until(lambda: pair.leader.replicas.available)
             assert (await producer.send("orders", b"again")).status is SendStatus.SEND_OK
             await pair.same()
+
+    asyncio.run(body())
+
+
+def test_several_messages_of_a_master_without_its_slave_are_delivered_and_said_to_be(tmp_path):
+    """As its other sends are: the answer SLAVE_NOT_AVAILABLE is no refusal, and nothing is rolled back."""
+
+    async def body() -> None:
+        async with (
+            opened(tmp_path, broker_role="SYNC_MASTER", slave_timeout=NEVER_MS) as pair,
+            aio.Producer(pair.namesrv.address, timeout=PATIENCE, retries=0) as producer,
+        ):
+            await producer.send("orders", b"makes the topic")
+            await pair.slave.close()
+            await until(lambda: not pair.leader.replicas.connected)
+            async with producer.atomic() as tx:
+                await tx.send("orders", b"one")
+                await tx.send("orders", b"two")
+            assert tx.outcome is TransactionOutcome.COMMIT
+            assert tx.result.delivered
+            with contextlib.suppress(ZeroDivisionError):
+                async with producer.atomic() as rolled_back:
+                    await rolled_back.send("orders", b"never")
+                    1 / 0
+            await pair.start_slave()
+            await until(lambda: pair.leader.replicas.available)
+            await pair.same()
+            async with aio.Reader(pair.namesrv.address, "orders", stop_at_end=True) as reader:
+                assert sorted([message.body async for message in reader]) == [b"makes the topic", b"one", b"two"]
 
     asyncio.run(body())
 

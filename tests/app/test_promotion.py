@@ -50,6 +50,8 @@ class Brokers:
 
     def __init__(self, root: pathlib.Path, options: dict[str, Any]) -> None:
         self._root, self._options = root, options
+        self.both: dict[str, Any] = {}
+        """Options of both brokers; `options` are of the first one."""
         self._ports = {name: (free_port(), free_port()) for name in "ab"}
         self.running: dict[str, RunningBroker] = {}
         self._client = Transport(lambda _a, _c: None, lambda _a: None, lambda _a: None)
@@ -66,7 +68,7 @@ class Brokers:
         role = {"broker_id": 1, "broker_role": "SLAVE"} if name == "b" else {}
         options = BrokerOptions(
             broker_name="pair", listen_port=port, ha_listen_port=ha_port, namesrv_addr=self.namesrv.address,
-            **{**role, **(self._options if name == "a" else {}), **changes},
+            **{**role, **self.both, **(self._options if name == "a" else {}), **changes},
         )  # fmt: skip
         self.running[name] = await start_broker(
             options, small_store(self._root / name, mapped_file_size_commit_log=FILE, **(store or {})), disk=disk

@@ -26,10 +26,10 @@ class Server(ServerProcess):
 
     def __init__(self, name: str, folder: Path, words: Sequence[str]) -> None:
         super().__init__(name, folder / f"{name}.log")
-        self._words = words
+        self.words = words
 
     def _arguments(self) -> Sequence[str]:
-        return self._words
+        return self.words
 
     def start(self) -> None:
         self.launch()
@@ -63,6 +63,11 @@ class Pair:
         """Whether one leads, the other follows, and both logs are as long."""
         status = self.status()
         return len(status) == 2 and status[0]["state"]["leads"] and status[0]["log_end"] == status[1]["log_end"]
+
+    def leader(self) -> str:
+        """The name of the one that leads, of two that answer."""
+        port = next(one["address"].rpartition(":")[2] for one in self.status().values() if one["state"]["leads"])
+        return next(name for name, broker in self.brokers.items() if port in broker.words)
 
     def promote(self, *flags: str) -> str:
         done = run_metaq("broker", "promote", "pair", "-n", self.namesrv, *flags)

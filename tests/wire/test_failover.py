@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.errors import BadRequest, LocalProtocolError
-from metaq.model.failover import MEMBERS_MAX, GroupState, Member, Membership, Place
+from metaq.model.failover import CHANGING, MEMBERS_MAX, GroupState, Member, Membership, Place
 from metaq.wire import failover
 from metaq.wire.failover import (
     BYTES_MAX,
@@ -51,7 +51,7 @@ longs = st.integers(0, LONG_MAX)
 addresses = st.builds(
     "{}:{}".format, st.sampled_from(["127.0.0.1", "broker-a.example", "[::1]", "x"]), st.integers(1, 65535)
 )
-members = st.builds(Member, numbers, tokens, tokens, addresses, st.booleans(), longs, longs)
+members = st.builds(Member, numbers, tokens, tokens, addresses, st.booleans(), st.integers(CHANGING, LONG_MAX), longs)
 memberships = st.builds(Membership, tokens, st.integers(0, MEMBERS_MAX), st.just("") | tokens, longs, st.booleans())
 
 
@@ -133,7 +133,7 @@ FAULTS = [
     (member_of, MEMBER_TEXT, {"store": ""}, "store has 0 characters"),
     (member_of, MEMBER_TEXT, {"incarnation": TOO_LONG}, "incarnation has 65 characters"),
     (member_of, MEMBER_TEXT, {"whole": 1}, "Expected `bool`"),
-    (member_of, MEMBER_TEXT, {"logEnd": -1}, "logEnd is -1"),
+    (member_of, MEMBER_TEXT, {"logEnd": CHANGING - 1}, "logEnd is -2"),
     (member_of, MEMBER_TEXT, {"epoch": -1}, "epoch is -1"),
     *(
         (member_of, MEMBER_TEXT, {"address": text}, "address is .*, and must be host:port")

@@ -41,6 +41,7 @@ from metaq.log import RateLimitedLog, when_dead
 from metaq.model.acl.changes import accounts_of, patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
+from metaq.model.metaq1.pair import GregorSettings, SamsaSettings
 from metaq.model.trace_context import SpanProvider
 from metaq.net.address import join_address, split_address
 from metaq.net.budget import Budget, ListenLimits
@@ -363,6 +364,8 @@ async def start_broker(
     """
     options, store_options = options.replace(), store_options.replace()
     check_role(options, metaq1)
+    if metaq1 is not None and isinstance(metaq1.pair, GregorSettings):
+        options = _hidden(options)
     _check_patterns(options)
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
@@ -428,6 +431,13 @@ async def _answer_early(options: BrokerOptions, front: Front, clock: Clock, open
     await front.early.begin(sessions)
 
 
+def _hidden(options: BrokerOptions) -> BrokerOptions:
+    """Return the options with which the slave of a synchronous pair registers nowhere: to clients it is not there until it is master."""
+    if options.namesrv_addr or options.fetch_namesrv_addr_by_address_server:
+        log.warning("the slave of a synchronous pair registers at no name server: its master does")
+    return options.replace(namesrv_addr=None, fetch_namesrv_addr_by_address_server=False)
+
+
 def _check_patterns(options: BrokerOptions) -> None:
     """Raise ConfigError if options that have address patterns cannot be read."""
     for name, text, read in (
@@ -469,7 +479,17 @@ def _front(
             ports if tls is not None and tls.for_metaq1 else None, accounts_of(options.acl_metaq1_accounts),
         )  # fmt: skip
         servers.append(server)
-        registrations += [ZookeeperRegistration(metaq1, server), OffsetTableProgress(metaq1)]
+        zookeeper: Registration = ZookeeperRegistration(metaq1, server)
+        if isinstance(metaq1.pair, SamsaSettings):
+            from metaq.app.pair.registration import SamsaRegistration  # only in a pair
+
+            zookeeper = SamsaRegistration(metaq1, ZookeeperRegistration(metaq1, server))
+        hidden = isinstance(metaq1.pair, GregorSettings)
+        registrations += [OffsetTableProgress(metaq1)] if hidden else [zookeeper, OffsetTableProgress(metaq1)]
+        if metaq1.options.slave_id is not None:
+            from metaq.app.metaq1_slave.slave import TextSlave  # only where it is wanted: a client of its own kind
+
+            registrations.append(TextSlave(metaq1))
     early = _http_server(options, limits, budget, ports, servers) if options.http_port is not None else None
     if early is not None:
         servers.append(early)
@@ -598,6 +618,7 @@ async def _compose(
         role = _role(
             broker, call_soon, join_address(host, port), front.name_servers, metaq1, credentials, tls, open_file
         )
+        role.also_registered = [one for one in front.registrations if one is not front.name_servers]
         role.also_known_as = advertised_to_clients(options).addresses
         topic = AuditTopic(options.audit_log_topic) if options.audit_log_topic else None
         also = topic.put if topic is not None else None

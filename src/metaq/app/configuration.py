@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from metaq.app.partition_sections import TopicSection
     from metaq.app.server_ini import ServerIni
     from metaq.broker.metaq1.settings import Metaq1Settings
+    from metaq.model.metaq1.pair import PairSettings
     from metaq.model.metaq1.settings import PartitionRules
 
 Table = TypeVar("Table", bound=OptionTable)
@@ -82,8 +83,12 @@ class Configuration(Struct, frozen=True):
     dashboard: DashboardOptions = DashboardOptions()
     server_ini: bytes = b""
     """Text of the `server.ini`, or of an equivalent one; empty without 1.x. Clients read it with `stats config`."""
+    server_ini_path: str = ""
+    """Of the file; empty: there is none."""
     origins: Mapping[str, Origins] = {}
     """Section → where the values come from that are not there by default."""
+    pair: PairSettings | None = None
+    """The broker is one half of a synchronous pair of MetaQ 1.x."""
 
     @property
     def rules(self) -> PartitionRules:
@@ -99,7 +104,9 @@ class Configuration(Struct, frozen=True):
             return None
         from metaq.broker.metaq1.settings import Metaq1Settings
 
-        return Metaq1Settings(self.metaq1.replace(), self.rules, self.server_ini)
+        settings = Metaq1Settings(self.metaq1.replace(), self.rules, self.server_ini, self.pair)
+        settings.path = self.server_ini_path
+        return settings
 
 
 class _File(Struct, frozen=True):
@@ -260,6 +267,7 @@ def load(
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
     environment: Mapping[str, str] | None = None,
     insecure: bool = False,
+    metaslave: str | None = None,
 ) -> Configuration:
     """Make the option tables of one process.
 
@@ -272,6 +280,7 @@ def load(
         defaults: as `flags`, but every source beats them, also the sizes of files that the store's folder already has.
         environment: for NAMESRV_ADDR.
         insecure: consent to listen beyond this machine without access control, and to be administered from there.
+        metaslave: the file of an asynchronous slave of MetaQ 1.x.
     Raises:
         ConfigError: names the key, its place and the nearest name.
     """
@@ -314,6 +323,13 @@ def load(
                 taken: dict[str, Any] = {}
                 _take(taken, SECTIONS[section], pairs, f"[{section}] of {file}")
                 values[section].say(taken, FROM_FILE, file)
+    if metaslave is not None:
+        from metaq.app.metaq1_slave.properties import read_slave_properties, slave_properties_text
+
+        slave, notes = read_slave_properties(metaslave, read_properties(slave_properties_text(metaslave)))
+        values[METAQ1].say(slave, FROM_FILE, metaslave)
+        values[METAQ1].imply({"enable": True}, "it is a slave of MetaQ 1.x")
+        warnings += notes
     said = _blank()
     for setting in settings:
         _take_setting(setting, said, serving)
@@ -393,6 +409,7 @@ def load(
         TlsOptions.read(values[TLS], where)[0],
         DashboardOptions.read(values["dashboard"], where)[0],
         server_ini.text if server_ini is not None else _server_ini_of(metaq1, sections or ()),
+        server_ini.path if server_ini is not None else "",
         {section: one.origins for section, one in values.items()},
     )
 

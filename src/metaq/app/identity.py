@@ -17,6 +17,7 @@ from typing import Any, Final
 from metaq.model.metaq1.settings import PartitionRules
 from metaq.net.address import is_address, is_loopback
 from metaq.options import BrokerOptions, Metaq1Options, StoreOptions
+from metaq.store.offline.segments import FRAME_BYTES_MAX
 
 _FOR_HTTP: Final = ("starlette", "uvicorn", "httptools", "prometheus_client")
 _PARTITION_FOLDER: Final = re.compile(r".+-\d+")
@@ -30,9 +31,11 @@ def implied(options: Metaq1Options, given: Collection[str], rules: PartitionRule
         given: fields of `options` that the configuration names.
         rules: of topics.
     """
-    broker: dict[str, Any] = {
-        "broker_name": f"broker-{options.broker_id}" if "broker_id" in given else platform.node() or None
-    }
+    name = f"broker-{options.broker_id}" if "broker_id" in given else platform.node() or None
+    if options.slave_id is not None:
+        # It has a log of its own: to RocketMQ's tools it is no replica.
+        name = f"{name}-slave{options.slave_id}"
+    broker: dict[str, Any] = {"broker_name": name}
     if "dashboard_http_port" in given and not missing_for_http():
         broker["http_port"] = options.dashboard_http_port
     store: dict[str, Any] = {}
@@ -50,6 +53,8 @@ def implied(options: Metaq1Options, given: Collection[str], rules: PartitionRule
     intervals = [settings.unflush_interval_ms for settings in rules.topics.values()]
     if "unflush_interval" in given or any(interval != options.unflush_interval for interval in intervals):
         store["flush_interval_commit_log"] = min(options.unflush_interval, *intervals, options.unflush_interval)
+    if options.slave_id is not None:
+        store["max_message_size"] = FRAME_BYTES_MAX  # whatever the master has taken
     if options.fast_boot:
         store["check_crc_on_recover"] = False
     if options.load_message_stores_in_parallel:

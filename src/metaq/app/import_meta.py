@@ -11,22 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from metaq.app.configuration import Configuration
 from metaq.app.files import broker_files
+from metaq.app.metaq1_slave.appending import RECORD_MORE, CopiedPartitions
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
-from metaq.broker.log.records import put_record
-from metaq.broker.metaq1.records import without_attribute
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import SYSTEM
 from metaq.errors import Reason, Refused, StoreError
-from metaq.model import TopicConfig
-from metaq.model import properties as props
 from metaq.model.message import host_bytes
-from metaq.model.metaq1.partition import HAS_ATTRIBUTE, ID_EPOCH_MS
-from metaq.model.topics.topic import QUEUES_MAX, check_partition_topic
 from metaq.saved import Saving
 from metaq.store.config_file import ConfigFile
 from metaq.store.journalled_file import JournalledFile
@@ -35,14 +30,10 @@ from metaq.store.message_store import MessageStore
 from metaq.store.offline.segments import FRAME_BYTES_MAX, Found, Segment, SegmentReader, segments_in
 from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.wire.metaq1.frame import LIVE
-from metaq.wire.record import decode_record
 
 _BATCH_BYTES: Final = 256 * 1024
-_RECORD_MORE: Final = 400
-"""Bytes of a record beyond its frame, about."""
 _SETTLE_SECONDS: Final = 0.01
 _FLUSH_EVERY: Final = 32 * 1024 * 1024
-_ID_TIME_SHIFT: Final = 22
 
 Result = TypeVar("Result")
 
@@ -87,6 +78,7 @@ class PartitionImport:
     ) -> None:
         assert broker.metaq1 is not None, "the broker serves MetaQ 1.x: its messages have byte positions"
         self._broker, self._store, self._bases = broker, broker.store, broker.metaq1.bases
+        self._partitions = CopiedPartitions(broker)
         self._segments, self._progress, self._stopped = segments, progress, stopped
         self._unflushed = 0
         # A batch has to fit into one log file, records being larger than frames.
@@ -113,7 +105,7 @@ class PartitionImport:
 
     def _take(self, imported: Imported, segments: Sequence[Segment]) -> None:
         topic, partition = imported.topic, imported.partition
-        self._make_topic(topic, partition)
+        self._settled(lambda: self._partitions.make_topic(topic, partition))
         queue = self._settled(lambda: self._store.reader.queue(topic, partition))
         if queue.max_offset == 0:
             self._settled(lambda: self._bases.begin_at(topic, partition, imported.begin))
@@ -141,22 +133,6 @@ class PartitionImport:
             imported.damaged = reader.why
         self._check_end(imported)
 
-    def _make_topic(self, topic: str, partition: int) -> None:
-        topics, wanted = self._broker.topics, partition + 1
-        check_partition_topic(topic)
-        if topics.is_system(topic):
-            raise Refused(Reason.INVALID, f"{topic} is a topic of the broker's own: no messages are imported to it")
-        if wanted > QUEUES_MAX:
-            raise Refused(Reason.INVALID, f"topic {topic} has no partition {partition}: they end at {QUEUES_MAX - 1}")
-        config = topics.get(topic)
-        if config is None:
-            self._settled(lambda: topics.ensure(topic, wanted))
-        elif min(config.read_queues, config.write_queues) < wanted:
-            more: TopicConfig = structs.replace(
-                config, read_queues=max(wanted, config.read_queues), write_queues=max(wanted, config.write_queues)
-            )
-            self._settled(topics.saved.change(topic, more).settle)
-
     def _goes_on(self, imported: Imported, queue: ConsumeQueue, segments: Sequence[Segment]) -> bool:
         """Find where an earlier run ended. Returns False if the queue holds something else; `imported.problem` says
         so."""
@@ -172,19 +148,13 @@ class PartitionImport:
         imported.end, imported.already = end, max(0, end - imported.begin)
         before = _last_before(segments, end)
         # The position alone proves nothing: other data may end at the same one.
-        if before is None or before.frame.message_id != self._last_id(queue):
+        if before is None or before.frame.message_id != self._partitions.last_id(queue):
             imported.problem = (
                 f"queue {partition} of topic {topic} ends at position {end} with another message than the data has there: "
                 "nothing was taken; it holds newer messages, or others"
             )
             return False
         return True
-
-    def _last_id(self, queue: ConsumeQueue) -> int | None:
-        units = queue.units(queue.max_offset - 1, 1)
-        record = self._store.reader.record_at(units[0].log_offset) if units else None
-        told = decode_record(record).properties.get(props.METAQ_ID) if record else None
-        return int(told) if told else None
 
     def _take_frames(self, imported: Imported, segment: Segment, frames: Iterator[Found]) -> None:
         modified_ms = int(segment.path.stat().st_mtime * 1000)
@@ -193,23 +163,9 @@ class PartitionImport:
         for position, frame in frames:
             if position != imported.end + size:
                 raise StoreError(f"{segment.path}: the frame at {position} does not follow the one before it")
-            pairs, body = without_attribute(frame.flag, frame.body)
-            pairs[props.METAQ_ID] = str(frame.message_id)
-            pairs[props.CLUSTER] = self._broker.options.broker_cluster_name
-            batch.append(
-                put_record(
-                    imported.topic,
-                    imported.partition,
-                    body,
-                    pairs,
-                    flag=frame.flag & ~HAS_ATTRIBUTE,
-                    sys_flag=0,
-                    born_ms=_born_ms(frame.message_id, modified_ms),
-                    born_host=self._broker.environment.store_host,
-                )
-            )
+            batch.append(self._partitions.record(imported.topic, imported.partition, frame, modified_ms))
             size += frame.size
-            if size + len(batch) * _RECORD_MORE >= self._batch_bytes:
+            if size + len(batch) * RECORD_MORE >= self._batch_bytes:
                 self._put(imported, batch, size)
                 batch, size = [], 0
                 if self._stopped():
@@ -218,7 +174,7 @@ class PartitionImport:
             self._put(imported, batch, size)
 
     def _put(self, imported: Imported, batch: list[PutRecord], size: int) -> None:
-        self._settled(lambda: self._broker.appender.put(batch))
+        self._settled(lambda: self._partitions.append(batch))
         imported.messages += len(batch)
         imported.bytes += size
         imported.end += size
@@ -260,15 +216,6 @@ def _last_before(segments: Sequence[Segment], end: int) -> Found | None:
                 if found.position + found.frame.size >= end:
                     return found if found.position + found.frame.size == end else None
     return None
-
-
-def _born_ms(message_id: int, modified_ms: int) -> int:
-    """Return when a message was put, ms: the time in its id, else that of its file.
-
-    From 1.4.5 on the time in ids counts from an arbitrary start, mostly boot, and ids are negative.
-    """
-    told = (message_id >> _ID_TIME_SHIFT) + ID_EPOCH_MS
-    return told if message_id > 0 and told <= modified_ms + 1000 else modified_ms
 
 
 def import_meta(

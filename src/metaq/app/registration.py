@@ -27,7 +27,9 @@ from metaq.servers.server import BrokerServices, PeerServer
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from metaq.broker.broker import Broker
     from metaq.broker.metaq1.progress import OnGroups, OnPositions
+    from metaq.broker.metaq1.service import Metaq1Service
     from metaq.net.tls.client import ClientTls
     from metaq.registry.zookeeper.registrar import ZookeeperRegistrar, ZookeeperSettings
 
@@ -37,6 +39,10 @@ class Registration(Protocol):
 
     async def start(self, services: BrokerServices) -> None:
         """Register. Clients come from then on: all servers must be listening. Raises ConfigError: it can never work."""
+        ...
+
+    async def again(self, services: BrokerServices) -> None:
+        """Register with the role that the broker has now, in place of what is registered. Raises nothing that `start` has not."""
         ...
 
     async def stop(self) -> None:
@@ -210,6 +216,16 @@ class NameServerRegistration:
             await self._transport.close()
 
 
+def slave_number(broker: Broker) -> int | None:
+    """Return the number that a broker has among the slaves of its 1.x broker id; None: it is the master.
+
+    A slave of the log with brokerId n is slave n - 1: those of RocketMQ begin with 1, those of MetaQ 1.x with 0.
+    """
+    if not broker.leads:
+        return broker.options.broker_id - 1
+    return broker.metaq1.settings.options.slave_id if broker.metaq1 is not None else None
+
+
 def zookeeper_settings(options: Metaq1Options) -> ZookeeperSettings:
     """Return the settings of ZooKeeper in the options."""
     from metaq.registry.zookeeper.registrar import ZookeeperSettings
@@ -258,26 +274,50 @@ class ZookeeperRegistration:
 
         Raises ConfigError: kazoo is missing.
         """
-        settings, served = self._settings, services.broker.metaq1
-        options = settings.options
+        served = services.broker.metaq1
         if served is None or not self._wanted:
             return
+        served.partitions.watch(self._changed)
+        self._settings.watch(lambda _topics: self._changed())
+        served.progress.ask_by(self._ask, self._ask_groups)
+        await self._register(services, served)
+
+    async def again(self, services: BrokerServices) -> None:
+        """Register as what the broker is now: who is promoted takes the place of the master before, also while its session lasts."""
+        served, before = services.broker.metaq1, self._registrar
+        if served is not None and before is not None:
+            await self._register(services, served, succeeds=True)
+            await before.stop(at_once=True)
+
+    async def _register(self, services: BrokerServices, served: Metaq1Service, *, succeeds: bool = False) -> None:
+        settings, options = self._settings, self._settings.options
         try:
             from metaq.registry.zookeeper.layout import Metaq1Broker
             from metaq.registry.zookeeper.registrar import Advertisement, ZookeeperRegistrar
         except ImportError as error:
             raise _no_kazoo(options, str(error)) from None
         address = join_address(options.host_name or services.host, self._server.port)
-        who = Metaq1Broker(options.broker_id, f"meta://{address}")
+        who = Metaq1Broker(options.broker_id, f"meta://{address}", slave_number(services.broker))
+        broker = services.broker
+
+        def describe() -> Advertisement | None:
+            if slave_number(broker) != who.slave:
+                return None  # its role is being changed: who leads next replaces the nodes
+            return Advertisement(settings.text, served.partitions.published())
+
         registrar = ZookeeperRegistrar(
-            zookeeper_settings(options), who, lambda: Advertisement(settings.text, served.partitions.published())
+            zookeeper_settings(options),
+            who,
+            describe,
+            succeeds=succeeds,
         )
-        served.partitions.watch(registrar.changed)
-        settings.watch(lambda _topics: registrar.changed())
         self._registrar = registrar
-        served.progress.ask_by(self._ask, self._ask_groups)
         served.neighbours = ZookeeperNeighbours(registrar, options.broker_id)
         await registrar.start()
+
+    def _changed(self) -> None:
+        if self._registrar is not None:
+            self._registrar.changed()
 
     def _ask(self, group: str, topic: str | None, tell: OnPositions) -> None:
         """Read a group's positions from ZooKeeper."""

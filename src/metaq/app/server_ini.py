@@ -44,6 +44,10 @@ NAMES: Final = ("server.ini", "server.properties", TOPIC_FILE)
 SYSTEM: Final = "system"
 ZOOKEEPER: Final = "zookeeper"
 TOPIC_PREFIX: Final = "topic="
+NOT_IN_IT: Final = frozenset(
+    {"enable", "slave_id", "slave_group", "slave_max_delay_in_mills", "auto_sync_master_config"}
+)
+"""Options of [metaq1] that no server.ini has: those of a slave have a file of their own (`metaq.app.metaq1_slave.properties`)."""
 _TOML_SECTIONS: Final = frozenset({"broker", "store", "metaq1", "namesrv", "tls"})
 """Of a `metaq.toml`, whatever it is called."""
 
@@ -193,7 +197,7 @@ def _take_option(parsed: _Parsed, entry: Entry) -> None:
     if entry.key in _INTERNAL:
         parsed.warnings.append(f"{entry.where}: {entry.key} is passed over: the broker finds it out by itself")
         return
-    spellings = {key: name for key, name in Metaq1Options.spellings().items() if name != "enable"}
+    spellings = {key: name for key, name in Metaq1Options.spellings().items() if name not in NOT_IN_IT}
     name = spellings.get(entry.key)
     if name is None:
         raise ConfigError(f"{entry.where}: there is no option {entry.key!r}{nearest(entry.key, _shown(spellings))}")
@@ -262,7 +266,7 @@ def written(options: Metaq1Options, sections: Sequence[TopicSection]) -> bytes:
     """Return an equivalent server.ini, which a broker without one answers to `stats config`."""
     lines = {SYSTEM: list[str](), ZOOKEEPER: list[str]()}
     for name, value in options.values().items():
-        if name != "enable":
+        if name not in NOT_IN_IT:
             home = ZOOKEEPER if name.startswith("zk_") else SYSTEM
             lines[home].append(f"{'zk.' if home == ZOOKEEPER else ''}{camel(name)}={_shown_value(value)}")
     text = [f"[{SYSTEM}]", *lines[SYSTEM], f"[{ZOOKEEPER}]", *lines[ZOOKEEPER]]

@@ -80,6 +80,7 @@ from metaq.wire.hot import DelayGate
 
 if TYPE_CHECKING:
     from metaq.broker.failover.in_sync import InSyncReplicas
+    from metaq.broker.failover.table_acks import TableAcks
     from metaq.broker.metaq1.filters import MakeFilterHelper
     from metaq.broker.metaq1.position_bases import Bases
     from metaq.broker.metaq1.service import Metaq1Service
@@ -161,6 +162,7 @@ class Broker:
         # Growth of watched queues only, so that appends to queues at which no pull waits cost no call.
         self.appender.when_grown(self.held_pulls.grew, watched_only=True)
         self.closed_partitions = ClosedPartitions()
+        self.topics.refusal = metaq1.follows if metaq1 is not None else None
         tables = Tables(self.topics, self.groups, self.members, self.offsets, self.closed_partitions)
         self.transactions = TransactionService(environment, tables, self.appender, read_cold, gatekeeper)
         delays = DelayGate(SCHEDULE_TOPIC.encode(), len(store.delays_ms))
@@ -178,6 +180,8 @@ class Broker:
             environment, tables, self.deletions, self.filters, lambda: self.schedule.positions.offsets
         )
         """Of a master: tells its slaves what has changed in its tables."""
+        self.table_acks = _table_acks(environment, self.in_sync, self.feed)
+        """Which changes the in-sync set has; None: nobody waits for that."""
         self.followed = FollowedTables(environment, tables, self.deletions, self.filters, files.delay, call_soon)
         """Of a slave: takes over its master's tables."""
         self.appender.when_restarted(self.followed.queue_began_anew)
@@ -215,16 +219,19 @@ class Broker:
             from metaq.broker.metaq1.service import Metaq1Service
 
             self.metaq1 = Metaq1Service(
-                environment, tables, self.appender, self.acks, self.held_pulls, self.staging, gatekeeper,
+                environment, tables, self.appender, self.acks, self.held_pulls, self.staging, gatekeeper, self.replicas,
                 settings=metaq1, options=self.settings, make_filter_helper=make_filter_helper, call_soon=call_soon,
             )  # fmt: skip
             self._bases, metaq1_parts = self.metaq1.bases, self.metaq1.parts
+            self.stats.times_appends = not self.acks.promises  # the master of a pair promises more than its options say
         else:
             self._bases = UnservedBases(environment, self.appender, self.topics.closed, call_soon)
         self.locks = Locks(environment, tables, gatekeeper)
         membership = Membership(environment, tables, self.filters, self.locks, self.deletions, gatekeeper)
         self.beat, self.beat_in_pieces = membership.beat, membership.beat_in_pieces
-        self.unregister, self._notify = membership.unregister, membership.notify
+        self.unregister, self._notify, self.tell_members = (
+            membership.unregister, membership.notify, membership.tell_all,
+        )  # fmt: skip
         self.lookup = Lookup(environment, tables, self.deletions)
         self.resets = OffsetResets(environment, tables, self.lookup)
         self.statistics = Sampling(
@@ -351,6 +358,7 @@ class Broker:
         Returns the saves of that. Before they have ended, nothing may come behind the cut: a start would count it as what was there.
         """
         self.replicas.log_was_cut()
+        self._bases.log_was_cut()
         return [*self.deletions.log_was_cut(), *self.followed.log_was_cut()]
 
     def tick(self) -> None:
@@ -474,3 +482,11 @@ def _in_sync(environment: Environment) -> InSyncReplicas | None:
     from metaq.broker.failover.in_sync import InSyncReplicas  # only where there is failover
 
     return InSyncReplicas(environment)
+
+
+def _table_acks(environment: Environment, in_sync: InSyncReplicas | None, feed: TableFeed) -> TableAcks | None:
+    if in_sync is None:
+        return None
+    from metaq.broker.failover.table_acks import TableAcks  # only where there is failover
+
+    return TableAcks(environment, in_sync, feed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 
 from metaq.broker.channel import Channel, Effect, Notice, carry_out
 from metaq.broker.deletion import Deletions
@@ -20,6 +21,8 @@ from metaq.saved import Pending, Saving
 
 NOTICES_OF_A_PIECE = 32
 """Members that are notified at once: some 0.5 ms."""
+NOTICES_OF_A_TICK = 256
+"""Members that are told in one tick that this broker leads now: some 4 ms."""
 EXPIRY_SECONDS = 10.0
 """Interval of the search for silent clients, s."""
 
@@ -43,6 +46,8 @@ class Membership(BrokerPart):
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
         self._filters, self._locks, self._deletions = filters, locks, deletions
         self._expiry_due = 0.0
+        self._untold: Iterator[Effect] = iter(())
+        """Notices to members that are not told yet who leads."""
 
     def open(self) -> None:
         """Start the first interval, in which clients have time to connect."""
@@ -106,6 +111,11 @@ class Membership(BrokerPart):
         """Remove a closed connection from all its groups, and notify the remaining members."""
         self.notify(self._members.closed(channel))
 
+    def tell_all(self) -> None:
+        """Notify the members of all groups, some in each tick: this broker leads from now on, as the name servers know. Clients of ours
+        then look for their brokers' leaders; others rebalance."""
+        self._untold = self._members.everyone()
+
     def notify(self, effects: Iterable[Effect]) -> None:
         """Send notices to groups that want them (notifyConsumerIdsChangedEnable of broker and group)."""
         if self._options.notify_consumer_ids_changed_enable:
@@ -118,6 +128,7 @@ class Membership(BrokerPart):
 
     def tick(self) -> None:
         """Expire silent members, and their groups' locks and filters."""
+        self.notify(itertools.islice(self._untold, NOTICES_OF_A_TICK))
         now = self._clock.monotonic()
         if now >= self._expiry_due:
             self._expiry_due = now + EXPIRY_SECONDS

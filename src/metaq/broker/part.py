@@ -31,6 +31,12 @@ class BrokerPart:
         Raises ConfigError: a file cannot be read, or settings contradict each other.
         """
 
+    def lead(self) -> None:
+        """Begin what only a master does: the part was opened while this broker followed. In the order of `open`.
+
+        Raises as `open`.
+        """
+
     def tick(self) -> None:
         """Run periodic work. Called ten times a second."""
 
@@ -64,6 +70,7 @@ class PartList:
         """Those that are open, in the order in which they were opened."""
         self._halted = False
         """Whether those of a leader have no time at present."""
+        self._leading = False
         self._ticking: Sequence[BrokerPart] = ()
         self._stepping: Sequence[BrokerPart] = ()
         self._closable: Sequence[BrokerPart] = ()
@@ -71,12 +78,16 @@ class PartList:
     def open(self, *, leading: bool) -> None:
         """Open those that are not open yet; without `leading`, those that work in every broker.
 
-        Raises what a part raises; those before it stay open.
+        With `leading`, those that are open since this broker followed begin to lead. Raises what a part raises; those before it stay
+        open.
         """
+        promoted, self._leading = leading and not self._leading, leading
         try:
             for part in self._parts:
-                # Opening again (a promotion) skips what is open already.
-                if part not in self._opened and (leading or not part.leads):
+                if part in self._opened:
+                    if promoted:
+                        part.lead()
+                elif leading or not part.leads:
                     part.open()
                     self._opened[part] = None  # only after a successful open: a part that failed to open is not closed
         finally:

@@ -85,6 +85,11 @@ class _Commands(LazyGroup):
         ),
         "pipeline": Lazy("metaq.cli.pipeline.commands", "app", "Run the ready-made Spark pipelines."),
         "doctor": Lazy("metaq.cli.cluster.doctor", "show_doctor", "Say what this machine and environment offer."),
+        "test-cluster": Lazy(
+            "metaq.cli.cluster.trial",
+            "try_cluster",
+            "Run clusters here under load and faults, and judge what clients saw.",
+        ),
         "completion": Lazy(
             "metaq.cli.completion", "completion", "Have a shell complete commands, options, topics and groups."
         ),

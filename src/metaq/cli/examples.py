@@ -225,6 +225,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "pipeline show": ("metaq pipeline show metrics --folder metrics --last 2h",),
     "pipeline show metrics": ("metaq pipeline show metrics --folder metrics --last 2h --png metrics.png",),
     "doctor": ("metaq doctor", "metaq doctor --broker mq1:10911 --namesrv mq1:9876"),
+    "test-cluster": (
+        "metaq test-cluster --mode sync --seeds 1-10",
+        "metaq test-cluster --mode sync --seeds 7 --seconds 30 --faults kill,partition -o flushDiskType=ASYNC_FLUSH",
+        "metaq test-cluster --judge /tmp/metaq-trial-sync-7-x1",
+    ),
     "completion": (
         "metaq completion bash > ~/.local/share/bash-completion/completions/metaq",
         "metaq completion fish > ~/.config/fish/completions/metaq.fish",

@@ -14,8 +14,9 @@ def main() -> None:
     """Run the command line of this process and exit with its code."""
     arguments = sys.argv[1:]
     import_quickly()
-    from metaq.cli.servers.flags import SERVERS, read_plain
+    from metaq.cli.servers.flags import SERVERS, read_plain, without_plugins
 
+    arguments = without_plugins(arguments)
     if arguments and arguments[0] in SERVERS and (values := read_plain(arguments[0], arguments[1:])) is not None:
         from metaq.cli.servers import serve
 

@@ -123,7 +123,7 @@ class StatsBodies:
             ("port", self.place[1]),
             ("uptime", int(self._clock.monotonic() - self._started)),
             ("version", self._version),
-            ("slave", "false"),  # a broker is nobody's 1.x slave
+            ("slave", _word(self._partitions.leading.refusal is not None)),
             ("curr_connections", self.connections()),
             ("threads", threading.active_count()),
             ("cmd_put", totals[Counted.PUT]),

@@ -15,12 +15,12 @@ from typing import Final, Self
 from metaq.admin import Admin
 from metaq.errors import ConfigError
 from metaq.model.leadership import SLAVE, SYNC_MASTER, ReplicaState
+from metaq.testing.disk_faults import PROGRAM
 from metaq.testing.embedded import SMALL
 from metaq.testing.faketime import MISSING, FakedClock, find_faketime
 from metaq.testing.network import FlakyNetwork, Link
 from metaq.testing.process import START_SECONDS, ServerDied
 from metaq.testing.servers import ClusterServer
-from metaq.testing.steered_broker import PROGRAM
 from metaq.testing.waiting import eventually
 from metaq.testing.ways import BROKER, CLIENT, NAMESRV, ZOOKEEPER, Way, Ways
 from metaq.testing.zookeeper import ZookeeperServer, ensemble

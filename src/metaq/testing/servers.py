@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import signal
+import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
+from metaq.address import split_address
 from metaq.errors import ConfigError
+from metaq.testing.disk_faults import CUT, DISK, PROGRAM, SEED, DiskFaults
 from metaq.testing.faketime import MISSING, FakedClock
 from metaq.testing.ports import free_port
 from metaq.testing.process import ServerDied, ServerProcess, option_flags
-from metaq.testing.steered_broker import CUT, DISK, PROGRAM, SEED, DiskFaults
 
 PORT_TRIES_MAX: Final = 5
+_PROBE_SECONDS: Final = 1.0
+_PROBE_PAUSE: Final = 0.05
 
 
 class Entrance(Protocol):
@@ -132,6 +138,24 @@ class ClusterServer(ServerProcess):
         more = {**(self.clock.environment if self.clock is not None else {}), SEED: f"{self.name} {self._power_cuts}"}
         self._environment = {**self._given_environment, **more}
         super().launch()
+        if self._networks:
+            threading.Thread(target=self._accept_when_it_listens, args=(self._process,), daemon=True).start()
+
+    def _accept_when_it_listens(self, process: object) -> None:
+        """Let clients in as soon as they would be let in without the networks: that may be long before it is ready."""
+        pause = threading.Event()
+        while self._process is process and self.alive:
+            try:
+                socket.create_connection(split_address(self.listens), _PROBE_SECONDS).close()
+            except OSError:
+                pause.wait(_PROBE_PAUSE)
+                continue
+            with contextlib.suppress(ConfigError):  # a network was closed
+                for network in self._networks:
+                    network.accept()
+                if self._process is not process:
+                    self._refuse()
+            return
 
     def wait_ready_on_free_port(self) -> None:
         """As `wait_ready`; on another port if somebody took this one in the meantime."""

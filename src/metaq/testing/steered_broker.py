@@ -15,30 +15,14 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 import metaq.app.broker
 from metaq.store.message_store import MessageStore
+from metaq.testing.disk_faults import CUT, DISK, SEED, DiskFaults
 from metaq.testing.power import PowerLossDisk
-
-PROGRAM: Final = "metaq.testing.steered_broker"
-SEED: Final = "METAQ_TESTING_DISK_SEED"
-"""Environment variable: decides what a power cut leaves. Another one after each cut, which is another boot of the machine."""
-CUT: Final = ".cut"
-DISK: Final = ".disk"
-
-
-class DiskFaults(msgspec.Struct, frozen=True):
-    """How a disk is until something else is said."""
-
-    room: int | None = None
-    """Bytes that may still be reserved; None: no limit."""
-    no_files: bool = False
-    """Whether opening fails, for want of room, where it may make a file."""
-    sync_seconds: float = 0.0
-    """How much longer each sync takes."""
 
 
 class SteeredStore(MessageStore):

@@ -72,6 +72,7 @@ class ZookeeperServer(ServerProcess):
     Raises ConfigError: jars or Java are missing.
     """
 
+    program = ""  # it is Java's
     stopped_codes = _SIGTERM_CODES
 
     def __init__(

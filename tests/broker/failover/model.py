@@ -100,6 +100,9 @@ class World(Struct, frozen=True, gc=False):
     brokers: tuple[Broker, ...]
     acknowledged: Log
     """Longest log that was acknowledged, and could be read: what must not be lost."""
+    lost: int = 0
+    """The newest epoch that began when every member of the set had lost its power. Leaders before it may acknowledge what is lost
+    since: they could have done so in time. (It takes a lease to keep them from it.)"""
 
 
 Step: TypeAlias = tuple[str, World, Budget]
@@ -132,7 +135,7 @@ def in_sync_group(size: int, *, members: int = 0, records: int = 0) -> World:
     disks = [Disk(Membership(stores[at], at + 1, "h", 1), log if at < inside else ()) for at in range(size)]
     reports = tuple(Report(one, 1, len(log)) for one in state.in_sync[1:])
     first = Broker(disks[0], seen=state, role=LEADS, acknowledged=len(log), reports=reports)
-    others = [Broker(disk, seen=state, role=FOLLOWS if disk.log else IDLE, told=len(disk.log)) for disk in disks[1:]]
+    others = [Broker(disk, seen=state, role=FOLLOWS if disk.log else IDLE) for disk in disks[1:]]
     live = tuple(Member(at + 1, incarnation(at + 1, 0), stores[at], "", True, 0, 0) for at in range(size))
     return World(state, live, frozenset(), (first, *others), log)
 
@@ -146,13 +149,14 @@ def no_group(size: int) -> World:
 class Model:
     """The steps. Tests replace single ones by broken ones.
 
-    Args: minimum: members that the set keeps at least. keep_reports: a process that leads again has the reports of before.
+    Args:
+        minimum: members that the set keeps at least.
+        tells: leaders tell followers up to where they have acknowledged, and who leads next begins with that.
+        reduced: states that differ in nothing that matters are one, see `settled`.
     """
 
-    keep_reports = False
-
-    def __init__(self, minimum: int) -> None:
-        self.minimum = minimum
+    def __init__(self, minimum: int, *, tells: bool = False, reduced: bool = True) -> None:
+        self.minimum, self.tells, self.reduced = minimum, tells, reduced
 
     # ------------------------------------------------------------------ the pieces
 
@@ -226,30 +230,32 @@ class Model:
     def acknowledge(self, world: World, number: int, end: int) -> World:
         """A leader acknowledges, and lets clients read, up to there. Raises Violation."""
         log, known = world.brokers[number - 1].disk.log[:end], world.acknowledged
+        seen = world.brokers[number - 1].seen
+        assert seen is not None
+        if seen.epoch < world.lost:
+            return world
         if common(log, known) < min(len(log), len(known)):
             raise Violation(
                 f"member {number} acknowledges another record where one was acknowledged, and could be read"
             )
-        seen = world.brokers[number - 1].seen
-        assert seen is not None
         for at, other in enumerate(world.brokers):
-            if other.runs and other.role == LEADS and other.seen is not None and other.seen.epoch > seen.epoch:
-                if other.disk.log[:end] != log:
-                    raise Violation(
-                        f"member {number} was replaced and acknowledges what its successor, member {at + 1}, does not have"
-                    )
+            replaced = other.runs and other.role == LEADS and other.seen is not None and other.seen.epoch > seen.epoch
+            if replaced and other.disk.log[:end] != log:
+                raise Violation(
+                    f"member {number} was replaced and acknowledges what its successor, member {at + 1}, does not have"
+                )
         return structs.replace(world, acknowledged=log) if len(log) > len(known) else world
 
-    def check_leader(self, world: World, number: int) -> Log:
-        """Return what of the acknowledged log is left at a new leader. Raises Violation: it has lost what it may not lose.
+    def check_leader(self, world: World, number: int) -> World:
+        """Return the state with what of the acknowledged log is left at a new leader. Raises Violation: it lost what it may not lose.
 
         It may lose what every member of the set has lost with its power before it was on a disk.
         """
-        state, log = world.state, world.brokers[number - 1].disk.log
+        state, disk = world.state, world.brokers[number - 1].disk
         assert state is not None
-        left = common(log, world.acknowledged)
-        if left == len(world.acknowledged):
-            return world.acknowledged
+        left = common(disk.log, world.acknowledged)
+        if disk.whole and left == len(world.acknowledged):
+            return world
         folders = [
             disk
             for place in state.in_sync
@@ -261,7 +267,7 @@ class Model:
             raise Violation(
                 f"member {number} leads with {left} of {len(world.acknowledged)} acknowledged records, and a member of the set has {best}"
             )
-        return world.acknowledged[:left]
+        return structs.replace(world, acknowledged=world.acknowledged[:left], lost=state.epoch)
 
     # ------------------------------------------------------------------ the steps
 
@@ -330,7 +336,7 @@ class Model:
 
     def begin(self, world: World, number: int, broker: Broker, state: GroupState) -> World:
         """The epoch of a new leader begins."""
-        left = self.check_leader(world, number)
+        world = self.check_leader(world, number)
         log = broker.disk.log
         disk = structs.replace(
             broker.disk,
@@ -339,9 +345,9 @@ class Model:
         )
         new = structs.replace(
             broker, disk=disk, role=LEADS, epoch_start=len(log), acknowledged=broker.told, told=0, whole_from=-1,
-            reports=broker.reports if self.keep_reports else (),
+            reports=(),
         )  # fmt: skip
-        return self.acknowledge(self.put(structs.replace(world, acknowledged=left), number, new), number, broker.told)
+        return self.acknowledge(self.put(world, number, new), number, broker.told)
 
     def answer(self, world: World, budget: Budget, number: int, broker: Broker) -> Iterator[Step]:
         """A broker learns that its changes were not made, and will not be."""
@@ -437,7 +443,9 @@ class Model:
             yield from self.join(world, budget, number, broker, at)
             return
         place = Place(number, broker.disk.kept.store)
-        new = structs.replace(broker, told=max(broker.told, min(leader.acknowledged, len(log))))
+        new = broker
+        if self.tells:
+            new = structs.replace(broker, told=max(broker.told, min(leader.acknowledged, len(log))))
         if Report(place, broker.seen.epoch, len(log)) not in leader.reports or new != broker:
             yield f"{number} reports {len(log)} to {at}", self.report(self.put(world, number, new), number, at), budget
         if len(log) < len(theirs):
@@ -533,6 +541,8 @@ class Model:
 
         A broker that follows nobody and whose knowledge is old can do nothing but look; what it learns only lets it do more. So it looks.
         """
+        if not self.reduced:
+            return world
         for at, broker in enumerate(world.brokers):
             new = broker
             if broker.runs and world.state is not None and broker.seen != world.state:
@@ -543,7 +553,7 @@ class Model:
                     new = looked.brokers[at]
             if new.role == FOLLOWS and not self.may_follow(world, at + 1):
                 new = structs.replace(new, role=IDLE, whole_from=-1)
-            if new.role in {IDLE, FOLLOWS} and not self.keep_reports and new.reports:
+            if new.role in {IDLE, FOLLOWS} and new.reports:
                 new = structs.replace(new, reports=())
             if new is not broker:
                 world = self.put(world, at + 1, new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -108,3 +109,20 @@ def walk(model: Model, first: World, budget: Budget, labels: Iterable[str]) -> t
         world, left = model.settled(found[0]), found[1]
         model.check(world)
     return world, left
+
+
+def wander(model: Model, first: World, budget: Budget, seed: int, walks: int) -> Found:
+    """Take random steps from a state until there are none, so often: for groups with too many states to look at each."""
+    begun, choice, steps, depth = time.perf_counter(), random.Random(seed), 0, 0
+    for _ in range(walks):
+        world, left, trace = model.settled(first), budget, list[str]()
+        try:
+            while found := list(model.steps(world, left)):
+                label, reached, left = choice.choice(found)
+                trace.append(label)
+                world = model.settled(reached)
+                model.check(world)
+        except Violation as error:
+            return Found(steps, steps, time.perf_counter() - begun, len(trace), str(error), tuple(trace))
+        steps, depth = steps + len(trace), max(depth, len(trace))
+    return Found(steps, steps, time.perf_counter() - begun, depth)

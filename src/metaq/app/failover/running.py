@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
@@ -17,7 +17,7 @@ from metaq.app.failover.group import Group, members
 from metaq.app.failover.leading import HAND_OVER_SECONDS, Leading
 from metaq.app.failover.membership import KeptMembership
 from metaq.app.failover.search import LeaderSearch
-from metaq.app.registration import NameServerRegistration
+from metaq.app.registration import NameServerRegistration, Registration
 from metaq.app.role.pending import ended
 from metaq.app.role.slave import Slave
 from metaq.app.role.stepping_down import SteppedDown
@@ -95,6 +95,8 @@ class FailoverRole:
         self._broker, self._in_sync, self._roles = broker, in_sync, broker.roles
         self._announced, self._address, self._ha_tls = announced, address, ha_tls
         self.also_known_as = frozenset[str]()
+        self.also_registered: Sequence[Registration] = ()
+        """Registrations beside that at the name servers, which a change of leaders changes as well."""
         self._loop = asyncio.get_running_loop()
         self._transport = Transport(credentials=credentials, tls=tls)
         self._may_begin = (broker.roles.kept.role or options.broker_role) != SLAVE
@@ -304,7 +306,7 @@ class FailoverRole:
         self._broker.follow_successor()
         self._make_slave().start()
         self._group.wake.set()
-        await self._announced.again(self._services)
+        await self._register(self._services)
 
     # ------------------------------------------------------------------ looks
 
@@ -426,7 +428,9 @@ class FailoverRole:
             own = group.membership.member()
         said = own if leader is None else following(own)
         if _differ(seen.live.get(group.number), said):
-            await group.nodes.renew(said)  # whether its log is whole, and how long it is, for those who choose
+            # Whether its log is whole, and how long it is, for those who choose. A renewal does not write that.
+            if await group.nodes.announce(said) is not None:
+                raise NotOurs(f"the node of member {group.number} of {group.name} is kept by another session")
             group.wake.set()
         if leader is not None:
             self._missing_since = None
@@ -474,9 +478,16 @@ class FailoverRole:
             await slave.stop()
         await self._leading.begin(state, version)
         self._missing_since = None
-        self._spawn(
-            self._announced.again(self._services), "register as leader", "this broker is not registered as leader"
-        )
+        self._spawn(self._register(self._services), "register as leader", "this broker is not registered as leader")
+
+    async def _register(self, services: BrokerServices) -> None:
+        """Register with the role that this broker has now."""
+        await self._announced.again(services)
+        for registration in self.also_registered:
+            await registration.again(services)
+        if self._leading.epoch is not None:
+            # Consumers know this broker as a follower, and wait at the former leader for messages that come here now.
+            self._broker.tell_members()
 
     def _heal(self, own: Member) -> None:
         """Note that this log has all again that it may have lost with its power."""

@@ -59,7 +59,7 @@ class LeaderSearch(MasterSearch):
                 return None  # it is just beginning, or ending
             if self.leader != leader or not await self._suits(state, address) or self.leader != leader:
                 return None
-            joined = await ask(self._caller, address, JoinInSync(self._place, epoch))
+            joined = await ask(self._caller, address, JoinInSync(self.place, epoch))
         except FAULTS as error:
             self._faults.warning(("leader", address), "the leader at %s cannot be followed yet: %s", address, error)
             return None
@@ -75,7 +75,7 @@ class LeaderSearch(MasterSearch):
         self._roles.master = self._roles.leader_address = ""
 
     @property
-    def _place(self) -> Place:
+    def place(self) -> Place:
         kept = self._kept()
         return Place(kept.member, kept.store)
 

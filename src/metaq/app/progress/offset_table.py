@@ -70,6 +70,9 @@ class OffsetTableProgress:
         self._worker = Worker("offset table")
         served.progress.ask_by(self._ask, self._ask_groups)
 
+    async def again(self, services: BrokerServices) -> None:
+        """Go on: offsets are the same, whoever leads."""
+
     async def stop(self) -> None:
         """Close the connection, behind what is being asked."""
         if self._worker is not None and self._table is not None:

@@ -17,6 +17,8 @@ def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None, *, found: 
 
     `found`: a slave knows its master from its own past.
     """
+    if metaq1 is not None and metaq1.options.slave_id is not None:
+        _check_text_slave(options, metaq1)
     if options.failover != "off":
         _check_failover(options, metaq1)
         return
@@ -30,11 +32,6 @@ def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None, *, found: 
     if not options.broker_id:
         raise ConfigError(
             "brokerId=0 with brokerRole=SLAVE: give each slave of a master a number of its own, from 1 on"
-        )
-    if metaq1 is not None:
-        raise ConfigError(
-            "brokerRole=SLAVE with clients of MetaQ 1.x (server.ini, [metaq1]): slaves do not serve them in this version; start the "
-            "slave without"
         )
     if options.ha_master_address:
         split_address(options.ha_master_address)
@@ -56,8 +53,26 @@ def _check_failover(options: BrokerOptions, metaq1: Metaq1Settings | None) -> No
             f"brokerId={options.broker_id} with failover=zookeeper: give each broker of the group a number of its own, 1 to "
             f"{MEMBERS_MAX}, for ever; who leads is 0 to clients"
         )
-    if metaq1 is not None:
+    if metaq1 is not None and (metaq1.pair is not None or metaq1.options.slave_id is not None):
         raise ConfigError(
-            "failover=zookeeper with clients of MetaQ 1.x (server.ini, [metaq1]): slaves do not serve them in this version; start the "
-            "broker without"
+            "failover=zookeeper in a pair of MetaQ 1.x (--samsa, --gregor, --metaslave): a broker has its replicas in one way only; leave "
+            "one of the two out"
+        )
+
+
+def _check_text_slave(options: BrokerOptions, metaq1: Metaq1Settings) -> None:
+    slave = f"slaveId={metaq1.options.slave_id}"
+    if options.broker_role == SLAVE:
+        raise ConfigError(
+            f"{slave} with brokerRole=SLAVE: the one copies its master's messages by the text protocol of MetaQ 1.x, the other its log by "
+            "RocketMQ's; leave one of the two out"
+        )
+    if options.namesrv_addr or options.fetch_namesrv_addr_by_address_server:
+        raise ConfigError(
+            f"{slave} with name servers: a slave by the text protocol is known in ZooKeeper alone, since RocketMQ's clients would get all "
+            "messages twice; leave namesrvAddr out, or use brokerRole=SLAVE"
+        )
+    if not (metaq1.options.zk_enable and metaq1.options.zk_connect):
+        raise ConfigError(
+            f"{slave} without ZooKeeper: it finds its master there; set zk.zkConnect, and zk.zkEnable=true"
         )

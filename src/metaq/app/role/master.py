@@ -19,6 +19,7 @@ from metaq.client.conversation.driver import Caller, ask
 from metaq.client.conversation.scrubbing.comparison import NotComparable
 from metaq.errors import BrokerError, MetaqError, Refused, StoreError
 from metaq.log import RateLimitedLog
+from metaq.model.failover import Place
 from metaq.model.leadership import MASTERS, CutTail, Epoch, Rank, ReplicaState, parting
 from metaq.net.address import join_address, split_address
 from metaq.servers.ha.slave import Source
@@ -51,6 +52,11 @@ class MasterSearch:
         self._compared: tuple[Rank, int, int] | None = None
         """Of the master's log, the epoch and what a power cut may have torn, where that was compared with this one."""
         self._faults = RateLimitedLog(log, broker.clock)
+
+    @property
+    def place(self) -> Place | None:
+        """This broker's place in its group; None: leaders are not changed by themselves."""
+        return None
 
     def tick(self) -> None:
         """Let time pass."""

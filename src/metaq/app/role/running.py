@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from metaq.app.registration import NameServerRegistration
+from metaq.app.registration import NameServerRegistration, Registration
 from metaq.app.role.configured import check_role
 from metaq.app.role.pending import durable, ended
 from metaq.app.role.stepping_down import SteppedDown
@@ -68,6 +68,8 @@ class RunningRole:
     ) -> None:
         self._broker, self._roles, self._call_soon, self._announced = broker, broker.roles, call_soon, announced
         self._address, self._metaq1 = address, metaq1
+        self.also_registered: Sequence[Registration] = ()
+        """Registrations beside that at the name servers, which a promotion changes as well."""
         self.also_known_as = frozenset[str]()
         """Addresses under which a name server may name this broker to some clients, such as itself."""
         self._loop = asyncio.get_running_loop()
@@ -111,11 +113,6 @@ class RunningRole:
         """Be the slave of the broker that has replaced this master. Raises ConfigError: it cannot be one."""
         name, number = self._broker.environment.name, self._number_after(state)
         told = f"{name} was replaced as master by the broker at {address}, in epoch {state.epoch}"
-        if self._metaq1 is not None:
-            raise ConfigError(
-                f"{told}, and serves clients of MetaQ 1.x, which slaves do not in this version: start it without (server.ini, "
-                "[metaq1]), or not at all"
-            )
         log.warning("%s: it is a slave now, with brokerId %d", told, number)
         await ended(self._roles.keep(self._roles.following(number, address)))
         self._set(SLAVE, number)
@@ -331,11 +328,6 @@ class RunningRole:
     async def _step_down(self, broker_id: int, master: str) -> ReplicaState:
         """Take no messages any more, for good. The log ends where the state says."""
         name = self._broker.environment.name
-        if self._metaq1 is not None:
-            raise Refused(
-                Reason.INVALID,
-                f"{name} serves clients of MetaQ 1.x, which slaves do not in this version: it cannot step down",
-            )
         self._roles.leader_address = master  # what comes from now on is relayed there
         # First: the end of the log that is answered is its last.
         self._broker.step_down(f"{name} takes no messages here any more: this broker has stepped down")
@@ -361,6 +353,8 @@ class RunningRole:
         self._broker.follow_successor()
         self._follow().start()
         await self._announced.again(services)
+        for registration in self.also_registered:
+            await registration.again(services)
 
     async def _promote(self, role: str, *, force: bool) -> ReplicaState:
         if self._stepped_down is not None:
@@ -399,6 +393,10 @@ class RunningRole:
             epoch.number,
         )
         await self._announced.again(services)
+        for registration in self.also_registered:
+            await registration.again(services)
+        # Consumers know this broker as a slave, and wait at the former master for messages that come here now.
+        broker.tell_members()
         return self._roles.state()
 
     async def _hand_over(self, slave: Slave, *, force: bool) -> ReplicaState | None:

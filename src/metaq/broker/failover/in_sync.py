@@ -132,6 +132,11 @@ class InSyncReplicas(Replicas):
         if self._joining is not None:
             self._required |= {self._joining.place}
 
+    @property
+    def required_places(self) -> frozenset[Place]:
+        """Those beside the leader that must have what is acknowledged; none while this broker does not lead."""
+        return self._required if self.state is not None else frozenset()
+
     def alive(self, members: Collection[int]) -> None:
         """Note the members that have a session at ZooKeeper."""
         self._alive = members

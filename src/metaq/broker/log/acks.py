@@ -28,6 +28,8 @@ class Due(NamedTuple):
     """
     lack: Lack | None = None
     """What the acknowledgement has to say of the promise whatever it waits for; None: nothing."""
+    begin: int = 0
+    """LogOffset from which on the log was appended that replicas must have."""
 
 
 def later(one: Due | None, other: Due | None) -> Due | None:
@@ -39,6 +41,7 @@ def later(one: Due | None, other: Due | None) -> Due | None:
         max(one.copied, other.copied),
         promised=one.promised or other.promised,
         lack=one.lack or other.lack,
+        begin=min(one.begin, other.begin),
     )
 
 
@@ -86,6 +89,19 @@ class Copies(Protocol):
         """LogOffset up to which enough replicas have the log."""
         ...
 
+    @property
+    def carries_alone(self) -> bool:
+        """Whether what the broker itself carries on is stored without enough replicas, too."""
+        ...
+
+    def lacks(self, begin: int, end: int) -> bool:
+        """Return whether a record in this range of the log was given up, though `copied` is behind it."""
+        ...
+
+    def refusal_of(self, topic: str) -> str | None:
+        """Return why a topic takes no messages because replicas would not get them; None: they do."""
+        ...
+
     def when_copied(self, log_end: int, done: Callable[[], None]) -> None:
         """Call `done` when enough replicas have the log up to there, perhaps from another thread."""
         ...
@@ -100,6 +116,13 @@ class NoCopies:
     lacking = ""
     in_doubt = False
     copied = 0
+    carries_alone = False
+
+    def lacks(self, begin: int, end: int) -> bool:  # noqa: ARG002
+        return False
+
+    def refusal_of(self, topic: str) -> str | None:  # noqa: ARG002
+        return None
 
     def when_copied(self, log_end: int, done: Callable[[], None]) -> None:
         raise AssertionError(f"nobody waits for a replica to have the log up to {log_end} ({done})")
@@ -119,21 +142,29 @@ class AckPolicy:
         """Whether acknowledgements promise flush or replication. Only then does the property WAIT=false make a difference."""
         self.waiting_bytes = 0
         """Bytes of all held responses, counted here by every server."""
+        self._told = self._log.end
+        """End of the log at the last call of `due`: what is behind it was appended since."""
         self.take_role()
 
     def take_role(self) -> None:
         """Promise what this broker's role says, from now on."""
         self.promises = self._flushes or self.copies.required
 
+    def wait_for(self, copies: Copies) -> None:
+        """Have acknowledgements wait for these replicas instead, from now on."""
+        self.copies = copies
+        self.take_role()
+
     def due(self) -> Due | None:
         """Return the condition for all that is in the log now; None: respond at once."""
         end = self._log.end
+        begin, self._told = self._told, end
         if self.promises:
             flushed = end if self._flushes else 0
             if self.copies.required and not self.copies.available:
                 # RocketMQ's master does not wait for a replica that is away or far behind: the message is stored, and told so.
                 return Due(flushed, 0, promised=True, lack=Lack.NO_REPLICA)
-            return Due(flushed, end if self.copies.required else 0, promised=True)
+            return Due(flushed, end if self.copies.required else 0, promised=True, begin=begin)
         # Half of unflushedBytesMax: from all of it on, the appender refuses sends; producers should slow down before that.
         slack = self._environment.options.unflushed_bytes_max // 2
         if end - self._state.flushed > slack:
@@ -160,6 +191,6 @@ class AckPolicy:
         # A replica problem overwrites a disk problem, as in RocketMQ.
         if due.lack is not None:
             return due.lack
-        if self.copies.copied < due.copied:
+        if self.copies.copied < due.copied or (due.copied and self.copies.lacks(due.begin, due.copied)):
             return Lack.DOUBT if self.copies.in_doubt else Lack.COPIED
         return Lack.FLUSHED if self._state.flushed < due.flushed else None

@@ -122,7 +122,7 @@ class Gates:
             gates.table.clear()
 
     def _for_sender(self, topic: bytes, caller: Caller) -> TopicGate | None:
-        config = self._open_topic(topic)
+        config = self._open_topic(topic) if self._topics.refusal is None else None
         if config is None or config.name in SEND_FORBIDDEN or config.name.startswith(OUR_PREFIX):
             return None
         # END_TRANSACTION names a producer group and no topic, so the fast path cannot check permissions: with ACL rules

@@ -13,6 +13,7 @@ from metaq.broker.part import BrokerPart
 from metaq.broker.stats import Stats
 from metaq.errors import MessageIllegal, Reason, Refused, StoreError, shortage
 from metaq.log import RateLimitedLog
+from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.store.log.raw import Appended
 from metaq.store.log.writer import Put, PutRecord
 from metaq.wire.hot import AppendOutcome, DelayGate, FrameTable, PartitionGate, QueueTail, Replies, TopicGate
@@ -65,6 +66,8 @@ class Appender(BrokerPart):
         self._stats, self._closed, self._now = stats, closed, environment.clock.monotonic
         self.closed_queues = closed_queues
         """Closed queues: `put` refuses messages for them, and services whose senders can wait ask first."""
+        self.reserved: str | None = None
+        """Why messages are refused that the master of a pair has not sent; None: this broker is not the slave of one."""
         self._log, self._state = environment.store.log.tail, environment.store.state
         self._faults = RateLimitedLog(log, environment.clock)
         self._told = self._log.end
@@ -86,15 +89,18 @@ class Appender(BrokerPart):
         """Call `hook` with each queue that had messages and has begun anew in a copied log, as its master's has."""
         self._restart_hooks += (hook,)
 
-    def refusal(self) -> Refused | None:
-        """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
+    def refusal(self, *, carrying: bool = False, synced: bool = False) -> Refused | None:
+        """Why nothing may be appended now: the store has failed, or its disk is slower than the producers. `carrying`, `synced`: as `put`."""
         state, options = self._state, self._environment.options
         if state.failed is not None:
             return Refused(Reason.NOT_STORED, state.failed)
         if state.follows is not None:
             return Refused(Reason.NOT_STORED, state.follows)
-        if not self._acks.copies.enough:
-            return Refused(Reason.NOT_STORED, self._acks.copies.lacking)
+        if self.reserved is not None and not (carrying or synced):
+            return Refused(Reason.NOT_STORED, self.reserved)
+        copies = self._acks.copies
+        if not (copies.enough or (carrying and copies.carries_alone)):
+            return Refused(Reason.NOT_STORED, copies.lacking)
         unflushed = self._log.end - state.flushed
         if unflushed > options.unflushed_bytes_max:
             return Refused(
@@ -112,16 +118,23 @@ class Appender(BrokerPart):
         """Whether the record at this LogOffset is as durable as acknowledgements promise: others may act on it."""
         return self._acks.covers(place)
 
-    def put(self, records: Sequence[PutRecord], *, carrying: bool = False, through: bool = False) -> Put:
-        """Store records of one queue, contiguously. `carrying`: see `Writer.put`. `through`: also into a closed queue.
+    def put(
+        self, records: Sequence[PutRecord], *, carrying: bool = False, through: bool = False, synced: bool = False
+    ) -> Put:
+        """Store records of one queue, contiguously.
+
+        Args: carrying: see `Writer.put`. through: also into a closed queue. synced: they come from the master of a pair.
 
         Raises Refused: NOT_STORED (disk full or failed), THROTTLED, BUSY (the topic is being made or deleted, or the
         queue is closed), or ILLEGAL_MESSAGE.
         """
-        refusal = self.refusal()
+        refusal = self.refusal(carrying=carrying, synced=synced)
         if refusal is not None:
             raise refusal
         topic, queue_id = records[0].topic, records[0].queue_id
+        why = self._acks.copies.refusal_of(topic)
+        if why is not None:
+            raise Refused(Reason.NO_PERMISSION, why)
         if self._closed(topic):
             raise Refused(Reason.BUSY, f"the topic {topic} is being made or deleted, try again")
         if not through and self.closed_queues.has(topic, queue_id):
@@ -164,6 +177,7 @@ class Appender(BrokerPart):
             self._log.end - self._state.flushed > options.unflushed_bytes_max
             or self._acks.waiting_bytes > options.unanswered_bytes_max
             or (self._acks.promises and not self._acks.copies.enough)
+            or self.reserved is not None
         ):
             return False
         timing = self._now() if self._stats.timing else None
@@ -251,7 +265,7 @@ class Appender(BrokerPart):
 
         None: it has to be put as any other record, or may not be put now; `put` will say so.
         """
-        if self.refusal() is not None:
+        if self.refusal() is not None or self._acks.copies.refusal_of(SCHEDULE_TOPIC) is not None:
             return None
         outcome = self._outcome
         done = self._writer.give_back(delays, log_offset, topic, queue_id, retries_max, level, outcome)

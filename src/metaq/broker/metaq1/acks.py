@@ -66,7 +66,7 @@ class PartitionAcks:
         threshold = self._settings.rules.settings(topic).unflush_threshold
         if threshold <= EACH:
             # unflushThreshold <= 1 is group commit in the original as well.
-            self._due = log_end
+            self._due = max(self._due, log_end)
             return
         unsynced = self._unsynced.get((topic, partition))
         if unsynced is None:

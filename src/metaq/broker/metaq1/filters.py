@@ -59,6 +59,8 @@ class FilteredGet(Struct, frozen=True):
 class PartitionFilters(BrokerPart):
     """The filters of one broker."""
 
+    leads = False
+
     def __init__(
         self, options: BrokerOptions, clock: Clock, settings: Metaq1Settings, make_helper: MakeFilterHelper | None
     ) -> None:

@@ -8,10 +8,14 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from metaq.clock import Clock
-from metaq.model.metaq1.partition import SEQUENCE_BITS, born_id
+from metaq.model.metaq1.partition import FOREIGN, SEQUENCE_BITS, born_id, time_of
 
 RUN_MAX: Final = 1 << SEQUENCE_BITS
 """Ids per call of `take`, and per millisecond."""
+
+
+AHEAD_MS_MAX: Final = 24 * 3600 * 1000
+"""Most that a master's clock may be ahead."""
 
 
 class StoreTime(Protocol):
@@ -51,6 +55,18 @@ class MessageIds:
         first = born_id(self._ms, self._broker_id, self._sequence)
         self._sequence += count
         return first
+
+    def passed(self, message_id: int) -> None:
+        """Continue behind an id that the master of a pair gave out: it and this broker have one brokerId.
+
+        One that lies far ahead of the clock says nothing of time, such as one below 0, which 1.4.6.2 gives out.
+        """
+        if not 0 < message_id < FOREIGN:
+            return
+        ms = time_of(message_id)
+        if self._ms <= ms <= self._clock.now_ms() + AHEAD_MS_MAX:
+            self._ms, self._sequence = ms, RUN_MAX
+            self._log.store_ms = max(self._log.store_ms, ms)
 
     def give_back(self, count: int) -> None:
         """Return the last `count` ids of the last call of `take`, which were not used."""

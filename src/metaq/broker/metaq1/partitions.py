@@ -21,6 +21,7 @@ from metaq.broker.log.records import put_record
 from metaq.broker.metaq1.acks import PartitionAcks
 from metaq.broker.metaq1.filters import MakeFilterHelper, PartitionFilters
 from metaq.broker.metaq1.ids import MessageIds
+from metaq.broker.metaq1.leading import Leading
 from metaq.broker.metaq1.position_bases import Bases
 from metaq.broker.metaq1.records import without_attribute
 from metaq.broker.metaq1.settings import Metaq1Settings
@@ -29,6 +30,7 @@ from metaq.errors import ConfigError, Reason, Refused, StoreError
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
 from metaq.model.access import Action, Caller
+from metaq.model.metaq1.pair import STATUS_TOPIC, PartitionSync
 from metaq.model.metaq1.partition import (
     ANY_PARTITION,
     CHECKSUM_UNKNOWN,
@@ -59,11 +61,13 @@ log = logging.getLogger(__name__)
 
 _GUESS: Final = 16
 """First guess of the number of messages in a get."""
-_INTERNAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+_INTERNAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX, STATUS_TOPIC)
 
 
 class Partitions(BrokerPart):
-    """The partitions of one broker."""
+    """The partitions of one broker. A slave hands out what its master has stored, and takes nothing."""
+
+    leads = False
 
     def __init__(
         self,
@@ -82,16 +86,22 @@ class Partitions(BrokerPart):
         """Server-side filters of groups."""
         self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.log.tail)
         self._bases, self._closed = bases, tables.closed_partitions
+        self.leading = Leading(environment.store.state, settings)
         self._reader = FrameReader(environment.store.reader, settings.options.broker_id)
         self.acks = PartitionAcks(environment, acks, settings)
         self._watchers: list[Callable[[], None]] = []
         self._topics.watch(self._topic_changed)
 
     def open(self) -> None:
-        """Create the topics that have sections in server.ini. Raises ConfigError: an illegal name."""
+        """Create the topics that have sections in server.ini; a slave has its master's. Raises ConfigError: an illegal name."""
+        self._settings.watch(self._rules_changed)
+        if self._store.state.follows is None:
+            self.lead()
+
+    def lead(self) -> None:
+        """Number messages from here on, and create topics. Raises as `open`."""
         self.ids.open()
         self._topics.saved.start_with(self._wanted(self._settings.rules.topics))
-        self._settings.watch(self._rules_changed)
 
     # -- topics
     def _wanted(self, names: Iterable[str]) -> dict[str, TopicConfig]:
@@ -115,12 +125,13 @@ class Partitions(BrokerPart):
         return wanted
 
     def _rules_changed(self, names: Collection[str]) -> None:
-        for name, config in self._wanted(self._settings.rules.topics.keys() & set(names)).items():
-            self._topics.saved.change(name, config)
+        if self._store.state.follows is None:
+            for name, config in self._wanted(self._settings.rules.topics.keys() & set(names)).items():
+                self._topics.saved.change(name, config)
         self._tell()
 
     def _topic_changed(self, name: str) -> None:
-        if self._is_users(name) and self._settings.rules.accepts(name):
+        if self._is_published(name):
             self._tell()
 
     # -- putting
@@ -133,7 +144,7 @@ class Partitions(BrokerPart):
         """
         entry = self.entry(put, caller)
         try:
-            return self._store_entry(entry, put)
+            return self.store(entry, len(put.body), put.born_host)
         except Saving as saving:
             if put.partition != ANY_PARTITION:
                 raise
@@ -148,7 +159,10 @@ class Partitions(BrokerPart):
         except Saving as saving:
             raise Saving(*saving.pending, then=lambda: self._put_chosen(put, caller)) from None
 
-    def _store_entry(self, entry: PartitionEntry, put: PartitionPut) -> PartitionStored:
+    def store(
+        self, entry: PartitionEntry, body_bytes: int, born_host: bytes, *, synced: bool = False
+    ) -> PartitionStored:
+        """Store a checked message. Args: body_bytes: of its frame. synced: see `Appender.put`. Raises as `put`."""
         positions = self._bases.touch(entry.topic, entry.queue_id)
         position = positions.max
         self._appender.closed_queues.pass_by(entry.topic, entry.queue_id)
@@ -160,34 +174,46 @@ class Partitions(BrokerPart):
             flag=entry.flag,
             sys_flag=0,
             born_ms=self._environment.clock.now_ms(),
-            born_host=put.born_host,
+            born_host=born_host,
         )
-        stored = self._appender.put([record])
+        stored = self._appender.put([record], synced=synced)
         self.acks.stored(entry.topic, entry.queue_id, stored.log_end)
         # The message is stored, so an error here must not fail the put: the next get computes its position again.
         with contextlib.suppress(StoreError, OSError, MemoryError, Saving, Refused):
-            positions.append(stored.queue_offset, FRAME_HEADER_BYTES + len(put.body))
+            positions.append(stored.queue_offset, FRAME_HEADER_BYTES + body_bytes)
         return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)
 
     def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
         """Check a put, and return what to store, with its id. Raises as `put`, except for the log's own reasons."""
+        self.leading.check()  # first: no topic is made for a message that is not taken
         if put.partition in self._closed.of(put.topic):
             raise self._closed_refusal("partition", put.partition)
         config = self._taking(put.topic, caller)
         queue_id = self._queue(put, config)
-        # Clients before 1.4.4 send no checksum.
-        if put.checksum != CHECKSUM_UNKNOWN and put.checksum != crc31(put.body):
-            raise Refused(
-                Reason.ILLEGAL_MESSAGE, "Checksum failure,message may be corrupted when transfering on networking."
-            )
+        _check_checksum(put.body, put.checksum)
         # The original stores such a message, which can then never be delivered.
         if FRAME_HEADER_BYTES + len(put.body) > self._settings.options.max_transfer_size:
             raise self.too_long(put.topic, len(put.body))
-        pairs, body = without_attribute(put.flag, put.body)
-        message_id = self.ids.take()
+        return self._entry(put.topic, queue_id, self.ids.take(), put.flag, put.body)
+
+    def entry_of_master(self, sync: PartitionSync, caller: Caller) -> PartitionEntry:
+        """Check a message from this broker's master, and return what to store. Raises as `entry`."""
+        if sync.partition in self._closed.of(sync.topic):
+            raise self._closed_refusal("Partition", sync.partition)
+        if sync.topic == STATUS_TOPIC:
+            config = self._topics.ensure(STATUS_TOPIC, 1)
+        else:
+            config = self._taking(sync.topic, caller)
+        if not 0 <= sync.partition < config.write_queues:
+            raise Refused(Reason.INVALID, f"wrong partition {sync.partition}")
+        _check_checksum(sync.body, sync.checksum)
+        return self._entry(sync.topic, sync.partition, sync.message_id, sync.flag, sync.body)
+
+    def _entry(self, topic: str, partition: int, message_id: int, flag: int, frame_body: bytes) -> PartitionEntry:
+        pairs, body = without_attribute(flag, frame_body)
         pairs[props.METAQ_ID] = str(message_id)
         pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
-        return PartitionEntry(put.topic, queue_id, message_id, put.flag & ~HAS_ATTRIBUTE, body, pairs)
+        return PartitionEntry(topic, partition, message_id, flag & ~HAS_ATTRIBUTE, body, pairs)
 
     def admits(self, topic: str, caller: Caller) -> int | None:
         """Return the number of partitions that take the caller's puts without further checks; None: every put is checked.
@@ -197,6 +223,7 @@ class Partitions(BrokerPart):
         rules, config = self._settings.rules, self._topics.get(topic)
         if (
             config is None
+            or self.leading.refusal is not None
             or topic in self._topics.closing
             or not (config.writable and self._is_users(topic) and rules.accepts(topic))
             or not rules.settings(topic).accept_publish
@@ -243,6 +270,10 @@ class Partitions(BrokerPart):
 
     def _is_users(self, name: str) -> bool:
         return not (self._topics.is_system(name) or name.startswith(_INTERNAL))
+
+    def is_visible(self, name: str) -> bool:
+        """Return whether clients of MetaQ 1.x may see a topic: it is none of the broker's own."""
+        return self._is_users(name)
 
     def _queue(self, put: PartitionPut, config: TopicConfig) -> int:
         if put.partition != ANY_PARTITION:
@@ -297,9 +328,10 @@ class Partitions(BrokerPart):
             return Moved(positions.min)
         if position >= high:
             # Long.MAX_VALUE asks for the end; with updateConsumerOffsets, any position beyond the end is moved there. What is there
-            # and may not be read yet lies before the end.
+            # and may not be read yet lies before the end. A slave may only be late: who has read on at the master is not sent back.
             if position > positions.max and (
-                position == POSITION_MAX or self._settings.options.update_consumer_offsets
+                position == POSITION_MAX
+                or (self.leading.refusal is None and self._settings.options.update_consumer_offsets)
             ):
                 return Moved(high)
             raise _nothing_at(position)
@@ -416,7 +448,8 @@ class Partitions(BrokerPart):
         return self._published(config) if config is not None and self._is_published(name) else None
 
     def _is_published(self, name: str) -> bool:
-        return self._is_users(name) and self._settings.rules.accepts(name)
+        # A slave has whatever topics its master has.
+        return self._is_users(name) and (self._settings.follows is not None or self._settings.rules.accepts(name))
 
     def _published(self, config: TopicConfig) -> Published:
         settings = self._settings.rules.settings(config.name)
@@ -457,6 +490,14 @@ class Partitions(BrokerPart):
             return known.min, known.max
         except (Saving, Refused):
             return None, None
+
+
+def _check_checksum(body: bytes, checksum: int) -> None:
+    # Clients before 1.4.4 send none.
+    if checksum != CHECKSUM_UNKNOWN and checksum != crc31(body):
+        raise Refused(
+            Reason.ILLEGAL_MESSAGE, "Checksum failure,message may be corrupted when transfering on networking."
+        )
 
 
 def _messages(positions: QueuePositions, first: int, start: int, stop: int) -> int:

@@ -13,19 +13,19 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from msgspec import Struct
-
 from metaq.broker.environment import Environment
 from metaq.broker.log.appender import Appender
-from metaq.broker.log.records import put_record
+from metaq.broker.metaq1.base_records import BaseRecords, Entry
+from metaq.broker.metaq1.copied_bases import CopiedBases
+from metaq.broker.metaq1.kept_positions import BaseRound, KeptPositions
 from metaq.broker.part import BrokerPart
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.topics.system import POSITIONS_TOPIC
 from metaq.saved import Pending, at_once
 from metaq.store.metaq1.position_bases import (
-    BODY_BYTES_MAX,
     Base,
+    Known,
     anew_behind,
     bound_of,
     encode_bases,
@@ -50,36 +50,10 @@ _AGAIN_SECONDS: Final = 5.0
 _STUCK_SECONDS: Final = 60.0
 
 
-class _Kept(Struct):
-    """A queue with positions."""
-
-    positions: QueuePositions
-    base: Base | None
-    """The newest base; None: it is to be written."""
-    debt: int
-    """LogOffset of the oldest record that is needed to compute its positions."""
-    settled: int = 0
-    """QueueOffset of the newest base that is known to be durable."""
-
-
-class _BaseRound(Struct):
-    """A round that writes new bases for many queues."""
-
-    began: int
-    """The log's end when it began."""
-    before: int
-    """LogOffset below which nothing is to be needed after it."""
-    left: list[QueueKey]
-    whole: bool
-    """Whether it has all queues with positions."""
-    working: bool = False
-    """Whether the thread is working on some of them."""
-    failed: bool = False
-
-
 class Bases(BrokerPart):
     """The bases of all queues that 1.x clients have used. An `Owed` of the store: keeps log files that positions depend on."""
 
+    leads = False
     what = "what byte positions of MetaQ 1.x are computed from"
 
     def __init__(
@@ -93,12 +67,12 @@ class Bases(BrokerPart):
         self._environment, self._store, self._appender = environment, environment.store, appender
         self._closed, self._call_soon = closed, call_soon
         self.positions = Positions(environment.store, call_soon, self._rebase)
-        self._kept: dict[QueueKey, _Kept] = {}
+        self._kept: dict[QueueKey, KeptPositions] = {}
         self._anew: dict[QueueKey, Base] = {}
         """Queues of deleted topics that no 1.x client has touched since: where their positions begin, behind those of before.
 
         `Base.log_offset` is the record that must not go before a newer one says so."""
-        self._round: _BaseRound | None = None
+        self._round: BaseRound | None = None
         self._carry_before = 0
         self._checked_at = -1
         """Start of the log file for which the last round ran."""
@@ -107,30 +81,70 @@ class Bases(BrokerPart):
         """Queues still to be checked for a base before their oldest message."""
         self._owing: list[QueuePositions] = []
         """Queues whose base must be durable before any of their positions is handed out."""
-        self._settling: list[tuple[int, Pending]] = []
-        """(LogOffset, pending): finished when the log is durable up to there."""
+        self._records = BaseRecords(environment, appender, call_soon)
+        self._copied: CopiedBases | None = None
+        """What this broker's master has written; None: it leads, and writes bases itself."""
+        self._opened = False
         self._log = RateLimitedLog(log, environment.clock)
 
     def open(self) -> None:
-        """Find the bases in the log, and queues that have position files only."""
+        """Find the bases in the log, and queues that have position files only; a slave has those of its master alone."""
+        if self._store.state.follows is not None:
+            self._copied = CopiedBases(self._store)
         self._load()
         self._store.keeper.owes(self)
+        self._opened = True
+
+    def lead(self) -> None:
+        """Write bases from now on. Positions that are open stay as they are: computing them anew could take long."""
+        self._take_copied()
+        self._copied = None
+        self._load()
+
+    def log_was_cut(self) -> None:
+        """Begin anew with the bases that are left in the log: what was cut may have held some, and the messages of positions."""
+        if not self._opened:
+            return
+        for kept in self._kept.values():
+            kept.positions.give_up()
+        for table in (self.positions.table, self._kept, self._anew):
+            table.clear()
+        self._owing.clear()
+        self._looked.clear()
+        self._load()
 
     def _load(self) -> None:
         if self._store.reader.existing_queue(POSITIONS_TOPIC, 0) is None and not self.positions.root.exists():
             return
         known = newest_bases(self._store)
-        for key, (base, place) in reversed(known.ended.items()):
+        if self._copied is not None:
+            self._copied.begin(known)
+        for key, (base, place) in reversed(known.ended.items()) if self._copied is None else ():
             # A crash came between the deletion and the record of where they go on, or an earlier release has deleted it.
-            self._anew[key] = Base(0, anew_behind(bound_of(base, place)), base.log_offset)
+            self._anew.setdefault(key, Base(0, anew_behind(bound_of(base, place)), base.log_offset))
         for key, base in reversed(known.bases.items()):
-            if base.queue_offset == 0 and self._store.reader.existing_queue(*key) is None:
-                self._anew[key] = base
-                continue
-            try:
-                self._keep(key, base).settled = base.queue_offset
-            except Refused as error:
-                log.warning("a base of byte positions at log offset %d is passed over: %s", base.log_offset, error)
+            if key not in self._kept:
+                self._know(key, base)
+        if self._copied is None:
+            self._look_on_disk(known)
+        self._forget_oldest()
+
+    def _know(self, key: QueueKey, base: Base) -> KeptPositions | None:
+        """Take over a queue's newest base. Returns None: it is for messages to come."""
+        known = self._store.reader.existing_queue(*key) is not None
+        if (base.queue_offset == 0 and not known) or (self._copied is not None and self._copied.is_of_before(key)):
+            self._anew[key] = base
+            return None
+        self._anew.pop(key, None)
+        try:
+            kept = self._keep(key, base)
+        except Refused as error:
+            log.warning("a base of byte positions at log offset %d is passed over: %s", base.log_offset, error)
+            return None
+        kept.settled = base.queue_offset
+        return kept
+
+    def _look_on_disk(self, known: Known) -> None:
         on_disk = self.positions.on_disk()
         # A crash came between the record of the deletion and the removal of the files.
         for topic in known.dropped.intersection(topic for topic, _ in on_disk):
@@ -143,16 +157,15 @@ class Bases(BrokerPart):
             ):
                 self._keep(key, None)
         self.positions.remove_leftovers()
-        self._forget_oldest()
 
     def _forget_oldest(self) -> None:
         while len(self._anew) > ANEW_MAX:
             del self._anew[next(iter(self._anew))]
 
-    def _keep(self, key: QueueKey, base: Base | None) -> _Kept:
+    def _keep(self, key: QueueKey, base: Base | None) -> KeptPositions:
         self._store.reader.queue(*key)  # there may be nothing of it left in the log
         positions = self.positions.add(*key, base)
-        kept = self._kept[key] = _Kept(positions, base, self._debt(key, base))
+        kept = self._kept[key] = KeptPositions(positions, base, self._debt(key, base))
         return kept
 
     def _debt(self, key: QueueKey, base: Base | None) -> int:
@@ -169,8 +182,11 @@ class Bases(BrokerPart):
     def touch(self, topic: str, queue_id: int) -> QueuePositions:
         """Return the positions of a queue; the first call creates them.
 
-        Raises Saving: their first base is being made durable; Refused, as `Appender.put`, and for illegal topic names.
+        Raises Saving: their first base is being made durable; Refused, as `Appender.put`, and for illegal topic names; at a slave
+        NOT_FOUND: its master has not begun them.
         """
+        if self._copied is not None:
+            return self._followed(self._copied, topic, queue_id)
         anew = self._anew.get((topic, queue_id))
         return self._begun(topic, queue_id, anew.position if anew is not None else 0)
 
@@ -215,53 +231,118 @@ class Bases(BrokerPart):
         """Have a new base of the queue written soon, as far on as its positions are known."""
         if (topic, queue_id) in self._kept:
             if self._round is None:
-                self._round = _BaseRound(self._store.log.end, 0, [], whole=False)
+                self._round = BaseRound(self._store.log.end, 0, [], whole=False)
             if (topic, queue_id) not in self._round.left:
                 self._round.left.append((topic, queue_id))
 
+    # ------------------------------------------------------------------ following
+
+    def _followed(self, copied: CopiedBases, topic: str, queue_id: int) -> QueuePositions:
+        key = topic, queue_id
+        self._take_copied()
+        kept = self._kept.get(key)
+        if kept is None and (base := self._anew.get(key)) is not None:
+            kept = self._took(key, base)
+        if kept is None or copied.is_of_before(key):
+            raise Refused(
+                Reason.NOT_FOUND,
+                f"The topic `{topic}` in partition `{queue_id}` has no byte positions at this slave yet: they begin when a client of "
+                "MetaQ 1.x uses it at the master",
+            )
+        if not kept.positions.touched:
+            kept.positions.require()
+        return kept.positions
+
+    def _take_copied(self) -> None:
+        """Take over what the master has written since the last call."""
+        for place, told in self._copied.news() if self._copied is not None else ():
+            for topic in told.topics:
+                self._forget_topic(topic)
+            for key, (offset, position) in told.bases.items():
+                self._take(key, Base(offset, position, place))
+
+    def _take(self, key: QueueKey, base: Base) -> None:
+        kept = self._kept.get(key)
+        if kept is None:
+            self._took(key, base)
+        else:
+            kept.base = kept.positions.base = base
+            kept.debt = self._debt(key, base)
+
+    def _took(self, key: QueueKey, base: Base) -> KeptPositions | None:
+        kept = self._know(key, base)
+        if kept is not None:  # as at the master: nothing is told that a power cut could take back
+            kept.positions.settle_with(self._records.durable())
+        return kept
+
+    def _forget_topic(self, topic: str) -> None:
+        for table in (self._kept, self._anew):
+            for key in [key for key in table if key[0] == topic]:
+                del table[key]
+        self.positions.drop_topic(topic)
+
+    def _follow_on(self) -> None:
+        """Take over what has come, and look again at positions that the bases here did not lead to."""
+        self._take_copied()
+        owing, self._owing = self._owing, []
+        for positions in owing:
+            if positions.busy:
+                self._owing.append(positions)
+            elif not positions.gone:
+                positions.begin_again()
+
     # ------------------------------------------------------------------ beginning
 
-    def _begin(self, key: QueueKey, position: int) -> _Kept:
+    def go_on_at(self, topic: str, queue_id: int, position: int) -> None:
+        """Have the next message of a queue, all of whose messages are gone, begin at a later position.
+
+        A slave by the text protocol leaves out what its master does not have any more. Raises Refused INVALID: there are messages, or
+        positions of some that were told lie behind; else as `touch`.
+        """
+        queue, kept = self._store.reader.queue(topic, queue_id), self._kept.get((topic, queue_id))
+        if (
+            kept is None
+            or queue.min_offset < queue.max_offset
+            or not kept.positions.bound() <= position < POSITIONS_END
+        ):
+            raise Refused(
+                Reason.INVALID,
+                f"queue {queue_id} of topic {topic} cannot go on at byte position {position}: it holds messages, or ends behind that",
+            )
+        place = self._records.put(encode_bases([((topic, queue_id), queue.max_offset, position)]))
+        kept.positions.give_up()
+        self._keep((topic, queue_id), Base(queue.max_offset, position, place)).positions.settle_with(
+            self._records.durable()
+        )
+
+    def _begin(self, key: QueueKey, position: int) -> KeptPositions:
         if self._closed(key[0]):
             # A base would be written for a topic that is about to lose its positions.
             raise Refused(Reason.BUSY, f"the topic {key[0]} is being made or deleted, try again")
         queue = self._store.reader.queue(*key)
-        place = self._put(encode_bases([(key, queue.min_offset, position)]))
+        place = self._records.put(encode_bases([(key, queue.min_offset, position)]))
         self._anew.pop(key, None)
         base = Base(queue.min_offset, position, place)
         kept = self._keep(key, base)
-        kept.positions.settle_with(self._durable())
+        kept.positions.settle_with(self._records.durable())
         kept.positions.fill()  # meanwhile
         return kept
-
-    def _put(self, body: bytes) -> int:
-        clock = self._environment.clock
-        record = put_record(
-            POSITIONS_TOPIC, 0, body, {}, flag=0, sys_flag=0, born_ms=clock.now_ms(), born_host=self._environment.store_host
-        )  # fmt: skip
-        return self._appender.put([record], carrying=True).log_offset
-
-    def _durable(self) -> Pending:
-        """Return a pending that ends when the log is durable up to its current end."""
-        pending, end = Pending(), self._store.log.end
-        self._settling.append((end, pending))
-        self._store.flusher.when_flushed(end, lambda _good: self._call_soon(self._settle))
-        return pending
-
-    def _settle(self) -> None:
-        flushed, failed = self._store.state.flushed, self._store.state.failed
-        over = [(end, pending) for end, pending in self._settling if end <= flushed or failed is not None]
-        if over:
-            # Before anything is finished: what waited may begin something that waits again.
-            self._settling = [(end, pending) for end, pending in self._settling if end > flushed and failed is None]
-            for end, pending in over:
-                pending.finish(None if end <= flushed else Refused(Reason.NOT_STORED, failed or "the store has failed"))
 
     def _rebase(self, positions: QueuePositions) -> None:
         """Require a new durable base of a queue whose positions cannot be derived from those in the log."""
         if positions not in self._owing:
             self._owing.append(positions)
-        self._pay()
+        if self._copied is None:
+            self._pay()
+            return
+        pending = Pending()
+        pending.finish(
+            Refused(
+                Reason.UNAVAILABLE,
+                f"the byte positions of queue {positions.queue_id} of topic {positions.topic} wait for a record of the master's",
+            )
+        )
+        positions.settle_with(pending)
 
     def _pay(self) -> None:
         owing, self._owing = self._owing, []
@@ -281,15 +362,20 @@ class Bases(BrokerPart):
                 pending.finish(error)
                 continue
             positions.rebased = False
-            positions.settle_with(self._durable())
+            positions.settle_with(self._records.durable())
 
     # ------------------------------------------------------------------ going on
 
     def step(self) -> float:
         """Take over the thread's results, and write due bases. Returns the seconds until the next call."""
+        if self._copied is not None:
+            self._records.settle()
+            self.positions.publish()
+            self._follow_on()
+            return _PAUSE_SECONDS
         if not (self._kept or self._anew):
             return _AGAIN_SECONDS
-        self._settle()
+        self._records.settle()
         self.positions.publish()
         if self._owing:
             self._pay()
@@ -321,9 +407,9 @@ class Bases(BrokerPart):
         self._checked_at, self._carry_before = start, 0
         if any(debt < before for debt in self._debts()):
             # Of all queues, so that a start need not read further back than the last complete round.
-            self._round = _BaseRound(self._store.log.end, before, [*self._kept, *self._anew], whole=True)
+            self._round = BaseRound(self._store.log.end, before, [*self._kept, *self._anew], whole=True)
 
-    def _go_on(self, around: _BaseRound) -> None:
+    def _go_on(self, around: BaseRound) -> None:
         if around.working:
             return
         if not around.left:
@@ -348,18 +434,18 @@ class Bases(BrokerPart):
         if not waiting:
             self._sync(around, some)
 
-    def _end_round(self, around: _BaseRound) -> None:
+    def _end_round(self, around: BaseRound) -> None:
         now = self._environment.clock.monotonic()
         if around.failed:
             self._checked_at, self._again_at = -1, now + _AGAIN_SECONDS
         elif around.whole:
             with contextlib.suppress(Refused):  # without the mark, a start reads further back
-                self._put(encode_complete(around.began))
+                self._records.put(encode_complete(around.began))
             if any(debt < around.before for debt in self._debts()):
                 # Some queues cannot be computed now: no new round for every request of retention.
                 self._again_at = now + _STUCK_SECONDS
 
-    def _lags(self, kept: _Kept) -> bool:
+    def _lags(self, kept: KeptPositions) -> bool:
         queue = self._store.reader.existing_queue(kept.positions.topic, kept.positions.queue_id)
         if queue is None:
             return False
@@ -368,7 +454,7 @@ class Bases(BrokerPart):
             return kept.base is None or kept.base.queue_offset < queue.max_offset
         return reached[0] < queue.max_offset
 
-    def _sync(self, around: _BaseRound, keys: Sequence[QueueKey]) -> None:
+    def _sync(self, around: BaseRound, keys: Sequence[QueueKey]) -> None:
         """Sync position files first, then write bases: after a crash, units before a base are trusted."""
         ends = [
             (kept.positions, kept.positions.reached)
@@ -390,13 +476,13 @@ class Bases(BrokerPart):
 
         self.positions.ask(work)
 
-    def _not_synced(self, around: _BaseRound, error: OSError) -> None:
+    def _not_synced(self, around: BaseRound, error: OSError) -> None:
         self._log.error("sync", "byte positions could not be made durable: %s", error)
         around.working, around.failed = False, True
 
     def _synced(
         self,
-        around: _BaseRound,
+        around: BaseRound,
         opened: list[tuple[QueuePositions, tuple[int, int]]],
         closed: list[QueuePositions],
         anew: list[QueueKey],
@@ -419,7 +505,7 @@ class Bases(BrokerPart):
         self, queues: Iterable[QueuePositions], ends: dict[QueuePositions, tuple[int, int]] | None = None
     ) -> None:
         """Write one base per queue: at its synced end, else its known end, else as the newest base. Raises Refused."""
-        entries = list[tuple[QueueKey, int, int]]()
+        entries = list[Entry]()
         for positions in queues:
             if positions.gone:
                 continue
@@ -432,25 +518,16 @@ class Bases(BrokerPart):
                 entries.append(((positions.topic, positions.queue_id), *end))
         self._write_entries(entries)
 
-    def _write_entries(self, entries: Sequence[tuple[QueueKey, int, int]]) -> None:
-        """Write these bases, in as many records as they need. Raises Refused."""
-        some, size = list[tuple[QueueKey, int, int]](), 0
-        for entry in entries:
-            some.append(entry)
-            size += len(entry[0][0].encode()) + 21
-            if size > BODY_BYTES_MAX or entry is entries[-1]:
-                self._write_record(some)
-                some, size = [], 0
-
-    def _write_record(self, entries: list[tuple[QueueKey, int, int]]) -> None:
-        place = self._put(encode_bases(entries))
-        for key, offset, position in entries:
-            kept = self._kept.get(key)
-            if kept is not None:
-                kept.base = kept.positions.base = Base(offset, position, place)
-                kept.debt = self._debt(key, kept.base)
-            elif key in self._anew:
-                self._anew[key] = Base(offset, position, place)
+    def _write_entries(self, entries: Sequence[Entry]) -> None:
+        """Write these bases. Raises Refused: some may be written."""
+        for written, place in self._records.write(entries):
+            for key, offset, position in written:
+                kept = self._kept.get(key)
+                if kept is not None:
+                    kept.base = kept.positions.base = Base(offset, position, place)
+                    kept.debt = self._debt(key, kept.base)
+                elif key in self._anew:
+                    self._anew[key] = Base(offset, position, place)
 
     # ------------------------------------------------------------------ what is owed
 
@@ -486,7 +563,7 @@ class Bases(BrokerPart):
             self._anew[key] = base  # as the newest
         self._forget_oldest()
         try:
-            self._put(encode_dropped([topic]))
+            self._records.put(encode_dropped([topic]))
             self._write_entries([(key, *base[:2]) for key, base in anew.items()])
         except Refused as error:  # metaqDeleted.json has the deletion too; a copy of the log alone does not
             log.warning("the log does not say that the byte positions of topic %s are over: %s", topic, error)
@@ -500,7 +577,7 @@ class Bases(BrokerPart):
             for kept in self._kept.values()
             if kept.base is not None and kept.positions.reached not in {None, kept.base[:2]}
         ]
-        if moved and self._store.state.failed is None:
+        if moved and self._copied is None and self._store.state.failed is None:
             try:
                 self.positions.sync([(queue, queue.tail.next_offset) for queue in moved])
                 self._write(moved)

@@ -14,7 +14,10 @@ from metaq.broker.log.appender import Appender
 from metaq.broker.log.long_polling import HeldPulls
 from metaq.broker.metaq1.fast_path import PartitionFastPath
 from metaq.broker.metaq1.filters import MakeFilterHelper
+from metaq.broker.metaq1.for_slaves import PositionsForSlaves
 from metaq.broker.metaq1.neighbours import Neighbours
+from metaq.broker.metaq1.pair.gregor import NO_PUTS, Gregor
+from metaq.broker.metaq1.pair.samsa import Samsa
 from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.position_bases import Bases
 from metaq.broker.metaq1.progress import PartitionProgress
@@ -22,7 +25,9 @@ from metaq.broker.metaq1.retention import Metaq1Retention
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.metaq1.transactions import Metaq1Transactions
 from metaq.broker.part import BrokerPart
+from metaq.broker.replication.replicas import Replicas
 from metaq.broker.staged.service import StagingService
+from metaq.model.metaq1.pair import SamsaSettings
 from metaq.options import Settings
 
 
@@ -44,6 +49,7 @@ class Metaq1Service:
         held_pulls: HeldPulls,
         staging: StagingService,
         gatekeeper: Gatekeeper,
+        replicas: Replicas,
         *,
         settings: Metaq1Settings,
         options: Settings,
@@ -60,8 +66,20 @@ class Metaq1Service:
         )
         self.fast_path = PartitionFastPath(environment, settings, appender, held_pulls, bases, self.partitions)
         self.transactions = Metaq1Transactions(
-            environment, staging, acks, self.partitions, self.partitions.acks.stored, settings
+            environment, staging, acks, self.partitions, self.partitions.acks.stored, settings, self.partitions.leading
         )
+        self.samsa: Samsa | None = None
+        """This broker is the master of a synchronous pair."""
+        self.gregor: Gregor | None = None
+        """It is the slave of one."""
+        if isinstance(settings.pair, SamsaSettings):
+            self.samsa = Samsa(
+                environment, appender, bases, self.partitions, settings.pair, settings.options.broker_id, call_soon
+            )
+            acks.wait_for(self.samsa)
+        elif settings.pair is not None:
+            self.gregor = Gregor(self.partitions)
+            appender.reserved = NO_PUTS
         # A gate that stays open would append to a topic or partition that is deleted, closed or limited otherwise by now.
         tables.topics.watch(self.fast_path.close)
         tables.closed_partitions.when_changed(self.fast_path.close)
@@ -71,8 +89,10 @@ class Metaq1Service:
         """Whether a topic's messages are archived before they go."""
         self.parts: tuple[BrokerPart, ...] = (
             self.partitions,
+            PositionsForSlaves(environment, replicas, self.partitions, bases, settings),
             retention,
             self.transactions,
             self.partitions.filters,
+            *((self.samsa,) if self.samsa is not None else ()),
         )
         """In the order in which they are opened, behind `bases`."""

@@ -27,6 +27,7 @@ from metaq.broker.metaq1.gathering import (
     Memory,
     entry_of,
 )
+from metaq.broker.metaq1.leading import Leading
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.metaq1.xa_by_hand import PHASE_BY_HAND, EndedByHand, ended_by_hand, named_key, prepared_state
 from metaq.broker.part import BrokerPart
@@ -77,10 +78,11 @@ class Metaq1Transactions(BrokerPart):
         entries: Entries,
         delivered: Delivered,
         settings: Metaq1Settings,
+        leading: Leading,
     ) -> None:
         self._environment, self._store, self._clock = environment, environment.store, environment.clock
         self._staging, self._acks, self._options = staging, acks, settings.options
-        self._entries, self._delivered = entries, delivered
+        self._entries, self._delivered, self._leading = entries, delivered, leading
         self._local: dict[Channel, dict[TransactionKey, Branch]] = {}
         self._open: dict[TransactionKey, Branch] = {}
         """XA branches before PREPARE."""
@@ -164,6 +166,7 @@ class Metaq1Transactions(BrokerPart):
             self.begun_xa += 1
 
     def _checked(self, key: TransactionKey | None) -> TransactionKey:
+        self._leading.check(key)
         if key is None:
             raise Refused(Reason.NOT_FOUND, "Local transaction 'null' has not been started.")
         if len(text := str(key)) > KEY_CHARS_MAX:
@@ -480,7 +483,8 @@ class Metaq1Transactions(BrokerPart):
         return [key for key in keys if qualifier is None or key.qualifier == qualifier]
 
     def _look_after(self) -> None:
-        """Drop branches whose staged transaction was ended with the tools for staged transactions."""
+        """Drop branches whose staged transaction was ended with the tools for staged transactions. Raises Refused: a slave has none."""
+        self._leading.check()
         there = {decision.transaction for decision in self._staging.labelled()}
         for key, name in list(self._prepared.items()):
             if name not in there:
@@ -492,6 +496,7 @@ class Metaq1Transactions(BrokerPart):
 
         Raises BranchRefused: NOT_KNOWN (not an XA key), UNAVAILABLE.
         """
+        self._leading.check(key)
         if not isinstance(key, BranchKey):
             raise BranchRefused(Fault.NOT_KNOWN, f"{key or 'null'} is not a valid xid")
         if key not in self._by_hand:

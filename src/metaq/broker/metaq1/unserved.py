@@ -52,6 +52,11 @@ class UnservedBases(BrokerPart):
         if self._bases is not None:
             self._bases.drop_topic(topic)
 
+    def log_was_cut(self) -> None:
+        """See `Bases.log_was_cut`."""
+        if self._bases is not None:
+            self._bases.log_was_cut()
+
     def close(self) -> None:
         """See `Bases.close`."""
         if self._bases is not None:

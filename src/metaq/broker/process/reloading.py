@@ -41,6 +41,11 @@ class Reloading:
         self._read()
         return asked
 
+    def again(self) -> None:
+        """Have the configuration read again: the process itself has written it."""
+        if self._read is not None:
+            self._read()
+
     def begin(self) -> list[ReloadRequest]:
         """Take the requests that a reload beginning now satisfies."""
         taken, self._waiting = self._waiting, []

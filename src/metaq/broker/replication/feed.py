@@ -152,6 +152,16 @@ class TableFeed:
         self._at_first = len(self._changed)
 
     # -- what a slave is told
+    @property
+    def mark(self) -> tuple[int, int]:
+        """Identity of the feed, 0 while no slave follows, and the number of the newest change."""
+        return self._id, self._now
+
+    @property
+    def at_first(self) -> int:
+        """Number of the last entry that the feed began with."""
+        return self._at_first
+
     def has_news(self, feed: int, position: int) -> bool:
         """Return whether a slave lacks anything that has these changes."""
         return not self._id or feed != self._id or position != self._now

@@ -41,6 +41,7 @@ class Replicas(BrokerPart):
     leads: ClassVar[bool] = False
     takes_tickets: ClassVar[bool] = False
     """Whether slaves may say who they are."""
+    carries_alone: ClassVar[bool] = False
 
     def __init__(self, environment: Environment) -> None:
         self._options, self._log = environment.options, environment.store.log.tail
@@ -121,6 +122,12 @@ class Replicas(BrokerPart):
 
     def was_told(self, acknowledged_end: int) -> None:
         """Of a slave: its master has acknowledged so far."""
+
+    def lacks(self, begin: int, end: int) -> bool:  # noqa: ARG002  slaves copy all of it, in order
+        return False
+
+    def refusal_of(self, topic: str) -> str | None:  # noqa: ARG002
+        return None
 
     @property
     def _wanted(self) -> int:

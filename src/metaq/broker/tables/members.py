@@ -390,6 +390,11 @@ class Members:
         for channel in self.consumers[group].members:
             yield Effect(channel, MembersChanged(group))
 
+    def everyone(self) -> Iterator[Effect]:
+        """Notices to the members of all consumer groups that there are now, one for each client and group."""
+        for group in list(self.consumers):
+            yield from list(self._everyone(group)) if group in self.consumers else ()
+
     # -- questions
     def client_ids(self, group: str) -> list[str]:
         """Return the client ids of a group's members in the order they joined, and of its kept ones (38).

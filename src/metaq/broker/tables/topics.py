@@ -71,6 +71,8 @@ class Topics:
         self._own_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
         if options.trace_topic_enable:
             self._own_names.add(_trace_topic(options.msg_trace_topic_name))
+        self.refusal: str | None = None
+        """Why topics take no messages of clients: they are another broker's, whose messages are copied here; None: they do."""
         self.changes = 0
         self._watchers: list[TopicWatcher] = []
         self._closing: dict[str, Pending] = {}
@@ -162,7 +164,12 @@ class Topics:
         return self.table.get(name)
 
     def taking(self, name: str) -> TopicConfig | None:
-        """Return the topic to append to; None: there is none. Raises Saving while it is being deleted."""
+        """Return the topic to append to; None: there is none. Raises Saving while it is being deleted; Refused NOT_STORED."""
+        if self.refusal is not None and not self.is_system(name):
+            raise Refused(Reason.NOT_STORED, self.refusal)
+        return self._there(name)
+
+    def _there(self, name: str) -> TopicConfig | None:
         if name in self._closing:
             raise Saving(self._closing[name])
         return self.table.get(name)
@@ -257,7 +264,7 @@ class Topics:
 
     def ensure(self, name: str, queues: int = 1, sys_flag: int = 0) -> TopicConfig:
         """Return a retry or dead-letter topic; create it with read and write permission if missing. Raises Saving, Refused."""
-        config = self.taking(name)
+        config = self._there(name)
         if config is None:
             config = structs.replace(_topic(name, queues), sys_flag=sys_flag)
             self.saved.change(name, config).settle()

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
+
 from metaq.app.configuration import Configuration, load, template
 from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload
@@ -23,7 +25,7 @@ from metaq.app.runtime import (
     with_origins,
 )
 from metaq.app.supervision.service_manager import ServiceManager, Told, nobody
-from metaq.cli.servers.flags import DEFAULT_FOLDER
+from metaq.cli.servers.flags import DEFAULT_FOLDER, PAIR_PLUGINS
 from metaq.errors import ConfigError
 from metaq.options import Settings
 from metaq.store.offline.sizes import SMALL, first_use
@@ -172,7 +174,14 @@ def configure(command: str, values: Mapping[str, Any]) -> Configuration:
         defaults=defaults,
         environment={} if command == "up" else None,  # its broker belongs to its own name server
         insecure=values["insecure"],
+        metaslave=values.get("metaslave"),
     )
+    if plugins := {role: values[role] for role in PAIR_PLUGINS if values.get(role)}:
+        from metaq.app.pair.files import check_pair, pair_of  # only where a file is named
+
+        pair, warnings = pair_of(plugins)
+        check_pair(pair, configuration.broker, metaq1=configuration.metaq1.enable)
+        configuration = structs.replace(configuration, pair=pair, warnings=(*configuration.warnings, *warnings))
     if configuration.metaq1.enable and configuration.sections:
         from metaq.app.partition_sections import check_filters
 

@@ -13,7 +13,7 @@ from metaq.cli.groups import App, MetaqGroup
 from metaq.cli.output import EXIT_USAGE, AsJson, print_json
 from metaq.cli.servers.background import RunDir, Waiting, description_json
 from metaq.cli.servers.commands import parameters_of
-from metaq.cli.servers.flags import SERVERS, flags_of, no_values, words_of
+from metaq.cli.servers.flags import PLUGINS, SERVERS, flags_of, no_values, words_of
 
 if TYPE_CHECKING:
     from metaq.app.background.places import Description, Places
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MIB: Final = 1024 * 1024
 READY_SECONDS: Final = 120.0
-_METAQ1: Final = frozenset({"local", "slave", "samsa", "gregor"})
+_METAQ1: Final = frozenset({"local", "slave"})
 """Words behind 1.x's `metaServer.sh start`."""
 
 
@@ -29,6 +29,11 @@ class _Servers(MetaqGroup):
     """`metaq start`. Knows what users of 1.x type."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args and args[0] in PLUGINS:
+            raise typer.BadParameter(
+                f"`start {args[0]}` is MetaQ 1.x's: `metaq start broker -f server.ini --{args[0]} FILE` starts a broker with its files "
+                "(docs/metaq1-slaves.md)"
+            )
         if args and args[0] in _METAQ1:
             raise typer.BadParameter(
                 f"`start {args[0]}` is MetaQ 1.x's: `metaq start broker -f server.ini` starts a broker with its file; ZooKeeper is a server of its "

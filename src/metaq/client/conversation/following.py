@@ -77,13 +77,18 @@ class FollowTables(Call[TableChanges], frozen=True):
     feed: int = 0
     position: int = 0
     suspend_ms: int = 0
+    place: Place | None = None
+    """Of a follower in a group with failover: what it has taken counts there."""
 
     @property
     def action(self) -> str:
         return "tell what has changed in its tables"
 
     def request(self) -> Command:
-        header = headers.FollowTablesHeader(feed=self.feed, position=self.position, suspend_ms=self.suspend_ms)
+        member, store = (self.place.member, self.place.store) if self.place is not None else (0, "")
+        header = headers.FollowTablesHeader(
+            feed=self.feed, position=self.position, suspend_ms=self.suspend_ms, member=member, store=store
+        )
         return request(RequestCode.FOLLOW_TABLES, header)
 
     def read(self, answer: Command) -> TableChanges:

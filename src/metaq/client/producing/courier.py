@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from metaq.client.conversation import driver
 from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.retry import may_have_moved
 from metaq.client.conversation.staged.atomic import Ask, Oneway, SideBySide, Sleep, Step, Steps
 from metaq.client.conversation.staged.parts import too_old_for_large
 from metaq.client.shared.core import ClientCore
@@ -109,6 +110,8 @@ class Courier:
             if error.retriable:
                 # The next request looks the broker up again: another machine may be the master of that name by now.
                 self._failed[broker] = self.now()
+            if may_have_moved(error):
+                self._core.leaders.doubt(broker)
             raise
         self._failed.pop(broker, None)
         return outcome
@@ -122,10 +125,15 @@ class Courier:
         """The same, asked for. Raises NoRoute; what asking the name servers raises, if nothing was known."""
         data = self._core.routes.broker(broker)
         try:
-            data = (await self._core.consult(self._core.name_servers.cluster())).brokers.get(broker) or data
+            told = (await self._core.consult(self._core.name_servers.cluster())).brokers.get(broker)
         except FAULTS:
             if data is None:
                 raise
+        else:
+            if told is not None:
+                # For all: a request that succeeds now shows that this address is right, and not the one in the routes.
+                self._core.routes.heard(told)
+                data = told
         if data is None or data.master is None:
             raise NoRoute(f"no master of the name {broker} is up")
         return data.master

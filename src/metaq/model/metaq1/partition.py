@@ -23,7 +23,8 @@ ID_EPOCH_MS: Final = 1_303_895_660_503
 """Epoch of the time in message ids, ms since 1970: as in 1.x, so that ids of both have the same scale."""
 BROKER_ID_BITS: Final = 10
 SEQUENCE_BITS: Final = 12
-_FOREIGN: Final = 1 << 62
+FOREIGN: Final = 1 << 62
+"""Bit of the ids of messages that no client of MetaQ 1.x put."""
 _LOG_OFFSET_BITS: Final = 52
 
 
@@ -151,9 +152,14 @@ def foreign_id(broker_id: int, log_offset: int) -> int:
 
     1.x consumers drop a message whose id is among the last 4096 that they have seen.
     """
-    return _FOREIGN | broker_id << _LOG_OFFSET_BITS | log_offset
+    return FOREIGN | broker_id << _LOG_OFFSET_BITS | log_offset
 
 
 def born_id(time_ms: int, broker_id: int, sequence: int) -> int:
     """Return the id of a message that a 1.x client put: time, broker and a number within the millisecond, as in 1.x."""
     return time_ms - ID_EPOCH_MS << BROKER_ID_BITS + SEQUENCE_BITS | broker_id << SEQUENCE_BITS | sequence
+
+
+def time_of(message_id: int) -> int:
+    """Return the time in the id of a message that a 1.x client put, ms since 1970."""
+    return (message_id >> BROKER_ID_BITS + SEQUENCE_BITS) + ID_EPOCH_MS

@@ -34,7 +34,7 @@ class ZookeeperClient:
         connect: `host:port`, `,`-separated.
         session_timeout: seconds.
         connection_timeout: seconds that `ask` waits for a connection, and between two complaints about a missing one.
-        digest, connect_seconds: as of `Session`.
+        digest, connect_seconds, in_order: as of `Session`.
     """
 
     def __init__(
@@ -45,9 +45,10 @@ class ZookeeperClient:
         *,
         digest: str = "",
         connect_seconds: float | None = None,
+        in_order: bool = False,
     ) -> None:
         self.connect, self._session_timeout, self._connection_timeout = connect, session_timeout, connection_timeout
-        self._digest, self._connect_seconds = digest, connect_seconds
+        self._digest, self._connect_seconds, self._in_order = digest, connect_seconds, in_order
         self._listeners: list[Callable[[], None]] = []
         self._changed = asyncio.Event()
         self._connected = asyncio.Event()
@@ -68,6 +69,7 @@ class ZookeeperClient:
             self._on_change,
             digest=self._digest,
             connect_seconds=self._connect_seconds,
+            in_order=self._in_order,
         )
         session.open()
         return session

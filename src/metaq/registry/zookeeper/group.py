@@ -13,6 +13,7 @@ node that is not the one he has read.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -51,9 +52,13 @@ from metaq.registry.zookeeper.session import Failures, Node, Session
 from metaq.wire.failover import group_state, group_state_of, member, member_of
 
 ROOT: Final = "/metaq-failover"
-RENEWAL_SHARE: Final = 0.25
+GIVE_UP_SHARE: Final = 0.5
+"""Part of the session time-out after which a renewal is given up: a lease holds no longer."""
+RENEWAL_SHARE: Final = 0.2
 """Part of the session time-out after which a renewal without answer breaks the connection, so that the client tries another server of
 the ensemble while its lease still holds."""
+RETRY_SECONDS: Final = 0.02
+"""Pause before a renewal is sent again."""
 CONNECT_SHARE: Final = 1 / 6
 """Part of the session time-out that one server may take to accept a connection."""
 ROUNDS_MAX: Final = 8
@@ -111,6 +116,7 @@ class GroupNodes:
         self._connect, self._chroot = checked_addresses(connect)
         self._digest = _digest(auth)
         self._seconds, self._changed, self._elapsed = session_timeout, changed, clock.elapsed
+        self._random_below = clock.random_below
         self.path = f"{ROOT}/{_name('brokerClusterName', cluster)}/{_name('brokerName', broker)}"
         """Of the group, below the chroot."""
         self._state, self._live = f"{self.path}/state", f"{self.path}/live"
@@ -122,12 +128,16 @@ class GroupNodes:
 
     def open(self) -> None:
         """Begin to connect."""
+        hosts = self._connect.split(",")
+        mixed = [hosts.pop(self._random_below(len(hosts))) for _ in range(len(hosts))]
         self._client = ZookeeperClient(
-            self._connect + self._chroot,
+            ",".join(mixed) + self._chroot,
             self._seconds,
             self._seconds,
             digest=self._digest,
             connect_seconds=self._seconds * CONNECT_SHARE,
+            # A lease has no time for a second try at the server that has just failed.
+            in_order=True,
         )
         self._client.listen(self._changed)
 
@@ -202,11 +212,8 @@ class GroupNodes:
         data = group_state(state)
 
         def work(session: Session) -> bool:
-            try:
-                return not session.create({self._state: data.decode()}, ephemeral=False)
-            except NoNodeError:
-                self._check_chroot(session)
-                raise
+            self._make(session, self.path)
+            return not session.create({self._state: data.decode()}, ephemeral=False)
 
         return await self._run(work, changes=True)
 
@@ -271,11 +278,24 @@ class GroupNodes:
     async def renew(self, own: Member) -> float:
         """Have a quorum of the ensemble log a write to our own live node, which changes nothing. Does not wait for other calls.
 
-        Returns when the request was sent, `Clock.elapsed`. Raises NotOurs: the node is gone, or another session's. Without an answer
-        within RENEWAL_SHARE of the session time-out it raises ConnectionFailed, and another server is tried.
+        What the node says is changed by `announce`.
+
+        Returns when the request that was answered was sent, `Clock.elapsed`. If a server does not answer within RENEWAL_SHARE of the
+        session time-out, or its connection breaks, another one is asked. Raises NotOurs: the node is gone, or another session's.
+        ConnectionFailed: no server has answered within GIVE_UP_SHARE of the session time-out.
         """
-        session = await self._connection()
-        path = self._node_of(own)
+        seconds = self.session_timeout * GIVE_UP_SHARE
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    with contextlib.suppress(ConnectionFailed):
+                        return await self._renew(await self._connection(), self._node_of(own))
+                    await asyncio.sleep(RETRY_SECONDS)
+        except TimeoutError:
+            raise ConnectionFailed(self._away(f"has not answered a renewal within {seconds:.3g} s")) from None
+
+    async def _renew(self, session: Session, path: str) -> float:
+        """Ask the server that the client is connected to, once. Returns, and raises, what `renew` does."""
         if not session.timeout:
             raise ConfigError(
                 "this version of kazoo does not tell the time-out of its session, so that no lease can be kept: install kazoo 2.11"
@@ -287,7 +307,7 @@ class GroupNodes:
                 owner, number = await _outcome(session, session.touch(path))
         except TimeoutError:
             session.reconnect()
-            raise ConnectionFailed(self._away(f"has not answered a renewal within {seconds:.2g} s")) from None
+            raise ConnectionFailed(self._away(f"has not answered a renewal within {seconds:.3g} s")) from None
         except (NoNodeError, SessionExpiredError):
             raise NotOurs(f"{path} in ZooKeeper is gone, since our session has ended") from None
         except _BROKEN as error:
@@ -330,9 +350,10 @@ class GroupNodes:
         return session.transact(build)
 
     def _make(self, session: Session, path: str) -> None:
-        """Make a persistent node without text, and those above it."""
+        """Make a persistent node of the group without text, and those above it. The ones above the group are everybody's."""
         try:
-            session.ensure([*parents(path), path])
+            session.ensure(parents(self.path), shared=True)
+            session.ensure(dict.fromkeys((self.path, path)))
         except NoNodeError:
             self._check_chroot(session)
             raise
@@ -345,7 +366,9 @@ class GroupNodes:
 
         def job() -> Result:
             nonlocal begun
-            begun = True
+            if not session.id:
+                raise ConnectionFailed(self._away("cannot be reached"))
+            begun = True  # before it is asked whether somebody waits: he asks the other way round
             if given_up:
                 raise ConnectionFailed("nobody waits for it any more")
             return work(session)

@@ -70,11 +70,18 @@ class ZookeeperRegistrar:
     Args:
         settings: of ZooKeeper.
         broker: its identity.
-        describe: returns what to advertise; called in the event loop.
+        describe: returns what to advertise, None: what is there stays, for another registrar to replace; called in the event loop.
+        succeeds: whoever has this broker's place at first was replaced by it: the place is taken, and once taken kept or lost as
+            any other.
     """
 
     def __init__(
-        self, settings: ZookeeperSettings, broker: Metaq1Broker, describe: Callable[[], Advertisement]
+        self,
+        settings: ZookeeperSettings,
+        broker: Metaq1Broker,
+        describe: Callable[[], Advertisement | None],
+        *,
+        succeeds: bool = False,
     ) -> None:
         self._settings, self._broker, self._describe = settings, broker, describe
         self._layout = Layout(settings.root)
@@ -83,7 +90,7 @@ class ZookeeperRegistrar:
         self._task: asyncio.Task[None] | None = None
         self.session: Session | None = None
         """The present session."""
-        self._kept = _Kept()
+        self._kept = _Kept(succeeds=succeeds)
         self._thread = ThreadPoolExecutor(1, "zookeeper")
         """One thread, so that rounds and the farewell follow one another."""
         self.registered = False
@@ -136,15 +143,15 @@ class ZookeeperRegistrar:
             log.warning("ZooKeeper %s does not tell which groups there are: %r", self._settings.connect, error)
             return None
 
-    async def stop(self) -> None:
-        """Unregister, and give clients the time to see it."""
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Unregister, and give clients the time to see it; `at_once`: they find this broker elsewhere already."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         # A request that gets no answer ends with the session, which is closed already.
         self._thread.shutdown(wait=False)
-        if self.registered:
+        if self.registered and not at_once:
             await asyncio.sleep(self._settings.sync_time)
 
     async def _keep(self) -> None:
@@ -201,6 +208,8 @@ class ZookeeperRegistrar:
         """Advertise everything once. Return whether all of it is there."""
         try:
             advertised = self._describe()
+            if advertised is None:
+                return True
             clash = await self._in_thread(lambda: self._kept.renew(session, self._layout, self._broker, advertised))
         except Failures as error:
             self._fail(f"refused or lost a request ({type(error).__name__} {error})".replace(" )", ")"))
@@ -254,7 +263,9 @@ class ZookeeperRegistrar:
 class _Kept:
     """The nodes advertised in the present session. Used by one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, succeeds: bool) -> None:
+        self._succeeds = succeeds
+        """Whoever has the broker's place was replaced by it."""
         self._session = 0
         self._sessions: set[int] = set()
         self._nodes: dict[str, str] = {}
@@ -307,10 +318,10 @@ class _Kept:
             if owner != session.id:
                 # Nobody but us listens at our address, so the node is that of a session of ours or of our process before.
                 # But if it was ours and somebody took it, there is a second process that thinks the same.
-                if text != uri or (self.place and owner not in self._sessions):
+                if not self._succeeds and (text != uri or (self.place and owner not in self._sessions)):
                     return repr(text[:URI_CHARS_MAX])
                 session.replace(path, uri)
-        self.place = True
+        self.place, self._succeeds = True, False
         # Should another broker replace the node, the next round must see it.
         session.watch(path)
         return ""
@@ -318,6 +329,8 @@ class _Kept:
     def farewell(self, session: Session, layout: Layout, broker: Metaq1Broker) -> None:
         """Remove the persistent node for very old clients, and ours below it; closing the session removes the rest."""
         if broker.slave is None:
-            # Children first: ZooKeeper deletes no node that has some.
-            session.delete([layout.who(broker), layout.checksum(broker.broker_id)])
-            session.remove(layout.broker(broker.broker_id))
+            # Children first: ZooKeeper deletes no node that has some. Those of a broker that has replaced this one stay.
+            ours = session.owners([layout.who(broker), layout.checksum(broker.broker_id)])
+            session.delete([path for path, (owner, _) in ours.items() if owner == session.id])
+            if len(ours) == sum(owner == session.id for owner, _ in ours.values()):
+                session.remove(layout.broker(broker.broker_id))

@@ -9,7 +9,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
@@ -72,7 +72,12 @@ class Session:
         digest: `user:password` that it proves to ZooKeeper, and that nodes which it makes can be changed with; "": none, and
             anybody may change them.
         connect_seconds: longest wait for one server to take a connection; None: the time-out of the session.
+        in_order: try the servers in the order of `hosts`, after a broken connection from the next one on, not in one of chance, in
+            which the same one may be the next.
     """
+
+    scheme: ClassVar = "digest"
+    """Of authentication."""
 
     def __init__(
         self,
@@ -82,6 +87,7 @@ class Session:
         *,
         digest: str = "",
         connect_seconds: float | None = None,
+        in_order: bool = False,
     ) -> None:
         self._why = _LastWord()
         self._loop = asyncio.get_running_loop()
@@ -103,8 +109,9 @@ class Session:
             connection_retry=KazooRetry(max_tries=-1, max_delay=min(RECONNECT_SECONDS_MAX, timeout / 10)),
             logger=self._why.logger,
             handler=_Handler(connect_seconds if connect_seconds is not None else timeout),
-            auth_data=[("digest", digest)] if digest else None,
+            auth_data=[(self.scheme, digest)] if digest else None,
             default_acl=self._acl,
+            randomize_hosts=not in_order,
         )
         self._hear_timeouts()
         self._client.add_listener(self._on_state)
@@ -168,12 +175,16 @@ class Session:
         self._client.close()
 
     def reconnect(self) -> None:
-        """Break the connection, so that another server is tried. Requests without answer fail; the session goes on."""
+        """Break the connection, so that another server is tried. Requests without answer fail; the session goes on.
+
+        For the event loop: what is asked from then on waits for the next connection.
+        """
         connection = getattr(self._client, "_connection", None)
         found = getattr(connection, "_socket", None)
         with contextlib.suppress(OSError):  # it is broken already
             if found is not None:
                 found.shutdown(_BOTH_WAYS)
+        self._set_connected(False)
 
     # What follows raises one of `Failures`: ask again when there is a connection.
 
@@ -305,10 +316,11 @@ class Session:
                 orphans.append(path)
         return taken, orphans
 
-    def ensure(self, paths: Iterable[str]) -> None:
-        """Make persistent nodes without text, in this order, where there are none."""
+    def ensure(self, paths: Iterable[str], *, shared: bool = False) -> None:
+        """Make persistent nodes without text, in this order, where there are none. `shared`: everybody may make nodes below them."""
         # In order and without waiting: ZooKeeper handles one client's requests one after the other.
-        for _, result in self._in_bulk(paths, lambda path: self._client.create_async(path, None)):
+        acl = OPEN_ACL_UNSAFE if shared else self._acl
+        for _, result in self._in_bulk(paths, lambda path: self._client.create_async(path, None, acl)):
             with contextlib.suppress(NodeExistsError):
                 result.get(timeout=ANSWER_SECONDS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from metaq.broker.audit import Audit
 from metaq.broker.broker import Broker
-from metaq.broker.log.acks import Lack
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.log import RateLimitedLog
 from metaq.model.access import Caller
@@ -19,6 +19,7 @@ from metaq.net.peer import Peer
 from metaq.options import MIB
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Behind
+from metaq.servers.metaq1.late import not_at_the_slave, too_late
 from metaq.servers.metaq1.session import Metaq1Session, Space, Transactions
 from metaq.servers.metaq1.transactions import TransactionSteps
 from metaq.servers.metaq1_stats import StatsBodies
@@ -27,7 +28,6 @@ from metaq.servers.server import BrokerServices, CallSoon, PeerServer
 from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking, Wording
 from metaq.wire.hot import AppendOutcome, Replies
-from metaq.wire.metaq1.commands import Code, Reader, ResultLine, result
 
 if TYPE_CHECKING:
     from metaq.net.tls.server import ServerTls
@@ -83,6 +83,8 @@ class Metaq1Server:
         services = broker.metaq1
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-1x-cold-read")
         timeout = broker.store_options.sync_flush_timeout / 1000
+        samsa = services.samsa
+        copy_seconds = broker.options.slave_timeout / 1000 if samsa is None else samsa.settings.send_timeout
         self.stats = stats
         stats.place, stats.connections = place, lambda: self._space.connections
         self._space = Space(
@@ -96,9 +98,9 @@ class Metaq1Server:
                 broker.clock,
                 call_soon,
                 timeout,
-                too_late,
+                too_late if samsa is None else functools.partial(not_at_the_slave, samsa),
                 broker.stats.took,
-                broker.options.slave_timeout / 1000,
+                copy_seconds,
             ),
             cold_reads=ColdReads(self._cold_readers),
             counters=stats.counters,
@@ -113,6 +115,8 @@ class Metaq1Server:
             parking=Parking(broker.clock, WAITED_IN_VAIN, bytes_max=PARKED_BYTES_MAX, peer_bytes_max=PARKED_BYTES_MAX),
             behind=Behind(),
             slow_work=SlowWork(broker.clock.monotonic),
+            gregor=services.gregor,
+            bare=samsa is not None,
             audit=audit,
             identify=identify,
         )
@@ -171,17 +175,3 @@ def metaq1_server(
         budget=budget,
         tls=tls,
     )
-
-
-def too_late(answers: bytes, lack: Lack) -> bytes:
-    """Return answers to puts as errors that say that the message is stored, but not as safe as promised.
-
-    1.x has no code for that: its client sees a failed put.
-    """
-    reader, start, found = Reader(len(answers)), 0, list[bytes]()
-    text = lack.value if lack is Lack.DOUBT else f"the message is stored, but {lack.value}"
-    while start < len(answers):
-        line, start = reader.next(answers, start)
-        assert isinstance(line, ResultLine), "answers to puts are results"
-        found.append(result(Code.ERROR, f"{text}: ".encode() + line.body, line.opaque))
-    return b"".join(found)

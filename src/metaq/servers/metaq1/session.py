@@ -20,12 +20,14 @@ from metaq.broker.broker import Broker
 from metaq.broker.channel import Notice, OnAnswer, Unanswered
 from metaq.broker.log.acks import Due, later
 from metaq.broker.metaq1.fast_path import PartitionFastPath
+from metaq.broker.metaq1.pair.gregor import NO_PUTS, Gregor
 from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, shortage
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
+from metaq.model.metaq1.pair import PartitionSync
 from metaq.model.metaq1.partition import (
     FRAME_HEADER_BYTES,
     Frames,
@@ -62,6 +64,7 @@ from metaq.wire.metaq1.commands import (
     Reader,
     ResultLine,
     StatsLine,
+    Step,
     SyncLine,
     TooLong,
     TransactionLine,
@@ -78,6 +81,9 @@ log = logging.getLogger(__name__)
 TEXT_CHARS_MAX: Final = 4096
 """Characters of an error text in an answer: some carry what the peer sent."""
 _P: Final = ord("p")
+_UNSUPPORTED_BEGIN: Final = "Unsupported beginTransaction"
+_UNSUPPORTED: Final = {Step.RECOVER: "Unsupported getPreparedTransactions"}
+"""Texts of the original's slave, which has no transactions."""
 LATE_GETS_MAX: Final = 4
 """Most late gets of one connection, each up to maxTransferSize."""
 
@@ -122,10 +128,21 @@ class Space(Struct):
     parking: Parking
     behind: Behind
     slow_work: SlowWork
+    gregor: Gregor | None = None
+    """Takes syncs: this broker is the slave of a pair, and takes no puts."""
+    bare: bool = False
+    """Refusals of puts are told without the broker's place, as the master of a pair tells them."""
     audit: Audit | None = None
     identify: Callable[[Caller], Caller] | None = None
     """Finds the caller of a connection by its address; None: there is no access control."""
     connections: int = 0
+
+    @property
+    def body_bytes_max(self) -> int:
+        """Longest body that is read."""
+        shortest = self.settings.options.max_transfer_size - FRAME_HEADER_BYTES
+        # A master may have longer ones, of RocketMQ's clients: without them the slave would lack all that comes behind.
+        return shortest if self.gregor is None else max(shortest, self.broker.store_options.max_message_size)
 
 
 class Metaq1Session:
@@ -189,7 +206,7 @@ class Metaq1Session:
             return 0
         space, reader, start, size = self._space, self._reader, 0, len(data)
         # The original stores longer messages, which no get can ever return: ours refuses them.
-        reader.body_bytes_max = space.settings.options.max_transfer_size - FRAME_HEADER_BYTES
+        reader.body_bytes_max = space.body_bytes_max
         rest, rest_at, slices = b"", -1, self.slices
         """`data` from `rest_at` on as bytes, for the commands that the fast path leaves."""
         try:
@@ -318,7 +335,7 @@ class Metaq1Session:
 
     def _park(self, line: Command, run: Callable[[], Any], saving: Saving) -> None:
         """Hold up the connection until the changes of `saving` are saved."""
-        body_bytes = len(line.body) if isinstance(line, PutLine) else 0
+        body_bytes = len(line.body) if isinstance(line, PutLine | SyncLine) else 0
 
         def resume(then: Callable[[], Any] | None) -> None:
             self._waiting = None
@@ -351,23 +368,23 @@ class Metaq1Session:
         match line:
             case ResultLine() | ValueLine():
                 return True  # answers that nobody asked for: the original ignores them too
-            case TooLong(line=PutLine() as put, body_bytes=size):
+            case TooLong(line=PutLine() | SyncLine() as put, body_bytes=size):
+                if isinstance(put, SyncLine) and self._space.gregor is None:
+                    return self._take(put)
                 self._count(put, size)
                 self._say_failure(put, self._space.partitions.too_long(put.topic, size))
                 return True
-            case TooLong(line=SyncLine() as sync):
-                return self._take(sync)
             case TooLong():
                 return True
             case QuitLine():
                 self._end("it said quit")
                 return True
         # Answers keep the order of their commands: those to puts, which may be held, come before this one's.
-        if self._acks and not isinstance(line, PutLine | TransactionLine):
+        if self._acks and not isinstance(line, PutLine | SyncLine | TransactionLine):
             self._flush_acks()
             if self._answers.full:  # of other connections' late answers: another answer would have to wait, too
                 return False
-        self._count(line, len(line.body) if isinstance(line, PutLine) else 0)
+        self._count(line, len(line.body) if isinstance(line, PutLine | SyncLine) else 0)
         self._answer(line, functools.partial(self._run, line))
         return True
 
@@ -395,6 +412,8 @@ class Metaq1Session:
             case OffsetLine():
                 return b"%d" % space.partitions.offset(line.topic, line.partition, line.offset, self.caller)
             case TransactionLine():
+                if space.gregor is not None:
+                    raise Refused(Reason.INVALID, _UNSUPPORTED.get(line.step, _UNSUPPORTED_BEGIN))
                 return space.transactions.step(line, self)
             case VersionLine():
                 return space.version
@@ -402,8 +421,7 @@ class Metaq1Session:
                 space.broker.gatekeeper.check(self.caller, Action.OBSERVE, "")
                 return space.stats(line.item)
             case SyncLine():
-                # The original answers 503 on a broker without a handler for `sync`.
-                raise Refused(Reason.UNAVAILABLE, "this broker is nobody's synchronous slave: it takes no sync")
+                return self._sync(line)
         raise AssertionError(f"{line} is taken elsewhere")
 
     def _put(self, line: PutLine) -> bytes:
@@ -416,9 +434,28 @@ class Metaq1Session:
             checksum=line.checksum,
             born_host=self.born_host,
         )
+        if space.gregor is not None:
+            raise Refused(Reason.NOT_STORED, NO_PUTS)
         if line.transactional:  # stored at the commit: partition and id are known now, the position is not
             return space.transactions.put(line, put, self)
         return self._stored(line.topic, functools.partial(space.partitions.put, put, self.caller))
+
+    def _sync(self, line: SyncLine) -> bytes:
+        space = self._space
+        if space.gregor is None:
+            # The original answers 503 on a broker without a handler for `sync`.
+            raise Refused(Reason.UNAVAILABLE, "this broker is nobody's synchronous slave: it takes no sync")
+        sync = PartitionSync(
+            topic=line.topic,
+            partition=line.partition,
+            message_id=line.message_id,
+            body=line.body,
+            flag=line.flag,
+            checksum=line.checksum,
+            born_host=self.born_host,
+        )
+        stored = space.gregor.sync(sync, self.caller)
+        return put_body(stored.message_id, stored.partition, stored.position)
 
     def _stored(self, topic: str, run: Callable[[], PartitionStored]) -> bytes:
         try:
@@ -435,7 +472,7 @@ class Metaq1Session:
         """Count a command; once, however often it has to wait."""
         counters = self._space.counters
         match line:
-            case PutLine():
+            case PutLine() | SyncLine():
                 counters.count(Counted.PUT, line.topic)
                 counters.count(Counted.BYTES, line.topic, size)
             case GetLine():
@@ -510,7 +547,7 @@ class Metaq1Session:
     def _say_success(self, line: Command, body: bytes) -> None:
         assert not isinstance(line, QuitLine), "nothing is answered to it"
         data = result(Code.SUCCESS, body, line.opaque)
-        if isinstance(line, PutLine | TransactionLine):
+        if isinstance(line, PutLine | SyncLine | TransactionLine):
             self._acks.append(data)
             self._steps |= isinstance(line, TransactionLine)
         else:
@@ -528,10 +565,12 @@ class Metaq1Session:
             audit.refused(self.peer.address[0], error.reason, text, functools.partial(audited, line, self.remote))
         counters = self._space.counters
         match line:
-            case PutLine():
+            case SyncLine() if self._space.gregor is None:
+                pass
+            case PutLine() | SyncLine():
                 counters.count(Counted.PUT_FAILED, line.topic)
-                # The original's text, except for puts into transactions, which have none.
-                if not line.transactional:
+                # The original's text, except for puts into transactions, and for those to the master of a pair, which have none.
+                if isinstance(line, SyncLine) or not (line.transactional or self._space.bare):
                     place = f"[broker '{self._space.url}'] [partition '{line.topic[:TEXT_CHARS_MAX]}-{line.partition}']"
                     text = f"Put message to {place} failed.Detail:{text}"
             case GetLine():

@@ -14,6 +14,7 @@ from metaq.broker.broker import Broker
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.model.access import Action
+from metaq.model.failover import Place
 from metaq.servers.remoting.handlers import LATER, Answer, Call, CallSession, handles
 from metaq.wire import following, headers
 from metaq.wire.codes import RequestCode
@@ -41,6 +42,8 @@ class FollowingHandlers:
     @handles(RequestCode.FOLLOW_TABLES, headers.FollowTablesHeader, Action.OBSERVE)
     def _follow(self, call: Call[headers.FollowTablesHeader]) -> Answer:
         header, session = call.header, call.session
+        if header.member and (acks := self._broker.table_acks) is not None:
+            acks.taken(Place(header.member, header.store), header.feed, header.position)
         if (earlier := self._held.pop(session, None)) is not None:
             self._answer(earlier)
         seconds = min(header.suspend_ms / 1000, SUSPEND_SECONDS_MAX)
@@ -59,6 +62,8 @@ class FollowingHandlers:
     def tick(self) -> None:
         """Answer whom a change concerns, and who has waited long enough. Called ten times a second."""
         self._feed.look()
+        if (acks := self._broker.table_acks) is not None:
+            acks.tick()
         if not self._held:
             return
         now, leads = self._clock.monotonic(), self._broker.leads

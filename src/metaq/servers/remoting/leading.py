@@ -6,19 +6,24 @@ other slave refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
 from metaq.broker.broker import Broker
 from metaq.errors import Reason, Refused
-from metaq.servers.remoting.handlers import Answer, Call, Handler, Reply
+from metaq.in_pieces import InPieces
+from metaq.saved import Pending
+from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later, Reply
 from metaq.servers.remoting.relaying import Relay, caller_behind
 from metaq.servers.remoting.replies import REPLIES
 from metaq.servers.remoting.session import SENDS
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.extensions import LEADING, NOT_LEADING, RELAYED_FIELD
+
+if TYPE_CHECKING:
+    from metaq.broker.failover.table_acks import TableAcks
 
 APPENDS: Final = (
     *SENDS,
@@ -149,7 +154,43 @@ def _not_leading(why: str) -> Reply:
 def _changing(run: Callable[[Call[Any]], Answer], broker: Broker) -> Callable[[Call[Any]], Answer]:
     def guarded(call: Call[Any]) -> Answer:
         if broker.leads:
-            return run(call)
+            return _when_followed(run(call), broker)
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=NOT_HERE)
 
     return guarded
+
+
+def _when_followed(answer: Answer, broker: Broker) -> Answer:
+    """Have the answer to a change wait until the in-sync set has it, where leaders change by themselves."""
+    acks = broker.table_acks
+    if acks is None:
+        return answer
+    if isinstance(answer, Generator):
+        return _pieces_when_followed(answer, broker)
+    if isinstance(answer, After):
+        first, then = answer
+        return After(_one_after_the_other(first, acks), then)
+    if isinstance(answer, Later) or (isinstance(answer, Reply) and answer.code):
+        return answer
+    return After(acks.wait(), lambda: answer)
+
+
+def _pieces_when_followed(pieces: InPieces[Answer], broker: Broker) -> InPieces[Answer]:
+    answer = yield from pieces
+    return _when_followed(answer, broker)
+
+
+def _one_after_the_other(saved: Pending, acks: TableAcks) -> Pending:
+    both = Pending()
+
+    def was_saved(error: Refused | None) -> None:
+        if error is not None:
+            both.finish(error)
+            return
+        try:
+            acks.wait().when_done(both.finish)
+        except Refused as refused:
+            both.finish(refused)
+
+    saved.when_done(was_saved)
+    return both

@@ -16,6 +16,7 @@ from metaq.errors import RemoteProtocolError
 from metaq.model.topics.system import POSITIONS_TOPIC
 from metaq.store.message_store import MessageStore
 from metaq.store.metaq1.position_files import POSITIONS_END
+from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.store.queues.table import QueueKey
 from metaq.wire.record import decode_record
 
@@ -109,23 +110,35 @@ def told_newest_first(store: MessageStore) -> Iterator[tuple[int, Told | None]]:
     if queue is None:
         return
     for offset in range(queue.max_offset - 1, queue.min_offset - 1, -1):
-        unit = queue.unit(offset)
-        place = unit.log_offset if unit is not None else 0
-        record = store.reader.record_at(place)
-        told = None
-        if record is not None:
-            with contextlib.suppress(RemoteProtocolError, ValueError):
-                message = decode_record(record)
-                if (message.topic, message.queue_offset) == (POSITIONS_TOPIC, offset):
-                    told = decode(message.body)
-        if record is None and unit is not None and not unit.is_fill and place >= store.log.min:
-            file = store.log.run.find(place)
-            log.error(
-                "the record of byte positions in %s at byte %d (log offset %d), queue offset %d of queue 0 of topic %s, cannot be "
-                "read: older ones stand in for it", file.path if file else "", place - file.start if file else 0, place, offset,
-                POSITIONS_TOPIC,
-            )  # fmt: skip
-        yield place, told
+        yield _told_at(store, queue, offset)
+
+
+def told_since(store: MessageStore, since: int) -> Iterator[tuple[int, Told | None]]:
+    """Yield as `told_newest_first` those from queue offset `since` on, the oldest first."""
+    queue = store.reader.existing_queue(POSITIONS_TOPIC, 0)
+    if queue is not None:
+        for offset in range(max(since, queue.min_offset), queue.max_offset):
+            yield _told_at(store, queue, offset)
+
+
+def _told_at(store: MessageStore, queue: ConsumeQueue, offset: int) -> tuple[int, Told | None]:
+    unit = queue.unit(offset)
+    place = unit.log_offset if unit is not None else 0
+    record = store.reader.record_at(place)
+    told = None
+    if record is not None:
+        with contextlib.suppress(RemoteProtocolError, ValueError):
+            message = decode_record(record)
+            if (message.topic, message.queue_offset) == (POSITIONS_TOPIC, offset):
+                told = decode(message.body)
+    if record is None and unit is not None and not unit.is_fill and place >= store.log.min:
+        file = store.log.run.find(place)
+        log.error(
+            "the record of byte positions in %s at byte %d (log offset %d), queue offset %d of queue 0 of topic %s, cannot be "
+            "read: older ones stand in for it", file.path if file else "", place - file.start if file else 0, place, offset,
+            POSITIONS_TOPIC,
+        )  # fmt: skip
+    return place, told
 
 
 def bound_of(base: Base, log_end: int) -> int:
@@ -148,6 +161,8 @@ class Known(NamedTuple):
     """Topics that were deleted with their positions, and have no base since."""
     ended: dict[QueueKey, tuple[Base, int]]
     """Of queues of these: the newest base, and the LogOffset at which the topic was deleted."""
+    dropped_at: dict[str, int]
+    """Topic → LogOffset of its last deletion, whether or not it is there again."""
 
 
 def newest_bases(store: MessageStore) -> Known:
@@ -176,7 +191,7 @@ def newest_bases(store: MessageStore) -> Known:
             else:
                 found[key] = base
     gone = {topic for topic in dropped if not any(key[0] == topic for key in found)}
-    return Known(found, frozenset(gone), ended)
+    return Known(found, frozenset(gone), ended, dropped)
 
 
 def bases_below(store: MessageStore, key: QueueKey, queue_offset: int) -> Base | None:

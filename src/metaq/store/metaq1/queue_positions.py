@@ -336,6 +336,11 @@ class QueuePositions:
         """Show no position before `pending` is over: the queue's base becomes durable."""
         self._settling = pending
 
+    def begin_again(self) -> None:
+        """Look once more, at the next question, where the newest base leads. Not while it is `busy`."""
+        self._opened = self.rebased = False
+        self._settling = None
+
     # ------------------------------------------------------------------ the thread
 
     def fill(self, *, back: bool = False) -> Pending:

@@ -36,13 +36,18 @@ class Nemesis:
     A server that ends by itself is noted in the ledger, and started again.
     """
 
-    def __init__(self, cluster: Cluster, ledger: Ledger, schedule: Schedule) -> None:
+    def __init__(
+        self, cluster: Cluster, ledger: Ledger, schedule: Schedule, over: threading.Event | None = None
+    ) -> None:
+        """Args: over: ends `run` when it is set."""
         self._cluster, self._ledger, self._schedule = cluster, ledger, schedule
         self._undo: dict[int, Undo] = {}
         """Step → what ends it."""
         self._full: set[str] = set()
         """Servers whose disks are full: one may end if it cannot go on."""
-        self._over = threading.Event()
+        self._starts: dict[str, threading.Thread] = {}
+        """Servers that were started, by name: a broker is ready only when it is registered, which other faults may hold up."""
+        self._over = over or threading.Event()
         self._faults: dict[str, Callable[[Fault], Undo | None]] = {
             "kill": lambda fault: self._killed(fault, ClusterServer.kill),
             "restart": lambda fault: self._killed(fault, ClusterServer.stop),
@@ -58,7 +63,7 @@ class Nemesis:
         }
 
     def run(self) -> None:
-        """Perform the schedule; returns at its end, or after `stop`."""
+        """Perform the schedule; returns at its end, or when `over` is set."""
         moments = [(step.begins, 1, number) for number, step in enumerate(self._schedule.steps)]
         moments += [(step.ends, 0, number) for number, step in enumerate(self._schedule.steps)]
         began = self._ledger.now()
@@ -72,21 +77,21 @@ class Nemesis:
                 self._end(number)
         self._over.wait(max(0.0, began + self._schedule.seconds - self._ledger.now()))
 
-    def stop(self) -> None:
-        """End `run` in another thread."""
-        self._over.set()
-
     def heal(self) -> None:
         """Undo every fault, and wait until everything runs and is registered. Raises AssertionError: it does not get well."""
         for number in list(self._undo):
             self._end(number)
-        self._look_for_deaths()
         self._cluster.mend()
         for server in self._cluster.servers:
             if server.alive and server.paused:
                 server.resume()
-            if not server.alive:
-                self._start(server)
+        for _ in range(2):  # one that has ended in its start is started once more, when nothing is in its way
+            self._wait_for_starts()
+            self._look_for_deaths()
+            for server in self._cluster.servers:
+                if not server.alive and not self._is_starting(server):
+                    self._start(server)
+        self._wait_for_starts()
         self._ledger.tell("all faults are undone")
         self._cluster.wait_registered()
 
@@ -96,7 +101,6 @@ class Nemesis:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
         self.heal()
 
     # ------------------------------------------------------------------ steps
@@ -122,7 +126,7 @@ class Nemesis:
 
     def _look_for_deaths(self) -> None:
         for server in self._cluster.servers:
-            if death := server.death:
+            if not self._is_starting(server) and (death := server.death):
                 if server.name in self._full:
                     self._ledger.tell(f"{server.name} has ended by itself, without room on its disk")
                 else:
@@ -131,11 +135,25 @@ class Nemesis:
                 self._start(server)
 
     def _start(self, server: AnyServer) -> None:
+        def start() -> None:
+            try:
+                server.start()
+            except ServerDied as error:
+                self._ledger.write(EndedByItself(self._ledger.now(), server.name, str(error)))
+
         self._ledger.tell(f"start {server.name}")
-        try:
-            server.start()
-        except ServerDied as error:
-            self._ledger.write(EndedByItself(self._ledger.now(), server.name, str(error)))
+        thread = self._starts[server.name] = threading.Thread(target=start, name=f"start-{server.name}", daemon=True)
+        thread.start()
+
+    def _is_starting(self, server: AnyServer) -> bool:
+        return server.name in self._starts and self._starts[server.name].is_alive()
+
+    def _wait_for_starts(self) -> None:
+        for thread in self._starts.values():
+            thread.join()
+
+    def _runs(self, server: AnyServer) -> bool:
+        return server.alive and not self._is_starting(server)
 
     def _target(self, fault: Fault) -> ClusterServer:
         return self._cluster.brokers[self._number(fault)]
@@ -159,14 +177,14 @@ class Nemesis:
 
     def _killed(self, fault: Fault, end: Callable[[ClusterServer], None]) -> Undo | None:
         server = self._target(fault)
-        if not server.alive:
+        if not self._runs(server):
             return None
         self._tell(fault, server.name)
         end(server)
         return lambda: self._started(server)
 
     def _started(self, server: AnyServer) -> None:
-        if not server.alive:
+        if not server.alive and not self._is_starting(server):
             self._start(server)
 
     def _without_power(self, fault: Fault) -> Undo | None:
@@ -181,7 +199,7 @@ class Nemesis:
         return self._paused(fault, self._target(fault))
 
     def _paused(self, fault: Fault, server: AnyServer) -> Undo | None:
-        if not server.alive or server.paused:
+        if not self._runs(server) or server.paused:
             return None
         self._tell(fault, server.name)
         server.pause()
@@ -194,7 +212,7 @@ class Nemesis:
         return resume
 
     def _all_restarted(self, fault: Fault) -> Undo | None:
-        running = [server for server in self._cluster.brokers if server.alive]
+        running = [server for server in self._cluster.brokers if self._runs(server)]
         if not running:
             return None
         self._ledger.tell(str(fault))
@@ -266,7 +284,7 @@ class Nemesis:
         self, fault: Fault, *, room: int | None = None, no_files: bool = False, sync_seconds: float = 0.0
     ) -> Undo | None:
         server = self._target(fault)
-        if not server.alive:
+        if not self._runs(server):
             return None
         self._tell(fault, server.name)
         server.set_disk(room=room, no_files=no_files, sync_seconds=sync_seconds)
@@ -297,7 +315,7 @@ class Nemesis:
         server = self._cluster.zookeepers[int(fault.target.partition(" ")[2])]
         if fault.how == "stop":
             return self._paused(fault, server)
-        if not server.alive:
+        if not self._runs(server):
             return None
         self._tell(fault, server.name)
         server.kill()

@@ -35,6 +35,8 @@ class Mode(Struct, frozen=True):
 
 # A sync is answered after 5 s at the latest, FLUSH_DISK_TIMEOUT: then only the page cache has it.
 _ON_DISK: Final = ALL_STATUSES - {"FLUSH_DISK_TIMEOUT"}
+# After FLUSH_SLAVE_TIMEOUT the in-sync set is not known to have it.
+_IN_SYNC: Final = _ON_DISK - {"FLUSH_SLAVE_TIMEOUT"}
 _FAILOVER: Final = (*ALWAYS, "zookeeper")
 
 MODES: Final[dict[str, Mode]] = {
@@ -59,14 +61,16 @@ MODES: Final[dict[str, Mode]] = {
         "two replicas that elect their leader in ZooKeeper",
         replicas=2,
         zookeepers=1,
-        options={"failover": "zookeeper", "minInSyncReplicas": 1},
+        options={"failover": "zookeeper", "minInSyncReplicas": 1, "flushDiskType": "SYNC_FLUSH"},
+        kept_statuses=_IN_SYNC,
         faults=(*_FAILOVER, "slow-disk", "power"),
     ),
     "failover-3": Mode(
         "three replicas that elect their leader in ZooKeeper, two of which have every message",
         replicas=3,
         zookeepers=1,
-        options={"failover": "zookeeper", "minInSyncReplicas": 2},
+        options={"failover": "zookeeper", "minInSyncReplicas": 2, "flushDiskType": "SYNC_FLUSH"},
+        kept_statuses=_IN_SYNC,
         faults=(*_FAILOVER, "slow-disk", "power"),
     ),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -102,9 +103,14 @@ class TrialResult(Struct, frozen=True):
         }
 
 
-def run_trial(trial: Trial, seed: int, keep: str | os.PathLike[str] | None = None) -> TrialResult:
-    """Run one seed. Args: keep: a folder in which the run's files stay; by default those of a run that found something do.
+def run_trial(
+    trial: Trial, seed: int, keep: str | os.PathLike[str] | None = None, over: threading.Event | None = None
+) -> TrialResult:
+    """Run one seed, and judge it.
 
+    Args:
+        keep: a folder in which the run's files stay; by default those of a run that found something do.
+        over: ends the faults early when it is set.
     Raises ConfigError: the trial cannot be run.
     """
     schedule = trial.schedule(seed)
@@ -117,7 +123,7 @@ def run_trial(trial: Trial, seed: int, keep: str | os.PathLike[str] | None = Non
     else:
         folder = Path(tempfile.mkdtemp(prefix=f"metaq-trial-{name}-"))
     (folder / SCHEDULE).write_text(f"{schedule}\n", encoding="utf-8")
-    failure = _perform(trial, schedule, folder)
+    failure = _perform(trial, schedule, folder, over)
     promises = _promises(trial)
     (folder / RUN).write_bytes(
         msgspec.json.encode({"trial": trial, "seed": seed, "promises": promises, "failure": failure})
@@ -135,8 +141,13 @@ def run_trials(
 ) -> Iterator[TrialResult]:
     """Run several seeds, some beside each other: most of each is waiting. Yields how each ended, in their order."""
     trial.kinds()  # before anything is started
-    with ThreadPoolExecutor(at_once) as threads:
-        yield from threads.map(lambda seed: run_trial(trial, seed, keep), seeds)
+    over = threading.Event()
+    threads = ThreadPoolExecutor(at_once)
+    try:
+        yield from threads.map(lambda seed: run_trial(trial, seed, keep, over), seeds)
+    finally:
+        over.set()  # those that run when a caller breaks off end soon
+        threads.shutdown(cancel_futures=True)
 
 
 class _KeptRun(Struct):
@@ -160,7 +171,7 @@ def _promises(trial: Trial) -> Promises:
     return mode_of(trial.mode).promises(tuple(trial.load.groups()), trial.kinds())
 
 
-def _perform(trial: Trial, schedule: Schedule, folder: Path) -> tuple[str, str] | None:
+def _perform(trial: Trial, schedule: Schedule, folder: Path, over: threading.Event | None) -> tuple[str, str] | None:
     """Run it. Returns what has kept it from its end: the check that this concerns, and the text."""
     mode, topology, kinds = mode_of(trial.mode), trial.topology(), trial.kinds()
     stage = "the run starts"
@@ -185,7 +196,7 @@ def _perform(trial: Trial, schedule: Schedule, folder: Path) -> tuple[str, str] 
             try:
                 workload.start()
                 with LeaderWatch(cluster, ledger):
-                    with Nemesis(cluster, ledger, schedule) as nemesis:
+                    with Nemesis(cluster, ledger, schedule, over) as nemesis:
                         stage = "faults are made and undone"
                         nemesis.run()
                     stage = "replicas get in sync"

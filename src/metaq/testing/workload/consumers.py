@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Collection
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 from metaq.client.consumer.consumer import Consumer
 from metaq.client.consumer.reader import Reader
 from metaq.clock import SYSTEM
-from metaq.errors import ClientClosed, MetaqError, NoRoute
+from metaq.errors import BrokerError, ClientClosed, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model import MessageQueue
 from metaq.testing.checking import EndedByItself, Ledger, Place
 from metaq.testing.workload.outcomes import key_of, place_of
@@ -110,22 +111,24 @@ class LoadReader:
         self._make: Callable[[], Reader[bytes]] = lambda: Reader(namesrv, topic, instance_name=name, **options)
 
     def run(self) -> None:
-        """Read until `close`. Begins with no route perhaps; what else fails ends it, and is noted."""
-        while not self._over.is_set():
+        """Read until `close`, from the beginning again where a broker could not be asked. What else fails ends it, and is noted."""
+        for session in itertools.count(1):
             try:
                 with self._make() as reader:
-                    self._read(reader)
-            except (NoRoute, ClientClosed):
-                self._over.wait(COMMIT_SECONDS)
+                    self._read(reader, f"{self._name}/{session}")
+            except (BrokerError, ClientClosed, ConnectionFailed, NoRoute, RequestTimeout) as error:
+                self._ledger.tell(f"{self._name}/{session}: {error}")
             except MetaqError as error:
                 self._ledger.write(EndedByItself(self._ledger.now(), self._name, f"{type(error).__name__}: {error}"))
+                return
+            if self._over.wait(COMMIT_SECONDS):
                 return
 
     def close(self) -> None:
         self._over.set()
 
-    def _read(self, reader: Reader[bytes]) -> None:
+    def _read(self, reader: Reader[bytes], name: str) -> None:
         while not self._over.is_set():
             message = reader.receive(COMMIT_SECONDS)
             if message is not None:
-                self._ledger.observed(self._name, place_of(message), key_of(message.body))
+                self._ledger.observed(name, place_of(message), key_of(message.body))

@@ -15,8 +15,10 @@ from metaq.client.conversation.staged.staging import (
     ForgetStaged,
     GetRow,
     GetTransaction,
+    ListRows,
     ListStaged,
     SealPart,
+    Settle,
     Stage,
 )
 from metaq.errors import BadRequest, BrokerError
@@ -108,6 +110,31 @@ def test_bodies_of_requests():
 def test_answers_are_read(call: Call, body: bytes, outcome: object):
     """An answer of STAGE without a body says that the chunks are kept and nothing is decided."""
     assert call.outcome(Command(ResponseCode.SUCCESS, body=body)) == outcome
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: type(call).__name__)
+def test_a_master_whose_slaves_are_away_answers_like_any_other(call: Call):
+    """SLAVE_NOT_AVAILABLE comes with the answer's body: it is done, as a plain send is. A time-out may yet be undone, and is asked again."""
+    body = {
+        Stage: b"",
+        SealPart: b"",
+        ForgetStaged: b"",
+        ListRows: staging.row_list([]),
+        ListStaged: staging.transaction_list([STATE]),
+    }
+    text = body.get(type(call))
+    if text is None:
+        text = (
+            staging.decided(Decided(DECISION, True, 2))
+            if isinstance(call, Decide | Settle)
+            else staging.transaction_state(STATE)
+        )
+    if isinstance(call, GetRow):
+        text = staging.row_state(None)
+    answer = call.outcome(Command(ResponseCode.SLAVE_NOT_AVAILABLE, body=text))
+    assert answer == call.outcome(Command(ResponseCode.SUCCESS, body=text))
+    with pytest.raises(BrokerError):
+        call.outcome(Command(ResponseCode.FLUSH_SLAVE_TIMEOUT, body=text))
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: type(call).__name__)

@@ -13,7 +13,8 @@ after which error: `metaq.client.conversation.staged.atomic`.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Container
+from typing import ClassVar, Final
 
 from metaq.client.conversation.call import Call, Order
 from metaq.model.transactions.staging import (
@@ -28,13 +29,19 @@ from metaq.model.transactions.staging import (
     TransactionState,
 )
 from metaq.wire import headers, staging
-from metaq.wire.codes import RequestCode
+from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
 from metaq.wire.staging import ApplyBody, DecideBody
+
+_DONE: Final[Container[int]] = (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
+"""Codes of answers. A SYNC_MASTER whose slaves are away says so of what it has stored, as of plain sends: that is done, and to take it
+for a refusal would call something rolled back that is delivered."""
 
 
 class Stage(Call[Staged], frozen=True, kw_only=True):
     """Stage chunks, and optionally decide in the same request. `born_ms`: the client's time, ms since the epoch."""
+
+    answers: ClassVar[Container[int]] = _DONE
 
     seconds: ClassVar[float] = 10.0
 
@@ -68,6 +75,8 @@ class Stage(Call[Staged], frozen=True, kw_only=True):
 class SealPart(Order, frozen=True):
     """Seal a part: no chunk follows."""
 
+    answers: ClassVar[Container[int]] = _DONE
+
     transaction: str
     part: str
     seal: Seal
@@ -94,6 +103,8 @@ class SealPart(Order, frozen=True):
 class Decide(Call[Decided], frozen=True):
     """Decide a transaction. The outcome: the decision that stands, perhaps an earlier one."""
 
+    answers: ClassVar[Container[int]] = _DONE
+
     transaction: str
     decide: DecideBody
     broker: str | None = None
@@ -119,6 +130,8 @@ class Settle(Call[Decided], frozen=True):
     """A participant's request to the coordinator: roll it back, unless it is decided or prepared. The outcome is what
     stands."""
 
+    answers: ClassVar[Container[int]] = _DONE
+
     transaction: str
     broker: str | None = None
 
@@ -141,6 +154,8 @@ class Apply(Call[TransactionState], frozen=True):
     remains: it would ask each of them. The outcome has no decision and no parts.
     """
 
+    answers: ClassVar[Container[int]] = _DONE
+
     transaction: str
     decision: Decision | None = None
     broker: str | None = None
@@ -161,6 +176,8 @@ class Apply(Call[TransactionState], frozen=True):
 class GetTransaction(Call[TransactionState], frozen=True):
     """State of a transaction at one broker."""
 
+    answers: ClassVar[Container[int]] = _DONE
+
     transaction: str
     broker: str | None = None
 
@@ -180,6 +197,8 @@ class GetTransaction(Call[TransactionState], frozen=True):
 class GetRow(Call[RowState | None], frozen=True):
     """A writer's row at its coordinator; None: unknown."""
 
+    answers: ClassVar[Container[int]] = _DONE
+
     row: str
     broker: str | None = None
 
@@ -197,6 +216,8 @@ class GetRow(Call[RowState | None], frozen=True):
 class ForgetStaged(Order, frozen=True, kw_only=True):
     """Drop what a broker has of a transaction, or a writer's row. For operators, if nobody will end it."""
 
+    answers: ClassVar[Container[int]] = _DONE
+
     transaction: str | None = None
     row: str | None = None
 
@@ -213,6 +234,8 @@ class ForgetStaged(Order, frozen=True, kw_only=True):
 class ListStaged(Call[list[TransactionState]], frozen=True):
     """Transactions at one broker that are not over, by id, behind `after`."""
 
+    answers: ClassVar[Container[int]] = _DONE
+
     action = "list staged transactions"
 
     after: str = ""
@@ -227,6 +250,8 @@ class ListStaged(Call[list[TransactionState]], frozen=True):
 
 class ListRows(Call[list[RowState]], frozen=True):
     """Writers' rows at one broker, by key, behind `after`."""
+
+    answers: ClassVar[Container[int]] = _DONE
 
     action = "list the rows of writers"
 

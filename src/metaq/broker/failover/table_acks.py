@@ -1,0 +1,93 @@
+"""Changes of tables that an administrator is told of when the in-sync set has them: who leads next knows them, too.
+
+Tables are not in the log, and follow within some tenths of a second. A follower asks for what has changed behind a number: that says
+that it has taken what is before it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from metaq.broker.environment import Environment
+from metaq.broker.failover.in_sync import InSyncReplicas
+from metaq.broker.replication.feed import TableFeed
+from metaq.errors import Reason, Refused
+from metaq.model.failover import Place
+from metaq.saved import Pending, over
+
+WAITING_MAX: Final = 10_000
+
+
+class _Waiting(Struct, eq=False):
+    feed: int
+    """Identity of the feed; 0: of whichever begins next."""
+    position: int
+    until: float
+    pending: Pending
+
+
+class TableAcks:
+    """Of a leader: which changes of its tables the members of the in-sync set have. Only on the thread that owns the broker."""
+
+    def __init__(self, environment: Environment, in_sync: InSyncReplicas, feed: TableFeed) -> None:
+        self._options, self._clock = environment.options, environment.clock
+        self._in_sync, self._feed = in_sync, feed
+        self._taken = dict[Place, tuple[int, int]]()
+        """Member → (feed, position) of its newest question."""
+        self._waiting: list[_Waiting] = []
+
+    def taken(self, place: Place, feed: int, position: int) -> None:
+        """Note a member's question for what is behind this number."""
+        if place in self._in_sync.required_places:  # others may be anybody
+            self._taken[place] = feed, position
+            self._look()
+
+    def wait(self) -> Pending:
+        """Return what ends when the in-sync set has all changes that there are now.
+
+        It is refused, though the change is made, if that is not so within `slaveTimeout`.
+        """
+        if not self._in_sync.required_places:
+            return over()
+        if len(self._waiting) >= WAITING_MAX:
+            raise Refused(Reason.BUSY, f"{WAITING_MAX} changes wait for followers")
+        feed, position = self._feed.mark
+        pending = Pending()
+        until = self._clock.monotonic() + self._options.slave_timeout / 1000
+        self._waiting.append(_Waiting(feed, position, until, pending))
+        self._look()
+        return pending
+
+    def tick(self) -> None:
+        """Let time pass."""
+        now = self._clock.monotonic()
+        late = [one for one in self._waiting if one.until <= now]
+        if late:
+            self._waiting = [one for one in self._waiting if one.until > now]
+            for one in late:
+                one.pending.finish(
+                    Refused(
+                        Reason.UNAVAILABLE,
+                        "the change is made here, and is not known to be at the other brokers of the in-sync set: if this one ends now, it "
+                        "may be undone. Make it once more",
+                    )
+                )
+
+    def _look(self) -> None:
+        """End what all members have."""
+        required = self._in_sync.required_places
+        done = [one for one in self._waiting if all(self._has(place, one) for place in required)]
+        if done:
+            self._waiting = [one for one in self._waiting if one not in done]
+            for one in done:
+                one.pending.finish()
+
+    def _has(self, place: Place, one: _Waiting) -> bool:
+        feed, position = self._taken.get(place, (0, 0))
+        current, first = self._feed.mark[0], self._feed.at_first
+        if not current or feed != current:
+            return False
+        # A feed that began behind the change has it among all that there is.
+        return position >= one.position if one.feed == current else position >= first
