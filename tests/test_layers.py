@@ -211,6 +211,7 @@ RULES: dict[str, Rule] = {
             "client",
             "durable",
             "servers",
+            "metaq1",
             "model",
             "namesrv",
             "net",

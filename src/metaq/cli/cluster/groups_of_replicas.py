@@ -91,7 +91,9 @@ def troubles(group: GroupStanding) -> Iterator[str]:
         return
     if group.doubt:
         yield f"member {group.leader} leads, and acknowledges nothing: {group.doubt}"
-    if len(group.in_sync) <= group.minimum and len(group.members) > len(group.in_sync):
+    if len(group.in_sync) == 1:
+        yield f"member {group.leader} is alone in the in-sync set: without it nobody leads"
+    elif len(group.in_sync) <= group.minimum:
         yield f"its in-sync set is at minInSyncReplicas ({group.minimum}): without one more of them sends are refused"
     for one in group.members:
         if not one.address:
