@@ -11,7 +11,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,7 +60,7 @@ class Worker(threading.Thread):
                     return
                 self._work(number)
                 self.done_at.append(time.monotonic())
-        except BaseException as error:  # noqa: BLE001  the test tells it
+        except BaseException as error:
             self.error = error
 
     def end(self) -> None:

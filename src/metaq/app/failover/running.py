@@ -46,7 +46,7 @@ from metaq.model.acl.secret import Credentials
 from metaq.model.failover import NOBODY, GroupState, Live, Member, Membership, Seen
 from metaq.model.leadership import SLAVE, Found, ReplicaState
 from metaq.option_table import decide
-from metaq.registry.zookeeper.group import GroupNodes
+from metaq.registry.group import group_nodes
 from metaq.saved_file import TextFile
 from metaq.servers.server import BrokerServices, CallSoon
 
@@ -102,7 +102,7 @@ class FailoverRole:
         self._may_begin = (broker.roles.kept.role or options.broker_role) != SLAVE
         """Whether it may make a group that there is not yet: the slave of a pair leaves that to its master."""
         wake = asyncio.Event()
-        nodes = GroupNodes(
+        nodes = group_nodes(
             options.failover_zookeeper or "", options.broker_cluster_name, name,
             options.failover_session_timeout / 1000, wake.set, options.failover_zookeeper_auth,
         )  # fmt: skip
