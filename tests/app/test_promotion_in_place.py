@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from metaq import aio
+from metaq.admin import Admin
 from metaq.app.role import stepping_down
 from metaq.client.conversation.administration import GetReplicaState, Promote
 from metaq.errors import BrokerError
@@ -155,6 +156,26 @@ def test_what_was_begun_at_the_old_leader_is_ended_by_the_new_one_once(tmp_path)
             assert brokers.broker("a").transactions.progress.open_halves == 0
             assert numbers_of(brokers, "a") == {0: [0], 1: [1], 2: [], 3: [2]}
             await brokers.same()
+
+    asyncio.run(body())
+
+
+def test_who_promotes_the_old_leader_waits_for_its_restart(tmp_path, monkeypatch):
+    """It restarts at once, though its clients have not gone over, and leads then."""
+    monkeypatch.setattr(stepping_down, "QUIET_SECONDS", PATIENCE)
+    monkeypatch.setattr(stepping_down, "STAY_SECONDS_MAX", PATIENCE)
+
+    async def body() -> None:
+        async with opened(tmp_path) as brokers:
+            await make_topic(brokers)
+            await promote(brokers, "b")
+            await until(lambda: not brokers.broker("a").roles.has_led)
+            restart = asyncio.create_task(brokers.restart_when_it_asks("a"))
+            with Admin(brokers.namesrv.address) as admin:
+                led = await asyncio.to_thread(admin.promote, "pair")
+            assert restart.done()
+            assert (led.address, led.leads) == (brokers.running["a"].address, True)
+            assert led.state.epoch == 2
 
     asyncio.run(body())
 
