@@ -113,7 +113,7 @@ class Clients:
     @staticmethod
     def _submitted(producer: metaq.Producer, body: bytes) -> metaq.SendReceipt:
         futures = [producer.submit(TOPIC, body if not at else b"filler") for at in range(20)]
-        return [future.result(PATIENCE) for future in futures][0]
+        return next(iter([future.result(PATIENCE) for future in futures]))
 
     @staticmethod
     def _atomic(producer: metaq.Producer, body: bytes) -> None:
