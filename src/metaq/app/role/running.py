@@ -336,6 +336,7 @@ class RunningRole:
             self._broker.step_down(None)
             raise
         self._stepped_down = self._broker.clock.monotonic()
+        await self._announced.cease()
         log.warning("this broker has stepped down at log offset %d", self._broker.store.log.end)
         return self._roles.state()
 
