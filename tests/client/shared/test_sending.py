@@ -210,8 +210,8 @@ def test_strict_send_fails_when_its_queues_broker_is_down_and_is_never_moved(clu
         cluster.broker_names = ["broker-a", "broker-c"]  # its lease is over: no route names it
         cluster.ports = [cluster.ports[0], *cluster.ports[2:]]
         producer._core.thread.run(producer._core.routes.refresh(), PATIENCE)
-        with pytest.raises(metaq.SendFailed, match="goes to no other queue") as failed:
-            producer.send("orders", b"x", ordering_key=keys["broker-b"], strict=True)
+        with pytest.raises(metaq.SendFailed, match="goes to no other queue") as failed:  # it waits for a leader until then
+            producer.send("orders", b"x", ordering_key=keys["broker-b"], strict=True, timeout=0.5)
         assert "broker-b" in str(failed.value)
         for broker in ("broker-a", "broker-c"):
             assert producer.send("orders", b"x", ordering_key=keys[broker], strict=True).queue.broker == broker
