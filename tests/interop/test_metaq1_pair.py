@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -142,6 +143,19 @@ def test_without_its_slave_the_master_takes_nothing_and_afterwards_both_are_the_
 
 
 DETAIL = "Put message to [broker 'meta://HERE'] [partition '{}'] failed.Detail:"
+def test_a_new_slave_gets_everything(zookeeper: Zookeeper, tmp_path: Path) -> None:
+    with Pair(tmp_path, zookeeper, "ours", "ours") as pair:
+        for number in range(20):
+            assert put(pair.master, b"%d" % number, number % 2).code == 200
+        pair.slave.kill()
+        shutil.rmtree(pair.slave.data)
+        pair.slave.data.mkdir()
+        pair.slave.start()
+        eventually(lambda: put(pair.master, b"after").code == 200, what="the new slave has everything")
+        same(pair)
+        assert frames(pair.slave, 1)
+
+
 GREGOR = [
     (f"sync test 0 5 0 12345678901234 {CRC} 1", b"hello", 200, "12345678901234 0 0"),
     ("sync test 0 5 0 12345678901235 2", b"hello", 200, "12345678901235 0 25"),
