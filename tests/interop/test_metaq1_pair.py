@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 import pytest
 
+from metaq.wire.metaq1.frame import frames as wire_frames
 from tests.interop.metaq1 import Answer, Metaq1Client, TextConnection, Zookeeper, bodies, consumer, masked, sends
 from tests.interop.metaq1_pair import PAIR_SERVERS, OurPairServer, PairServer
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 pytestmark = pytest.mark.interop
 
@@ -142,7 +145,71 @@ def test_without_its_slave_the_master_takes_nothing_and_afterwards_both_are_the_
         same(pair)
 
 
+class Putting:
+    """Puts into one partition, 50 at a time, and notes position → id of what is answered 200."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[int, int] = {}
+        self.over = False
+        self._numbers = itertools.count()
+
+    def run(self, address: str) -> None:
+        """Put until it is over, or the server is."""
+        with contextlib.suppress(ConnectionError), TextConnection(address) as text:
+            while not self.over:
+                batch = list(itertools.islice(self._numbers, 50))
+                for number in batch:
+                    body = b"%06d" % number * (number % 7 + 1)
+                    text.write(b"put test 0 %d 0 %d\r\n%b" % (len(body), number, body))
+                for _ in batch:
+                    answer = text.read()
+                    if answer is None:
+                        return
+                    if answer.code == 200:
+                        message_id, _, position = map(int, answer.text.split(" "))
+                        assert position not in self.acknowledged
+                        self.acknowledged[position] = message_id
+
+    def some_more(self, count: int = 200) -> None:
+        before = len(self.acknowledged)
+        eventually(lambda: len(self.acknowledged) > before + count, what="puts are acknowledged")
+
+
+def test_what_was_acknowledged_is_at_the_slave_in_its_place_whatever_was_killed(
+    zookeeper: Zookeeper, tmp_path: Path
+) -> None:
+    """The slave is killed twice in the middle of puts and comes back, then the master is killed: kill -9, each time."""
+    putting = Putting()
+    with Pair(tmp_path, zookeeper, "ours", "ours") as pair, ThreadPoolExecutor(1) as pool:
+        work = pool.submit(putting.run, pair.master.text)
+        try:
+            for _ in range(2):
+                putting.some_more()
+                pair.slave.kill()
+                pair.slave.start()
+            putting.some_more()
+            pair.master.kill()
+            work.result(PATIENCE)
+        finally:
+            putting.over = True
+        there, position = dict[int, int](), 0
+        while True:
+            (answer,) = asked(pair.slave, (f"get test g 0 {position} 1000000 7", b""))
+            assert answer is not None
+            if answer.code is not None:
+                break
+            for one in wire_frames(answer.body):
+                there[position] = one.message_id
+                position += one.size
+    found = putting.acknowledged
+    assert len(found) > 600
+    assert {position: there.get(position) for position in found} == found
+
+
 DETAIL = "Put message to [broker 'meta://HERE'] [partition '{}'] failed.Detail:"
+
+
+@pytest.mark.all  # the master waits for 12 s whether the slave has flushed more than it says
 def test_a_new_slave_gets_everything(zookeeper: Zookeeper, tmp_path: Path) -> None:
     with Pair(tmp_path, zookeeper, "ours", "ours") as pair:
         for number in range(20):
