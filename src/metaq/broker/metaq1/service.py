@@ -15,6 +15,7 @@ from metaq.broker.log.long_polling import HeldPulls
 from metaq.broker.metaq1.fast_path import PartitionFastPath
 from metaq.broker.metaq1.filters import MakeFilterHelper
 from metaq.broker.metaq1.neighbours import Neighbours
+from metaq.broker.metaq1.pair.commits import WholeCommits
 from metaq.broker.metaq1.pair.gregor import NO_PUTS, Gregor
 from metaq.broker.metaq1.pair.samsa import Samsa
 from metaq.broker.metaq1.partitions import Partitions
@@ -74,6 +75,7 @@ class Metaq1Service:
                 environment, appender, bases, self.partitions, settings.pair, settings.options.broker_id, call_soon
             )
             acks.wait_for(self.samsa)
+            self.transactions.whole = WholeCommits(staging)
         elif settings.pair is not None:
             self.gregor = Gregor(self.partitions)
             appender.reserved = NO_PUTS

@@ -27,6 +27,7 @@ from metaq.broker.metaq1.gathering import (
     Memory,
     entry_of,
 )
+from metaq.broker.metaq1.pair.commits import WholeCommits
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.metaq1.xa_by_hand import PHASE_BY_HAND, EndedByHand, ended_by_hand, named_key, prepared_state
 from metaq.broker.part import BrokerPart
@@ -97,6 +98,8 @@ class Metaq1Transactions(BrokerPart):
         """Part of the ids of this run's staged transactions: clients use a key again after its transaction's end."""
         self._flush_at, self._decided_end = 0.0, 0
         self._log = RateLimitedLog(log, environment.clock)
+        self.whole: WholeCommits | None = None
+        """Set at the master of a pair."""
         self.begun = self.begun_xa = self.committed = self.rolled_back = 0
         """Counters for `stats`."""
 
@@ -386,7 +389,13 @@ class Metaq1Transactions(BrokerPart):
             raise BranchRefused(Fault.ROLLED_BACK, f"XA transaction '{key}' is rolled back: {error}") from error
         self._forget_open(branch)
         self.committed += 1
-        return Ended(stored=True)
+        return self._committed(branch.id)
+
+    def _committed(self, name: str) -> Ended:
+        ended = Ended(stored=True)
+        if self.whole is not None:
+            self.whole.wait(name, ended)
+        return ended
 
     def _end_prepared(self, key: TransactionKey, outcome: Outcome) -> Ended:
         """End a prepared branch (XA phase 2)."""
@@ -409,7 +418,7 @@ class Metaq1Transactions(BrokerPart):
         if outcome is Outcome.COMMIT:
             self._are_delivered(decided.decision)
         self._counted(outcome)
-        return Ended(stored=True)
+        return self._committed(name) if outcome is Outcome.COMMIT else Ended(stored=True)
 
     def _counted(self, outcome: Outcome) -> None:
         if outcome is Outcome.COMMIT:
@@ -583,6 +592,8 @@ class Metaq1Transactions(BrokerPart):
             self._timers = [timer for timer in self._timers if timer[2].deadline is not None]
             heapq.heapify(self._timers)
         self._end_due()
+        if self.whole is not None:
+            self.whole.tick()
         # Called with every tick, because a reload may change checkpointInterval.
         self._staging.checkpoint_within(self._options.checkpoint_interval / 1000)
         if self._options.flush_tx_log_at_commit == 2 and now >= self._flush_at:

@@ -11,6 +11,7 @@ from metaq.broker.metaq1.transactions import Metaq1Transactions
 from metaq.errors import Refused
 from metaq.model.metaq1.partition import PartitionPut
 from metaq.model.transactions.metaq1 import BranchRefused, Ended, Fault, Vote
+from metaq.saved import Saving
 from metaq.wire.metaq1.commands import PutLine, Step, TransactionLine, put_body
 
 XA_CODES: Final[Mapping[Fault, int]] = {
@@ -45,6 +46,11 @@ class TransactionSteps:
         """
         try:
             return self._step(line, session)
+        except Saving as saving:
+            if saving.then is None:
+                raise
+            # It is committed, and answered when it is whole.
+            raise Saving(*saving.pending, then=lambda: b"") from None
         except BranchRefused as error:
             raise Refused(error.reason, f"XAException:code={XA_CODES[error.fault]},msg={error.text}") from error
 
