@@ -27,6 +27,7 @@ from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, short
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
+from metaq.model.metaq1.pair import BRANCHES_TOPIC
 from metaq.model.metaq1.partition import (
     FRAME_HEADER_BYTES,
     Frames,
@@ -45,7 +46,7 @@ from metaq.saved import Saving
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Answers, Behind, Slot, raised_or
 from metaq.servers.metaq1.auditing import audited
-from metaq.servers.metaq1.syncing import UNSUPPORTED, UNSUPPORTED_BEGIN, sync_of
+from metaq.servers.metaq1.syncing import UNSUPPORTED, UNSUPPORTED_BEGIN, copy_of, sync_of
 from metaq.servers.metaq1_counters import Counted, Counters
 from metaq.servers.metering import Metering, Sink
 from metaq.servers.pieces import ColdReads
@@ -441,6 +442,10 @@ class Metaq1Session:
         if space.gregor is None:
             # The original answers 503 on a broker without a handler for `sync`.
             raise Refused(Reason.UNAVAILABLE, "this broker is nobody's synchronous slave: it takes no sync")
+        if line.topic == BRANCHES_TOPIC:
+            space.gregor.branch(copy_of(line), self.born_host, self)
+            self._steps = True
+            return b""
         stored = space.gregor.sync(sync_of(line, self.born_host), self.caller)
         return put_body(stored.message_id, stored.partition, stored.position)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from metaq.model.metaq1.pair import PartitionSync
+from metaq.errors import BadRequest, Reason, Refused
+from metaq.model.metaq1.pair import BranchCopy, PartitionSync
+from metaq.wire.metaq1.branches import decode_copy
 from metaq.wire.metaq1.commands import Step, SyncLine
 
 UNSUPPORTED_BEGIN: Final = "Unsupported beginTransaction"
@@ -23,3 +25,11 @@ def sync_of(line: SyncLine, born_host: bytes) -> PartitionSync:
         checksum=line.checksum,
         born_host=born_host,
     )
+
+
+def copy_of(line: SyncLine) -> BranchCopy:
+    """Return the step of a branch that a line has. Raises Refused."""
+    try:
+        return decode_copy(line.body)
+    except BadRequest as error:
+        raise Refused(Reason.INVALID, str(error)) from None

@@ -5,11 +5,11 @@ Elsewhere a commit of more than a few hundred messages is answered when its deci
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from metaq.broker.staged.service import StagingService
-from metaq.model.transactions.metaq1 import Ended
-from metaq.saved import Pending, Saving
+from metaq.saved import Pending
 
 
 class _Expanded(Pending):
@@ -24,11 +24,14 @@ class WholeCommits:
         self._staging = staging
         self._waiting: dict[str, _Expanded] = {}
 
-    def wait(self, transaction: str, ended: Ended) -> None:
-        """Return if all messages of a commit are in their partitions. Raises Saving, after which the commit ends with `ended`."""
-        if self._staging.state(transaction).remaining:
-            pending = self._waiting.setdefault(transaction, _Expanded())
-            raise Saving(pending, then=lambda: ended)
+    def when_whole(self, transaction: str, act: Callable[[], None]) -> Pending | None:
+        """Call `act` when all messages of a commit are in their partitions; at once if they are. Returns what ends then; None: they are."""
+        if not self._staging.state(transaction).remaining:
+            act()
+            return None
+        pending = self._waiting.setdefault(transaction, _Expanded())
+        pending.when_done(lambda _error: act())
+        return pending
 
     def tick(self) -> None:
         """Let the answers go whose commits are whole now."""

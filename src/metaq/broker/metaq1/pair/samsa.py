@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from metaq.broker.environment import Environment
 from metaq.broker.log.appender import Appender
+from metaq.broker.metaq1.pair.branches import BranchCopies
 from metaq.broker.metaq1.pair.given_up import Outcomes
 from metaq.broker.metaq1.pair.health import SlaveHealth
 from metaq.broker.metaq1.pair.lanes import HEAD_BYTES, TEST_BODY, Lane, LaneState, UnderWay, messages_of, waking
@@ -29,7 +30,17 @@ from metaq.broker.metaq1.position_bases import Bases
 from metaq.broker.part import BrokerPart
 from metaq.errors import Refused
 from metaq.log import RateLimitedLog
-from metaq.model.metaq1.pair import STATUS_TOPIC, AskEnd, AskHead, Heard, SamsaSettings, SyncMessage, ToSlave
+from metaq.model.metaq1.pair import (
+    STATUS_TOPIC,
+    AskEnd,
+    AskHead,
+    BranchCopy,
+    BranchStep,
+    Heard,
+    SamsaSettings,
+    SyncMessage,
+    ToSlave,
+)
 from metaq.model.metaq1.partition import FRAME_HEADER_BYTES
 from metaq.model.topics.system import HALF_TOPIC, SCHEDULE_TOPIC
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -104,6 +115,12 @@ class Samsa(BrokerPart):
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._pumping = False
         self._changed: list[Callable[[], None]] = []
+        self.generation = 0
+        self.keeps_branches = False
+        self._steps: dict[int, tuple[Callable[[Heard | None], None], float]] = {}
+        """Opaque → who waits for the answer to a step of a branch, and until when."""
+        self.branches = BranchCopies(self)
+        """The slave's copies of XA branches."""
         self.health = SlaveHealth(settings, self._now, self._tell)
         self._faults = RateLimitedLog(log, environment.clock)
         appender.when_grown(self._grew)
@@ -169,6 +186,8 @@ class Samsa(BrokerPart):
     def attach(self, link: SlaveLink) -> None:
         """Use a connection to the slave."""
         self._link = link
+        self.generation += 1
+        self.tell(BranchCopy(BranchStep.ASK), self._keeps)
         self._patient_until = self._now() + UNFLUSHED_SECONDS
         self._lanes, self._listed = [], ()
         self._look_for_lanes()
@@ -181,6 +200,10 @@ class Samsa(BrokerPart):
             return
         self._link, was_live, self._live = None, self._live, False
         self._asked.clear()
+        self.keeps_branches = False
+        steps, self._steps = self._steps, {}
+        for done, _ in steps.values():
+            done(None)
         now = self._now()
         for sent in list(self._sent.values()):
             self._give_up(sent, now)
@@ -193,6 +216,26 @@ class Samsa(BrokerPart):
         self._release(self._log.end)
         log.warning("the slave %s is disconnected: %s. Puts are refused until it is back", self.settings.url, why)
         self._tell()
+
+    # ------------------------------------------------------------------ branches
+
+    def tell(self, copy: BranchCopy, done: Callable[[Heard | None], None]) -> None:
+        if self._link is None:
+            done(None)
+            return
+        opaque = self._opaque()
+        self._steps[opaque] = done, self._now() + self.settings.send_timeout
+        self._link.send(opaque, copy)
+
+    def when_synced(self, done: Callable[[], None]) -> None:
+        self.when_copied(self._log.end, done)
+
+    def _keeps(self, heard: Heard | None) -> None:
+        self.keeps_branches = heard is not None and heard.code == SUCCESS
+        if self.keeps_branches:
+            self.branches.connected()
+
+    # ------------------------------------------------------------------ partitions
 
     def _look_for_lanes(self) -> None:
         """Have a lane for each partition that clients see."""
@@ -473,6 +516,9 @@ class Samsa(BrokerPart):
             if sent.lane.left or not self._live:
                 self._soon()
             return
+        if (step := self._steps.pop(opaque, None)) is not None:
+            step[0](heard)
+            return
         lane, link = self._asked.pop(opaque, None), self._link
         self._answer_by = self._now() + QUESTION_SECONDS
         if lane is not None and link is not None:
@@ -588,6 +634,11 @@ class Samsa(BrokerPart):
             self.health.failed()
         if self._asked and now > self._answer_by and self._link is not None:
             self._link.drop(f"it answers no question within {QUESTION_SECONDS:g} s")
+        for opaque, (done, deadline) in list(self._steps.items()):
+            if deadline > now:
+                break
+            del self._steps[opaque]
+            done(None)
         self.outcomes.forget_old(now)
         self._test()
         self._faults.tick()
