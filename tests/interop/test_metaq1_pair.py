@@ -298,6 +298,41 @@ def test_a_java_consumer_goes_on_at_the_slave_that_takes_over(
         java1.shutdown_all()
 
 
+def test_a_prepared_branch_is_ended_once_at_the_slave_that_takes_over(zookeeper: Zookeeper, tmp_path: Path) -> None:
+    """Kill -9 of the master between PREPARE and COMMIT."""
+    key = "XID:7:6731:6231:uqA"
+    with Pair(tmp_path, zookeeper, "ours", "ours") as pair:
+        first = asked(
+            pair.master,
+            (f"transaction {key} s BEGIN uqA 1", b""),
+            (f"put test 0 2 0 {key} 2", b"t1"),
+            (f"put test 1 2 0 {key} 3", b"t2"),
+            (f"transaction {key} s PREPARE uqA 4", b""),
+        )
+        assert [answer.code for answer in first if answer is not None] == [200] * 4
+        pair.master.kill()
+        pair.slave.stop()
+        registry = {"zk.zkRoot": pair.root}
+        with OurPairServer(tmp_path / "new", zookeeper, TOPICS, role="gregor", registry=registry) as new:
+            pair.slave.become("samsa", {"slave": new.text, "recoverOffset": "true"})
+            pair.slave.start()
+            eventually(lambda: put(pair.slave, b"before").code == 200, what="the new slave is there")
+            listed, committed, again = asked(
+                pair.slave,
+                ("transaction null s RECOVER uqA 5", b""),
+                (f"transaction {key} s COMMIT_TWO_PHASE uqA 6", b""),
+                (f"transaction {key} s COMMIT_TWO_PHASE uqA 7", b""),
+            )
+            assert listed is not None
+            assert committed is not None
+            assert again is not None
+            assert (listed.text, committed.code) == (key, 200)
+            assert again.text.startswith("XAException:code=-4")
+            for partition, body in ((0, b"t1"), (1, b"t2")):
+                assert frames(pair.slave, partition) == frames(new, partition)
+                assert frames(new, partition).endswith(body)
+
+
 def test_an_original_master_s_consumer_goes_on_by_ids_where_positions_differ(
     zookeeper: Zookeeper, tmp_path: Path
 ) -> None:

@@ -37,10 +37,6 @@ class SamsaRegistration:
         samsa, options = metaq1.samsa, self._settings.options
         samsa.when_changed(self._changed.set)
         self._connection = SlaveConnection(samsa)
-        log.info(
-            "the slave %s gets every message that consumers can see; XA branches that are prepared and not committed are here alone",
-            samsa.settings.url,
-        )
         await self._connection.first_try()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READY_SECONDS):
