@@ -51,6 +51,9 @@ class Replica:
 
     required, available, enough, copied = True, True, True, 0
 
+    def lacks(self, begin, end):
+        return False
+
     def __init__(self) -> None:
         self.asked = []
 
