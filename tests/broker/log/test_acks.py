@@ -10,7 +10,10 @@ from metaq.broker.log.acks import AckPolicy, Due, Lack, NoCopies
 
 
 class Replica:
-    required, available, enough, copied = True, True, True, 0
+    required, available, enough, in_doubt, copied = True, True, True, False, 0
+
+    def lacks(self, begin: int, end: int) -> bool:
+        return False
 
 
 class Away(Replica):
@@ -34,9 +37,9 @@ def policy(
     ("made", "promises", "due"),
     [
         (policy(), False, None),
-        (policy("SYNC_FLUSH"), True, Due(1000, 0, promised=True)),
-        (policy("ASYNC_FLUSH", Replica()), True, Due(0, 1000, promised=True)),
-        (policy("SYNC_FLUSH", Replica()), True, Due(1000, 1000, promised=True)),
+        (policy("SYNC_FLUSH"), True, Due(1000, 0, promised=True, begin=1000)),
+        (policy("ASYNC_FLUSH", Replica()), True, Due(0, 1000, promised=True, begin=1000)),
+        (policy("SYNC_FLUSH", Replica()), True, Due(1000, 1000, promised=True, begin=1000)),
         (policy("ASYNC_FLUSH", Away()), True, Due(0, 0, promised=True, lack=Lack.NO_REPLICA)),
         (policy("SYNC_FLUSH", Away()), True, Due(1000, 0, promised=True, lack=Lack.NO_REPLICA)),
         (policy(limit=2000), False, None),
@@ -64,6 +67,10 @@ def test_what_an_acknowledgement_lacks_is_told_disk_first() -> None:
     assert made.shortfall(due._replace(flushed=999)) is None
     assert made.shortfall(due._replace(lack=Lack.NO_REPLICA)) is Lack.NO_REPLICA
     assert made.shortfall(due._replace(promised=False)) is None
+    replica.copied, replica.in_doubt = 999, True
+    assert made.shortfall(due) is Lack.DOUBT
+    replica.copied = 1000
+    assert made.shortfall(due) is Lack.FLUSHED  # the copies that it promises are there, whoever leads
 
 
 def test_others_act_on_what_acknowledgements_promise() -> None:
