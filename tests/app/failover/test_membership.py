@@ -14,7 +14,7 @@ from metaq.app.failover.membership import MEMBERSHIP, KeptMembership
 from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, Refused
-from metaq.model.failover import Member, Membership
+from metaq.model.failover import GroupState, Member, Membership, Place
 from metaq.saved_file import TextFile
 from metaq.store.config_file import ConfigFile
 from metaq.testing.faults import FaultyDisk
@@ -152,7 +152,10 @@ def killed(machine: Machine, to: Path, *, power: bool, flush: str = "ASYNC_FLUSH
     """What a broker leaves that was killed while it ran, or whose machine lost its power."""
     with machine.started(flush=flush) as (broker, membership):
         opened(membership)
-        broker.store.writer.put([message("orders", 0, b"x")])
+        broker.in_sync.begin(2, GroupState("0f8e3c", 1, 2, "me", (Place(2, "a1a1"),)), 0)
+        broker.in_sync.renewed(broker.clock.elapsed(), 60.0)
+        broker.lead()
+        broker.appender.put([message("orders", 0, b"x")])
         left = copied(machine.root, to)
     left.disk.booted = "another" if power else machine.disk.booted
     return left
