@@ -77,7 +77,7 @@ def test_only_addresses_that_may_copy_the_log_get_one(tmp_path):
     with open_server(tmp_path, ha_allowed_addresses="10.0.0.*", **GROUP) as (broker, server):
         lead(broker)
         answer = join(Client(server, address="10.0.1.1"))
-        assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "10.0.1.1 is not in haAllowedAddresses")
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "10.0.1.1 is not in haAllowedAddresses")
         assert join(Client(server, address="10.0.0.2")).code == 0
 
 
