@@ -10,7 +10,7 @@ from metaq.broker.log.acks import AckPolicy, Due, Lack, NoCopies, later
 
 
 class Replica:
-    required, available, enough, copied = True, True, True, 0
+    required, available, enough, in_doubt, copied = True, True, True, False, 0
     given_up = ()
     """LogOffsets of records that it was not waited for."""
 
@@ -69,6 +69,10 @@ def test_what_an_acknowledgement_lacks_is_told_disk_first() -> None:
     assert made.shortfall(due._replace(flushed=999)) is None
     assert made.shortfall(due._replace(lack=Lack.NO_REPLICA)) is Lack.NO_REPLICA
     assert made.shortfall(due._replace(promised=False)) is None
+    replica.copied, replica.in_doubt = 999, True
+    assert made.shortfall(due) is Lack.DOUBT
+    replica.copied = 1000
+    assert made.shortfall(due) is Lack.FLUSHED  # the copies that it promises are there, whoever leads
 
 
 def test_others_act_on_what_acknowledgements_promise() -> None:

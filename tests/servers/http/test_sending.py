@@ -10,6 +10,7 @@ import pytest
 from metaq.model import properties as props
 from tests.servers.http.running import running
 from tests.servers.http.support import in_loop
+from tests.servers.support import Doubtful
 
 MESSAGES = "/topics/orders/messages"
 
@@ -151,3 +152,17 @@ async def test_a_page_of_another_site_sends_nothing(tmp_path, fields):
         assert served.bodies("orders") == [b"mine"]
         own = {"origin": str(served.client.base_url).rstrip("/")}
         assert (await served.client.post(MESSAGES, content=b"own", headers=own)).status_code == 200
+
+
+@in_loop
+async def test_what_is_stored_in_doubt_is_answered_with_an_error(tmp_path):
+    """And not with a warning: who leads next may not have it."""
+    async with running(tmp_path, slave_timeout=50) as served:
+        served.broker.acks.wait_for(Doubtful())
+        several = {"messages": [{"body": "a"}, {"body": "b"}], "atomic": True}
+        for content in ({"body": "one"}, {"messages": [{"body": "a"}, {"body": "b"}]}, several):
+            told = await served.client.post(MESSAGES, json=content)
+            problem = told.json()
+            assert (told.status_code, problem["reason"], problem["detail"]) == (
+                504, "in-doubt", "this broker may not lead any more: whether the message is kept is not known",
+            )  # fmt: skip
