@@ -521,6 +521,7 @@ class FailoverRole:
     async def _step_down(self, to: int) -> ReplicaState:
         async with self._changing:
             await self._leading.hand_over(to, "by hand")
+        await self._announced.cease()  # its next registration as leader would take the place of its successor's
         return self._roles.state()
 
     async def _promote(self, *, force: bool) -> ReplicaState:
