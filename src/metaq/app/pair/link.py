@@ -125,6 +125,7 @@ class SlaveSession:
             found = whole_result(raw, start, BODY_BYTES_MAX)
             if found is not None:
                 line, start = found
+                self._reader.forget()  # it may have seen the first part of this one
                 self._samsa.answered(line.opaque, Heard(line.code, line.body))
                 continue
             other, start = self._reader.next(raw, start)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
 from metaq.app.pair.link import line_of
 from metaq.broker.requests import Send
 from metaq.clock import FakeClock
 from metaq.errors import Refused
+from metaq.model.message import SysFlag
 from metaq.model.metaq1.pair import Heard, SyncMessage
 from metaq.model.metaq1.partition import HAS_ATTRIBUTE
 from metaq.wire.metaq1.commands import encode
@@ -346,6 +349,22 @@ def test_what_other_protocols_send_is_synced_too(master, wire, slave) -> None:
         wire.let_through()
     assert master.samsa.copied >= due.copied
     assert frames_of(master.client) == frames_of(slave.client()) != b""
+
+
+def test_a_compressed_message_is_synced_as_1x_clients_read_it(master, wire, slave) -> None:
+    """Its frame is a hundred times as long as its record, and is read in a thread."""
+    body = b"x" * 200_000
+    for number in range(2):
+        send = Send(
+            topic="test", queue_id=0, body=zlib.compress(body + b"%d" % number), properties="", flag=0,
+            sys_flag=int(SysFlag.COMPRESSED), born_ms=1, born_host=BORN_HOST,
+        )  # fmt: skip
+        settled(master.broker, lambda send=send: master.broker.sends.send(send))
+        for _ in range(5):
+            master.tick()
+            wire.let_through()
+    assert wire.messages == [body + b"0", body + b"1"]
+    assert master.samsa.copied == master.broker.store.log.end
 
 
 def test_what_the_slave_would_not_get_is_refused(master, wire) -> None:
