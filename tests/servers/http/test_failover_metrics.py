@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from metaq.broker.failover.lease import LEASE_SHARE
 from metaq.clock import FakeClock
 from metaq.metrics import table
 from metaq.model.failover import GroupState, Place
@@ -46,7 +45,8 @@ def test_a_leader_and_a_follower_tell_of_their_group(tmp_path):
         assert leads["failover_leads", ()] == 1
         assert leads["failover_in_sync_members", ()] == 2
         assert leads["failover_in_doubt", ()] == 0
-        lease = int(2000 * LEASE_SHARE)
+        lease = int(1000 * in_sync.lease.seconds)
+        assert 0 < lease < 2000
         assert leads["failover_lease_seconds", ()] == lease / 1000
         assert leads["failover_member_lag_bytes", ("1",)] == leads["failover_member_lag_seconds", ("1",)] == 0
         role = broker.roles.state().group
