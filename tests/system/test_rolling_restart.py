@@ -97,7 +97,7 @@ def test_metrics_and_the_dashboard_tell_of_the_group(cluster):
     assert of_leader["metaq_failover_epoch"] == of_other["metaq_failover_epoch"] >= 1
     assert of_other["metaq_failover_leads"] == of_other["metaq_failover_in_sync_members"] == 0
     with process(*metaq_command("dashboard", "-n", cluster.namesrv, "--port", "0")) as child:
-        base = read_line(child, "ready").split()[-1]
+        base = read_line(child, "ready").split()[2].rstrip("/")
         path = f"{base}/brokers/{cluster.address(leads - 1)}"
         page = httpx.get(path, params={"format": "json"}, timeout=PATIENCE).json()
         assert (page["group"]["leader"], page["group"]["in_sync"], page["group"]["faults"]) == (leads, [1, 2], [])
@@ -130,6 +130,8 @@ def test_the_leader_is_moved_and_no_send_fails(cli, cluster):
     assert f"member {before} leads {NAME} already" in done
     _, told = cli("cluster", "move-leader", NAME, "--to", "9", code=3)
     assert "has no member 9: its members are 1, 2" in told
+    _, told = cli("broker", "demote", NAME, code=2)
+    assert f"`metaq cluster move-leader {NAME}` has it hand over" in told
     _, told = cli("cluster", "move-leader", "nobody", code=3)
     assert "no broker nobody is registered" in told
     print(f"longest send while the leader was moved twice: {load.longest:.2f} s")
@@ -230,6 +232,9 @@ def test_an_interrupt_leaves_a_group_that_is_well(cluster):
 def test_a_pair_and_a_single_master():
     """A pair: its slave is restarted, promoted, and then the master; a master alone only with its gap."""
     with running(Cluster(replicas=2)) as pair:
+        done = run_metaq("cluster", "move-leader", NAME, "-n", pair.namesrv)
+        assert done.returncode == 2
+        assert f"no group with failover (option failover=zookeeper): `metaq broker promote {NAME}`" in done.stderr
         with Load(pair) as load:
             done = run_metaq("cluster", "restart", "--quiet", "1", "-n", pair.namesrv)
         assert done.returncode == 0, done.stderr
