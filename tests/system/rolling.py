@@ -14,7 +14,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.errors import ConfigError, MetaqError
-from metaq.testing import Cluster
+from metaq.testing import Cluster, free_port
 from metaq.testing.zookeeper import java, zookeeper_jars
 from tests.support import PATIENCE, eventually
 
@@ -32,8 +32,15 @@ def group(members: int = 2, environment: Mapping[str, str] | None = None, **opti
         zookeeper_jars()
     except ConfigError as error:
         pytest.skip(str(error))
+    http = [{"httpPort": free_port()} for _ in range(members)]
     with running(
-        Cluster(replicas=members, zookeeper=True, options={**FAILOVER, **options}, environment=environment)
+        Cluster(
+            replicas=members,
+            zookeeper=True,
+            options={**FAILOVER, **options},
+            broker_options=http,
+            environment=environment,
+        )
     ) as made:
         wait_in_sync(made)
         yield made

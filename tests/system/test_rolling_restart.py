@@ -7,13 +7,16 @@ import shlex
 import signal
 import sys
 
+import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from metaq.admin import Admin
 from metaq.admin.growth.places import Refusal
 from metaq.client.conversation.administration import Identify
+from metaq.metrics import table
 from metaq.testing import Cluster
-from tests.support import PATIENCE, environment, eventually, metaq_command, process, run_metaq
+from tests.support import PATIENCE, environment, eventually, metaq_command, process, read_line, run_metaq
 from tests.system.rolling import Load, events, group, running, wait_in_sync
 
 pytestmark = pytest.mark.xdist_group("rolling restart")
@@ -71,6 +74,41 @@ def test_the_status_of_a_broker_has_its_group(cli, cluster):
     assert f"group: member {leader(cluster)} leads, in sync are 1 2, at least 1 has to be" in told
 
 
+def test_metrics_and_the_dashboard_tell_of_the_group(cluster):
+    """Of a leader all that the table has of groups."""
+    wait_in_sync(cluster)
+    leads = leader(cluster)
+    wanted = {f"metaq_{metric.name}" for metric in table.ALL if metric.name.startswith("failover_")}
+
+    def values(member):
+        port = cluster.brokers[member - 1].options["httpPort"]
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE).text
+        found = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples if family.name in wanted else ():
+                assert (sample.labels["cluster"], sample.labels["broker"]) == ("DefaultCluster", NAME)
+                found[sample.name] = sample.value
+        return found
+
+    of_leader, of_other = values(leads), values(3 - leads)
+    assert of_leader.keys() == wanted
+    assert (of_leader["metaq_failover_leads"], of_leader["metaq_failover_in_sync_members"]) == (1, 2)
+    assert of_leader["metaq_failover_in_doubt"] == of_leader["metaq_failover_member_lag_bytes"] == 0
+    assert of_leader["metaq_failover_epoch"] == of_other["metaq_failover_epoch"] >= 1
+    assert of_other["metaq_failover_leads"] == of_other["metaq_failover_in_sync_members"] == 0
+    with process(*metaq_command("dashboard", "-n", cluster.namesrv, "--port", "0")) as child:
+        base = read_line(child, "ready").split()[2].rstrip("/")
+        path = f"{base}/brokers/{cluster.address(leads - 1)}"
+        page = httpx.get(path, params={"format": "json"}, timeout=PATIENCE).json()
+        assert (page["group"]["leader"], page["group"]["in_sync"], page["group"]["faults"]) == (leads, [1, 2], [])
+        assert {row["member"]: (row["leads"], row["in_sync"]) for row in page["replicas"]} == {
+            leads: (True, True),
+            3 - leads: (False, True),
+        }
+        html = httpx.get(path, timeout=PATIENCE).text
+        assert f"Member {leads} leads its group in epoch {page['group']['epoch']}; in sync are 1, 2, and at least 1 must be." in html  # fmt: skip
+
+
 def test_the_leader_is_moved_and_no_send_fails(cli, cluster):
     """To whoever is nearest, and to one that is named; what cannot be is refused with a reason."""
     before = leader(cluster)
@@ -92,6 +130,8 @@ def test_the_leader_is_moved_and_no_send_fails(cli, cluster):
     assert f"member {before} leads {NAME} already" in done
     _, told = cli("cluster", "move-leader", NAME, "--to", "9", code=3)
     assert "has no member 9: its members are 1, 2" in told
+    _, told = cli("broker", "demote", NAME, code=2)
+    assert f"`metaq cluster move-leader {NAME}` has it hand over" in told
     _, told = cli("cluster", "move-leader", "nobody", code=3)
     assert "no broker nobody is registered" in told
     print(f"longest send while the leader was moved twice: {load.longest:.2f} s")
@@ -192,6 +232,9 @@ def test_an_interrupt_leaves_a_group_that_is_well(cluster):
 def test_a_pair_and_a_single_master():
     """A pair: its slave is restarted, promoted, and then the master; a master alone only with its gap."""
     with running(Cluster(replicas=2)) as pair:
+        done = run_metaq("cluster", "move-leader", NAME, "-n", pair.namesrv)
+        assert done.returncode == 2
+        assert f"no group with failover (option failover=zookeeper): `metaq broker promote {NAME}`" in done.stderr
         with Load(pair) as load:
             done = run_metaq("cluster", "restart", "--quiet", "1", "-n", pair.namesrv)
         assert done.returncode == 0, done.stderr
