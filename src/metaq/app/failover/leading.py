@@ -77,7 +77,7 @@ class Leading:
         try:
             append_epoch(self._broker.appender, epoch, self._broker.environment.store_host)
         except Refused as error:  # too few brokers are here yet: the file beside the log has it meanwhile
-            log.info("the record of epoch %d waits: %s", epoch.number, error)
+            self._group.faults.write(logging.INFO, "epoch", "the record of epoch %d waits: %s", epoch.number, error)
             asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._write_epoch, epoch)
 
     async def go_on(self, state: GroupState, version: int) -> None:

@@ -122,6 +122,8 @@ class FailoverRole:
         self._stepped_down: SteppedDown | None = None
         self._live: Live = {}
         """Members that were alive at the last look."""
+        self._known = dict[int, str]()
+        """Members that were alive at any look → their addresses then."""
         self._slave: Slave | None = None
         self._search: LeaderSearch | None = None
         self._services: BrokerServices | None = None
@@ -276,7 +278,7 @@ class FailoverRole:
 
     async def _is_member(self, address: str) -> bool:
         """Whether another broker of this name is one of the group: then ZooKeeper says who leads, whatever name servers say just now."""
-        return any(one.address == address for one in self._live.values())
+        return address in self._known.values()
 
     async def _ask(self, address: str) -> ReplicaState | None:
         """Return the state of a broker; None: nothing of our kind and name answers there."""
@@ -344,6 +346,7 @@ class FailoverRole:
             return
         check_state(kept, state, group.name)
         self._live = seen.live
+        self._known |= {number: one.address for number, one in seen.live.items()}
         self._in_sync.alive(seen.live)
         if state.epoch > kept.epoch and kept.history:
             await group.membership.keep(epoch=state.epoch)
