@@ -63,6 +63,8 @@ PATIENCE_SECONDS: Final = 0.5
 """How long the member that comes first may take to lead, before any other one does."""
 RETRY_SECONDS: Final = (0.05, 0.1, 0.2, 0.5)
 """Pauses between two tries to copy the leader's log."""
+CATCH_UP_SECONDS: Final = 5.0
+"""How long a broker that is promoted may take to come into the in-sync set: one that has just started is about to."""
 STOP_SECONDS: Final = 10.0
 """Longest time that a stop takes to hand over."""
 
@@ -535,6 +537,8 @@ class FailoverRole:
             raise Refused(
                 Reason.BUSY, "this broker has led before, and starts again first: promote it again in a moment"
             )
+        if not force:
+            await self._catch_up()
         async with self._changing:
             seen = await group.nodes.look()
             state, own = seen.state, group.membership.member()
@@ -555,6 +559,22 @@ class FailoverRole:
             await ask(self._transport, leader.address, StepDown(group.number, self._address))
         await self._led()
         return self._roles.state()
+
+    async def _catch_up(self) -> None:
+        """Return when this broker is in the in-sync set, or will not be soon."""
+        group = self._group
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                while True:
+                    seen = await group.nodes.look()
+                    state = seen.state
+                    if (
+                        state is None
+                        or leads(state, seen.live) is None
+                        or group.membership.member().place in state.in_sync
+                    ):
+                        return
+                    await asyncio.sleep(0.05)
 
     async def _led(self) -> None:
         """Return when this broker leads. Raises Refused: not within some seconds."""
