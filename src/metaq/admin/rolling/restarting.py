@@ -18,7 +18,7 @@ from metaq.admin.brokers import BrokerNotFound
 from metaq.admin.growth import drain, places
 from metaq.admin.growth.places import Refusal, Unfinished
 from metaq.admin.replicas import Replica, ask_replica, promote, replicas
-from metaq.admin.rolling.moving import MovePhase, LeaderProgress, move_leader, registered
+from metaq.admin.rolling.moving import LeaderProgress, MovePhase, move_leader, registered
 from metaq.admin.rolling.plan import Kind, Plan, Process, plan_of
 from metaq.admin.rolling.standing import standing_of
 from metaq.client.conversation.administration import GetReplicaState, GetRuntime, GetSettings, Identify
