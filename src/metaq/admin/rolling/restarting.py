@@ -18,7 +18,7 @@ from metaq.admin.brokers import BrokerNotFound
 from metaq.admin.growth import drain, places
 from metaq.admin.growth.places import Refusal, Unfinished
 from metaq.admin.replicas import Replica, ask_replica, promote, replicas
-from metaq.admin.rolling.moving import LeaderProgress, MovePhase, move_leader, registered
+from metaq.admin.rolling.moving import HandOverProgress, MovePhase, move_leader, registered
 from metaq.admin.rolling.plan import Kind, Plan, Process, plan_of
 from metaq.admin.rolling.standing import standing_of
 from metaq.client.conversation.administration import GetReplicaState, GetRuntime, GetSettings, Identify
@@ -225,7 +225,7 @@ class _Rolling:
         self._tell(leader, RollingPhase.HANDING_OVER)
         if self.plan.kind is Kind.GROUP:
 
-            def told(now: LeaderProgress) -> None:
+            def told(now: HandOverProgress) -> None:
                 if now.phase is not MovePhase.DONE:
                     self._tell(leader, RollingPhase.HANDING_OVER, now.phase.value)
 

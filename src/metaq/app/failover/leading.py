@@ -55,6 +55,8 @@ class Leading:
         epoch = Epoch(state.epoch, broker.store.log.end, state.incarnation, now_ms, group.number, term)
         await ended(roles.keep(roles.leading(SYNC_MASTER, epoch)))
         await group.membership.keep(history=state.history, epoch=state.epoch, whole=True)
+        if await group.nodes.announce(group.membership.member()) is not None:  # that its log counts as whole now
+            raise NotOurs(f"the node of member {group.number} of {group.name} is kept by another session")
         sent = await group.nodes.renew(group.membership.member())
         self.epoch, self._version = state.epoch, version
         decide(broker.options, broker_role=SYNC_MASTER, broker_id=0)
@@ -85,6 +87,9 @@ class Leading:
         wanted = self._in_sync.wanted()
         if wanted is None:
             return
+        if len(wanted.in_sync) < len(state.in_sync):
+            # Who leaves may be the only one that has kept what was acknowledged, should this machine lose its power now.
+            await durable(self._broker.store, self._group.call_soon)
         self._in_sync.attempt(wanted)
         changed = await self._group.nodes.swap(wanted, version)
         if changed is None:

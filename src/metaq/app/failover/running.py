@@ -46,7 +46,7 @@ from metaq.model.acl.secret import Credentials
 from metaq.model.failover import NOBODY, GroupState, Live, Member, Membership, Seen
 from metaq.model.leadership import SLAVE, Found, ReplicaState
 from metaq.option_table import decide
-from metaq.registry.zookeeper.group import GroupNodes
+from metaq.registry.group import group_nodes
 from metaq.saved_file import TextFile
 from metaq.servers.server import BrokerServices, CallSoon
 
@@ -102,7 +102,7 @@ class FailoverRole:
         self._may_begin = (broker.roles.kept.role or options.broker_role) != SLAVE
         """Whether it may make a group that there is not yet: the slave of a pair leaves that to its master."""
         wake = asyncio.Event()
-        nodes = GroupNodes(
+        nodes = group_nodes(
             options.failover_zookeeper or "", options.broker_cluster_name, name,
             options.failover_session_timeout / 1000, wake.set, options.failover_zookeeper_auth,
         )  # fmt: skip
@@ -521,6 +521,7 @@ class FailoverRole:
     async def _step_down(self, to: int) -> ReplicaState:
         async with self._changing:
             await self._leading.hand_over(to, "by hand")
+        await self._announced.cease()  # its next registration as leader would take the place of its successor's
         return self._roles.state()
 
     async def _promote(self, *, force: bool) -> ReplicaState:
