@@ -332,7 +332,7 @@ class _Rolling:
         async def look() -> Process | str:
             found = await self._all()
             own = next(one for one in found if one.address == process.address)
-            why = _why_not(self.plan, own, found, target)
+            why = why_not_in_sync(self.plan, own, found, target)
             if why:
                 self._tell(process, RollingPhase.CATCHING_UP if not own.error else RollingPhase.STARTING, why)
             return why or process
@@ -410,7 +410,7 @@ class _Rolling:
             ) from None
 
 
-def _why_not(plan: Plan, own: Replica, found: Sequence[Replica], target: dict[int, int]) -> str:
+def why_not_in_sync(plan: Plan, own: Replica, found: Sequence[Replica], target: dict[int, int]) -> str:
     """Return why a broker is not in sync; "": it is.
 
     Args: target: epoch → LogOffset that it has to have: where the leader's log ended when both were first seen in that epoch.

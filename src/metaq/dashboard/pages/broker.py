@@ -77,7 +77,7 @@ class Figure(Struct, frozen=True):
     value: str
 
 
-class Group(Struct, frozen=True):
+class ReplicaGroup(Struct, frozen=True):
     """The brokers of this name, where leaders change by themselves. `faults`: what is wrong with it."""
 
     leader: int | None
@@ -94,7 +94,7 @@ class Broker(Struct, frozen=True):
     broker: BrokerRow
     trouble: str
     replicas: list[ReplicaRow]
-    group: Group | None
+    group: ReplicaGroup | None
     options: list[OptionRow]
     options_total: int
     is_ours: bool | None
@@ -152,10 +152,10 @@ async def load(asked: Asked) -> Broker:
     )
 
 
-def _group(standing: GroupStanding | None) -> Group | None:
+def _group(standing: GroupStanding | None) -> ReplicaGroup | None:
     if standing is None:
         return None
-    return Group(
+    return ReplicaGroup(
         standing.leader, standing.epoch, list(standing.in_sync), standing.minimum, standing.lease_ms, list(standing.troubles()),
     )  # fmt: skip
 
