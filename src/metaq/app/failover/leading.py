@@ -50,10 +50,7 @@ class Leading:
         """
         group, broker, roles = self._group, self._broker, self._broker.roles
         await durable(broker.store, group.call_soon)  # an epoch begins where nothing is lost any more
-        term = roles.kept.rank[0] + 1
-        now_ms = broker.clock.now_ms()
-        epoch = Epoch(state.epoch, broker.store.log.end, state.incarnation, now_ms, group.number, term)
-        await ended(roles.keep(roles.leading(SYNC_MASTER, epoch)))
+        epoch = await self._begun(state)
         await group.membership.keep(history=state.history, epoch=state.epoch, whole=True)
         if await group.nodes.announce(group.membership.member()) is not None:  # that its log counts as whole now
             raise NotOurs(f"the node of member {group.number} of {group.name} is kept by another session")
@@ -70,6 +67,17 @@ class Leading:
             "this broker, member %d, leads %s from log offset %d on, in epoch %d; in sync: %s",
             group.number, group.name, epoch.start, epoch.number, members(state),
         )  # fmt: skip
+
+    async def _begun(self, state: GroupState) -> Epoch:
+        """Return the epoch that begins here, once it is saved. Nothing is appended before this broker leads. Raises Refused."""
+        roles, broker = self._broker.roles, self._broker
+        newest = roles.kept.epochs[-1] if roles.kept.epochs else None
+        if newest is not None and (newest.number, newest.leader) == (state.epoch, state.incarnation):
+            return newest  # ZooKeeper did not confirm it at the first try
+        term, now_ms = roles.kept.rank[0] + 1, broker.clock.now_ms()
+        epoch = Epoch(state.epoch, broker.store.log.end, state.incarnation, now_ms, self._group.number, term)
+        await ended(roles.keep(roles.leading(SYNC_MASTER, epoch)))
+        return epoch
 
     def _write_epoch(self, epoch: Epoch) -> None:
         if self.epoch != epoch.number:
