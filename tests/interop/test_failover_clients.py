@@ -237,20 +237,18 @@ def test_java_clients_go_on_when_the_leader_is_killed(group: Cluster, java: Fore
 
 
 def test_a_leader_is_promoted_and_java_notices_nothing(group: Cluster, java: ForeignClient, capsys) -> None:
-    """It asks for routes every 30 s, as by default: the former leader relays."""
+    """It asks for routes every 30 s, as by default: the former leader relays to the next one meanwhile."""
     java.producer("load", group.namesrv, poll_ms=DEFAULT_POLL_MS, send_ms=SEND_MS)
     load = Load(java, "load")
     try:
         load.since(time.monotonic())
-        for _ in range(2):
-            promote(group)
-            load.since(time.monotonic())
-            in_sync(group)
+        promote(group)
+        load.since(time.monotonic())
     finally:
         load.stop()
     assert not load.failed
     with capsys.disabled():
-        print(f"\nJava with its default poll, two changes by command: the longest send took {load.longest:.2f} s")
+        print(f"\nJava with its default poll, a change by command: the longest send took {load.longest:.2f} s")
 
 
 @pytest.mark.all
