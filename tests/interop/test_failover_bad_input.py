@@ -72,10 +72,12 @@ class Group:
     async def led(self, *numbers: int) -> None:
         """Let these members form the group, in sync and with a message, and end in order."""
         async with contextlib.AsyncExitStack() as stack:
-            running = [await stack.enter_async_context(self.started(number)) for number in numbers]
-            await until(lambda: leads(running[0]))
-            await until(lambda: {one.member for one in running[0]._broker.in_sync.state.in_sync} == set(numbers))
-            assert await send(running[0], b"kept") == ""
+            first = await stack.enter_async_context(self.started(numbers[0]))
+            await until(lambda: leads(first))
+            for number in numbers[1:]:
+                await stack.enter_async_context(self.started(number))
+            await until(lambda: {one.member for one in first._broker.in_sync.state.in_sync} == set(numbers))
+            assert await send(first, b"kept") == ""
 
     def state(self) -> GroupState:
         return group_state_of(self.nodes.client.get(self.state_path)[0])

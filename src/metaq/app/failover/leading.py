@@ -12,7 +12,7 @@ from metaq.app.role.pending import durable, ended
 from metaq.broker.failover.epochs import append_epoch
 from metaq.broker.failover.lease import RENEWALS
 from metaq.broker.failover.protocol import handed_over
-from metaq.errors import ConnectionFailed, NotOurs, Reason, Refused, UnknownOutcome
+from metaq.errors import ConfigError, ConnectionFailed, NotOurs, Reason, Refused, UnknownOutcome
 from metaq.model.failover import NOBODY, GroupState
 from metaq.model.leadership import SYNC_MASTER, Epoch
 from metaq.option_table import decide
@@ -144,6 +144,7 @@ class Leading:
 
         Args: to: the member that is to lead; NOBODY: the one that is nearest.
         Raises Refused: there is none, or it does not come so far; this broker leads on then. ConnectionFailed: ZooKeeper does not answer.
+        ConfigError: it does not let this broker write.
         """
         name, state = self._group.name, self._in_sync.state
         if state is None or self.epoch is None:
@@ -157,7 +158,7 @@ class Leading:
             self._in_sync.lease.lose()  # it may lead no more: the next look says so
             self._group.wake.set()
             raise
-        except (Refused, ConnectionFailed):
+        except (Refused, ConnectionFailed, ConfigError):
             self._in_sync.settle(state)
             self._broker.step_down(None)
             raise

@@ -237,9 +237,11 @@ class FailoverRole:
     async def stop(self) -> None:
         """Hand over if this broker leads and another one can, and end."""
         if self._leading.epoch is not None and not self.again.done():
-            with contextlib.suppress(TimeoutError, Refused, ConnectionFailed):
+            try:
                 async with asyncio.timeout(STOP_SECONDS), self._changing:
                     await self._leading.hand_over(NOBODY, "this broker stops")
+            except (TimeoutError, MetaqError) as error:  # another one leads when the session has ended
+                log.warning("this broker stops without handing over: %s", str(error) or f"not within {STOP_SECONDS:g} s")
         await self._end()
 
     async def _end(self) -> None:
