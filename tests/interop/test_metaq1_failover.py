@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -43,7 +44,7 @@ class Group:
                 f"broker.brokerId={number}",
             ]  # fmt: skip
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> Self:
         for broker in self.brokers:
             broker.start()
         self.in_sync()
