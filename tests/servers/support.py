@@ -209,6 +209,21 @@ class SlowDisk(FaultyDisk):
         super().sync_range(mapped, start, size)
 
 
+class Doubtful:
+    """The in-sync set of a leader that does not know whether it still leads, and whose followers report nothing."""
+
+    required = available = enough = in_doubt = True
+    copied, lacking, carries_alone = 0, "", False
+
+    def lacks(self, begin: int, end: int) -> bool:
+        return False
+
+    def refusal_of(self, topic: str) -> str | None:
+        return None
+
+    def when_copied(self, log_end: int, done: object) -> None: ...
+
+
 @contextmanager
 def open_server(
     root: pathlib.Path,

@@ -49,7 +49,13 @@ def log():
 class Replica:
     """What a replica has of the log, as the test says."""
 
-    required, available, enough, copied = True, True, True, 0
+    required, available, enough, in_doubt, copied = True, True, True, False, 0
+
+    def lacks(self, begin: int, end: int) -> bool:
+        return False
+
+    def lacks(self, begin, end):
+        return False
 
     def __init__(self) -> None:
         self.asked = []
@@ -166,6 +172,22 @@ def test_an_answer_that_waited_too_long_tells_what_it_lacks_of_its_promise(
     clock.advance(0.1)
     held.expire()
     assert [(answer.opaque, answer.code) for answer in peer.received()] == [(7, code)]
+
+
+def test_in_doubt_every_answer_that_said_stored_becomes_an_error(held, log, clock, replica):
+    """Of sends, and of the end of a transaction, which has no fields: who leads next may not have it. Failures stay what they are."""
+    peer = FakePeer()
+    frames = [
+        encode(Command(0, 7, flag=1, ext={"msgId": "id"})), encode(Command(0, 8, flag=1)),
+        encode(Command(14, 9, flag=1, remark="refused")),
+    ]  # fmt: skip
+    held.hold(peer, Due(0, 100, promised=True), b"".join(frames))
+    replica.in_doubt = True
+    clock.advance(3)
+    held.expire()
+    assert [(answer.opaque, answer.code, answer.remark) for answer in peer.received()] == [
+        (7, ResponseCode.SYSTEM_ERROR, Lack.DOUBT.value), (8, ResponseCode.SYSTEM_ERROR, Lack.DOUBT.value), (9, 14, "refused"),
+    ]  # fmt: skip
 
 
 def test_an_answer_without_a_replica_says_so_as_soon_as_the_disk_has_its_message(held, log):

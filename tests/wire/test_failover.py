@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.errors import BadRequest, LocalProtocolError
-from metaq.model.failover import CHANGING, MEMBERS_MAX, GroupState, Member, Membership, Place
+from metaq.model.failover import CHANGING, MEMBERS_MAX, TOKEN_CHARS_MAX, GroupState, Member, Membership, Place
 from metaq.wire import failover
 from metaq.wire.failover import (
     BYTES_MAX,
     LONG_MAX,
-    TOKEN_CHARS_MAX,
     group_state,
     group_state_of,
     member,

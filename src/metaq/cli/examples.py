@@ -102,6 +102,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq cluster remove-broker broker-c",
         "metaq cluster remove-broker broker-c --timeout 3600 --yes",
     ),
+    "cluster move-leader": ("metaq cluster move-leader broker-a", "metaq cluster move-leader broker-a --to 2 --json"),
+    "cluster restart": (
+        "metaq cluster restart",
+        "metaq cluster restart broker-a broker-b --timeout 120",
+        "metaq cluster restart --by 'ssh {name}-{member} systemctl restart metaq'",
+    ),
     "cluster": ("metaq cluster", "metaq cluster --context prod --json"),
     "top": ("metaq top", "metaq top --topics lag --groups growth --interval 5", "metaq top --once --json"),
     "context": ("metaq context add prod -n mq1:9876 --use", "metaq context list"),

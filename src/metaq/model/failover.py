@@ -18,6 +18,8 @@ CHANGING: Final = -1
 """`Member.log_end` while it does not hold."""
 MEMBERS_MAX: Final = 64
 """Most members of a group, and greatest number of one."""
+TOKEN_CHARS_MAX: Final = 64
+"""Of a history, an incarnation or a store."""
 
 
 class Place(Struct, frozen=True):

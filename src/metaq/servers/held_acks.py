@@ -173,14 +173,15 @@ class HeldAcks:
 def _too_late(frames: bytes, lack: Lack) -> bytes:
     """Return remoting answers, those to sends and staged transactions with the code of what they lack.
 
-    The answer to END_TRANSACTION, which has no ext fields, stays a success: RocketMQ has no such code for it.
+    The answer to END_TRANSACTION, which has no ext fields, stays a success: RocketMQ has no such code for it. In doubt it does not:
+    who leads next may ask about the transaction again.
     """
     parts, start = [], 0
     while start < len(frames):
         size = frame_bytes(frames, start, len(frames))
         command = decode(frames[start + LENGTH_BYTES : start + size])
         # Failures stay what they are: an answer that says "refused" must not become one that says "stored".
-        if command.code == ResponseCode.SUCCESS and command.ext:
+        if command.code == ResponseCode.SUCCESS and (command.ext or lack is Lack.DOUBT):
             command.code = CODE_OF[lack]
             if lack is Lack.DOUBT:
                 command.remark = lack.value

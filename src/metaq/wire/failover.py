@@ -14,11 +14,10 @@ from msgspec import Struct
 
 from metaq.address import split_address
 from metaq.errors import BadRequest, ConfigError, LocalProtocolError
-from metaq.model.failover import CHANGING, MEMBERS_MAX, NOBODY, GroupState, Member, Membership
+from metaq.model.failover import CHANGING, MEMBERS_MAX, NOBODY, TOKEN_CHARS_MAX, GroupState, Member, Membership
 
 FORMAT: Final = 1
 BYTES_MAX: Final = 64 * 1024
-TOKEN_CHARS_MAX: Final = 64
 ADDRESS_CHARS_MAX: Final = 300
 """A host's name has 253 at most."""
 LONG_MAX: Final = (1 << 63) - 1

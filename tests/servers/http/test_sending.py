@@ -10,6 +10,7 @@ import pytest
 from metaq.model import properties as props
 from tests.servers.http.running import running
 from tests.servers.http.support import in_loop
+from tests.servers.support import Doubtful
 
 MESSAGES = "/topics/orders/messages"
 
@@ -38,6 +39,22 @@ async def test_each_kind_of_body_is_stored(tmp_path):
         assert (found[0].tag, found[0].properties[props.KEYS]) == ("paid", "4711")
         assert [found[number].properties["shop"] for number in (1, 3)] == ["8", "9"]
         assert found[3].tag == "x"
+
+
+@in_loop
+async def test_a_broker_that_has_stepped_down_says_when_to_come_again(tmp_path):
+    """Nothing is stored. Whoever asks again soon finds the one that leads by then."""
+    async with running(tmp_path) as served:
+        served.broker.roles.leader_address = "10.0.0.2:10911"
+        served.broker.step_down("b has stepped down")
+        together = {"messages": [{"topic": "orders", "body": "x"}]}
+        for told in (
+            await served.client.post(MESSAGES, json={"body": "x"}),
+            await served.client.post("/messages", json=together),
+        ):
+            assert (told.status_code, told.headers["retry-after"]) == (503, "1")
+            assert "10.0.0.2:10911" in told.json()["detail"]
+        assert served.broker.store.log.end == 0
 
 
 @in_loop
@@ -135,3 +152,17 @@ async def test_a_page_of_another_site_sends_nothing(tmp_path, fields):
         assert served.bodies("orders") == [b"mine"]
         own = {"origin": str(served.client.base_url).rstrip("/")}
         assert (await served.client.post(MESSAGES, content=b"own", headers=own)).status_code == 200
+
+
+@in_loop
+async def test_what_is_stored_in_doubt_is_answered_with_an_error(tmp_path):
+    """And not with a warning: who leads next may not have it."""
+    async with running(tmp_path, slave_timeout=50) as served:
+        served.broker.acks.wait_for(Doubtful())
+        several = {"messages": [{"body": "a"}, {"body": "b"}], "atomic": True}
+        for content in ({"body": "one"}, {"messages": [{"body": "a"}, {"body": "b"}]}, several):
+            told = await served.client.post(MESSAGES, json=content)
+            problem = told.json()
+            assert (told.status_code, problem["reason"], problem["detail"]) == (
+                504, "in-doubt", "this broker may not lead any more: whether the message is kept is not known",
+            )  # fmt: skip

@@ -19,7 +19,7 @@ from metaq.wire.metaq1.commands import NO_OPAQUE, Line, ResultLine, ValueLine
 from metaq.wire.metaq1.frame import Frame, frames, with_attribute
 from tests.broker.support import SlowFile
 from tests.servers.metaq1.support import TextClient, open_metaq1_server, settings
-from tests.servers.support import SlowDisk
+from tests.servers.support import Doubtful, SlowDisk
 from tests.support import eventually
 
 
@@ -327,6 +327,23 @@ def test_what_never_becomes_ready_is_given_up(transacting, steps) -> None:
     assert len(tries) == ATTEMPTS_MAX + 1
     steps.do = lambda: b"ok"
     assert transacting.ask(STEP) == (200, b"ok")
+
+
+# -- a group with failover
+def test_what_is_stored_in_doubt_is_answered_with_an_error(tmp_path, clock) -> None:
+    """Which does not say that it is stored: who leads next may not have it. What was refused stays that."""
+    with open_metaq1_server(tmp_path, clock, slave_timeout=1000) as (broker, server):
+        broker.acks.wait_for(Doubtful())
+        client = TextClient(server)
+        client.feed(b"put test 0 2 0 1\r\nhi")
+        client.feed(b"put test 0 2 0 2\r\nho")
+        assert client.answers() == []
+        clock.advance(1.5)
+        server.tick()
+        answers = client.answers()
+        assert [(one.opaque, one.code) for one in answers] == [(1, 500), (2, 500)]
+        assert all(b"whether the message is kept is not known" in one.body for one in answers)
+        assert not any(b"is stored" in one.body for one in answers)
 
 
 # -- the disk

@@ -81,8 +81,8 @@ def compatible(tmp_path: pathlib.Path) -> Iterator[Guarded]:
 
 
 @contextlib.contextmanager
-def guarding(tmp_path: pathlib.Path, access: AccessControl) -> Iterator[Guarded]:
-    with open_broker(tmp_path, access=access) as broker:
+def guarding(tmp_path: pathlib.Path, access: AccessControl, **options: object) -> Iterator[Guarded]:
+    with open_broker(tmp_path, access=access, **options) as broker:
         server = RemotingServer(broker, lambda act: act(), identify=by_signature(access), signers=Signers(access))
         broker.topics.ensure("orders")
         broker.topics.ensure("bills")
@@ -148,6 +148,7 @@ MAY = {
     Code.GET_BROKER_CONSUME_STATS: ANY, Code.VIEW_BROKER_STATS_DATA: ANY, Code.GET_ALL_PRODUCER_INFO: ANY,
     Code.REGISTER_FILTER_SERVER: ANY, Code.REGISTER_MESSAGE_FILTER_CLASS: ANY,
     Code.STAGED_STATE: ANY, Code.LIST_STAGED: SETTINGS, Code.LIST_BRANCHES: SETTINGS, Code.REPLICA_STATE: ANY, Code.FOLLOW_TABLES: ANY,
+    Code.JOIN_IN_SYNC: ANY,  # whom a ticket is given to is test_failover's
     Code.UPDATE_AND_CREATE_TOPIC: SETTINGS, Code.DELETE_TOPIC_IN_BROKER: SETTINGS,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SETTINGS, Code.DELETE_SUBSCRIPTIONGROUP: SETTINGS,
     Code.INVOKE_BROKER_TO_RESET_OFFSET: SETTINGS, Code.RESUME_CHECK_HALF_MESSAGE: SETTINGS,

@@ -46,7 +46,7 @@ from metaq.model.acl.secret import Credentials
 from metaq.model.failover import NOBODY, GroupState, Live, Member, Membership, Seen
 from metaq.model.leadership import SLAVE, Found, ReplicaState
 from metaq.option_table import decide
-from metaq.registry.zookeeper.group import GroupNodes
+from metaq.registry.group import group_nodes
 from metaq.saved_file import TextFile
 from metaq.servers.server import BrokerServices, CallSoon
 
@@ -104,7 +104,7 @@ class FailoverRole:
         self._may_begin = (broker.roles.kept.role or options.broker_role) != SLAVE
         """Whether it may make a group that there is not yet: the slave of a pair leaves that to its master."""
         wake = asyncio.Event()
-        nodes = GroupNodes(
+        nodes = group_nodes(
             options.failover_zookeeper or "", options.broker_cluster_name, name,
             options.failover_session_timeout / 1000, wake.set, options.failover_zookeeper_auth,
         )  # fmt: skip
@@ -124,6 +124,8 @@ class FailoverRole:
         self._stepped_down: SteppedDown | None = None
         self._live: Live = {}
         """Members that were alive at the last look."""
+        self._known = dict[int, str]()
+        """Members that were alive at any look → their addresses then."""
         self._slave: Slave | None = None
         self._search: LeaderSearch | None = None
         self._services: BrokerServices | None = None
@@ -235,9 +237,11 @@ class FailoverRole:
     async def stop(self) -> None:
         """Hand over if this broker leads and another one can, and end."""
         if self._leading.epoch is not None and not self.again.done():
-            with contextlib.suppress(TimeoutError, Refused, ConnectionFailed):
+            try:
                 async with asyncio.timeout(STOP_SECONDS), self._changing:
                     await self._leading.hand_over(NOBODY, "this broker stops")
+            except (TimeoutError, MetaqError) as error:  # another one leads when the session has ended
+                log.warning("this broker stops without handing over: %s", str(error) or f"not within {STOP_SECONDS:g} s")
         await self._end()
 
     async def _end(self) -> None:
@@ -278,7 +282,7 @@ class FailoverRole:
 
     async def _is_member(self, address: str) -> bool:
         """Whether another broker of this name is one of the group: then ZooKeeper says who leads, whatever name servers say just now."""
-        return any(one.address == address for one in self._live.values())
+        return address in self._known.values()
 
     async def _ask(self, address: str) -> ReplicaState | None:
         """Return the state of a broker; None: nothing of our kind and name answers there."""
@@ -346,6 +350,7 @@ class FailoverRole:
             return
         check_state(kept, state, group.name)
         self._live = seen.live
+        self._known |= {number: one.address for number, one in seen.live.items()}
         self._in_sync.alive(seen.live)
         if state.epoch > kept.epoch and kept.history:
             await group.membership.keep(epoch=state.epoch)
@@ -523,6 +528,7 @@ class FailoverRole:
     async def _step_down(self, to: int) -> ReplicaState:
         async with self._changing:
             await self._leading.hand_over(to, "by hand")
+        await self._announced.cease()  # its next registration as leader would take the place of its successor's
         return self._roles.state()
 
     async def _promote(self, *, force: bool) -> ReplicaState:

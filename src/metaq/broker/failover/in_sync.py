@@ -15,7 +15,7 @@ from metaq.broker.failover.lease import Lease
 from metaq.broker.failover.protocol import acknowledged, caught_up, grown, may_report, must_have, shrunk
 from metaq.broker.replication.replicas import NOT_YET, Replica, Replicas
 from metaq.errors import Reason, Refused
-from metaq.model.failover import NOBODY, GroupState, Place
+from metaq.model.failover import MEMBERS_MAX, NOBODY, TOKEN_CHARS_MAX, GroupState, Place
 from metaq.model.leadership import GroupRole
 
 TICKET_SECONDS: Final = 30.0
@@ -97,12 +97,14 @@ class InSyncReplicas(Replicas):
         self._tickets.clear()
         self._joining = None
         # What the leader before has acknowledged, as far as it is known, every member has.
-        self._acknowledged, self._since = max(self._told, 0), self._clock.monotonic()
+        self._acknowledged, self._since = min(max(self._told, 0), epoch_start), self._clock.monotonic()
         self._attempts = []
         self._take(state)
 
     def end(self) -> None:
         """Acknowledge nothing any more: this broker does not lead, or that is not known."""
+        if self.state is not None:  # clients have read so far
+            self._told = max(self._told, self._acknowledged)
         self.state, self._attempts = None, []
         self.lease.lose()
         self._tickets.clear()
@@ -274,7 +276,9 @@ class InSyncReplicas(Replicas):
     def ticket(self, place: Place, epoch: int) -> int:
         """Return a number by which a follower's connection shows who it is. Raises Refused: its reports would not count."""
         state = self.state
-        why = "this broker does not lead" if state is None else may_report(state, place, epoch, self._incarnation)
+        why = _fault(place)
+        if not why:
+            why = "this broker does not lead" if state is None else may_report(state, place, epoch, self._incarnation)
         if why:
             raise Refused(Reason.UNAVAILABLE, f"reports of member {place.member} do not count here: {why}")
         now = self._clock.monotonic()
@@ -364,3 +368,10 @@ class InSyncReplicas(Replicas):
     def followers(self) -> dict[int, int]:
         """Member → LogOffset up to which it has the log, of those that have reported in this epoch."""
         return {number: one.copied for number, one in self._followers.items() if one.copied != NOT_YET}
+
+
+def _fault(place: Place) -> str:
+    """Return why there cannot be such a place; "": there can."""
+    if not 1 <= place.member <= MEMBERS_MAX:
+        return f"members have numbers from 1 to {MEMBERS_MAX}"
+    return "" if 0 < len(place.store) <= TOKEN_CHARS_MAX else f"its store has no token of 1 to {TOKEN_CHARS_MAX} characters"

@@ -15,6 +15,7 @@ from metaq.errors import Reason, Refused
 from metaq.saved import Saving
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.http.connection import HttpConnection
+from metaq.servers.http.problems import Problem, ProblemError
 from metaq.servers.server import CallSoon
 
 T = TypeVar("T")
@@ -121,6 +122,7 @@ class Acks:
         """Wait until all that is stored now is as safe as promised. Return what it lacks when the time is up; "": nothing.
 
         Args: due: what is promised; None: as the broker's policy says.
+        Raises ProblemError 504: this broker may not lead any more. Whether anything is stored is not known then.
         """
         due = due or self._acks.due()
         return "" if due is None else await self._wait(due)
@@ -128,7 +130,10 @@ class Acks:
     async def _wait(self, due: Due) -> str:
         answer = _Answer(asyncio.get_running_loop().create_future())
         self._held.hold(answer, due, _KEPT)
-        return (await answer.future).decode()
+        lack = (await answer.future).decode()
+        if lack == Lack.DOUBT.value:
+            raise ProblemError(Problem(504, "The outcome is not known", lack, "in-doubt"))
+        return lack
 
 
 _KEPT: Final = b" "

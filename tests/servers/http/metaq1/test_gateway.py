@@ -13,6 +13,7 @@ from metaq.wire.metaq1.frame import frames
 from tests.broker.metaq1.support import settings
 from tests.servers.http.running import running
 from tests.servers.http.support import dial, in_loop
+from tests.servers.support import Doubtful
 from tests.support import PATIENCE
 
 
@@ -170,3 +171,13 @@ async def test_accounts_are_asked_for(tmp_path):
         assert await codes("the-writer", "wrong") == [403, 403, 403]
         assert await codes("the-writer", "12345678") == [200, 403, 403]
         assert await codes("the-reader", "12345678") == [403, 200, 200]
+
+
+@in_loop
+async def test_what_is_stored_in_doubt_is_answered_with_an_error(tmp_path):
+    async with running(tmp_path, metaq1=of_ours(), slave_timeout=50) as served:
+        served.broker.acks.wait_for(Doubtful())
+        told = await put(served, b"hello")
+        assert (told.status_code, told.text) == (
+            500, "this broker may not lead any more: whether the message is kept is not known",
+        )  # fmt: skip

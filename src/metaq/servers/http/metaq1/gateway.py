@@ -34,6 +34,7 @@ from metaq.model.metaq1.partition import (
 from metaq.servers.http.callers import Callers
 from metaq.servers.http.messages.puller import ColdReader, HttpChannel
 from metaq.servers.http.operations import BINARY, TEXT, Content, Operation, query_of
+from metaq.servers.http.problems import ProblemError
 from metaq.servers.http.requests import Acks, body_of, connection_of, when_ready
 from metaq.servers.http.same_site import refuse_cross_site
 from metaq.servers.metaq1_counters import SHOWN_CHARS_MAX, Counted
@@ -147,7 +148,11 @@ class Gateway:
         stored = await when_ready(lambda: self._partitions.put(put, caller))
         if self._broker.held_pulls.grown:
             self._broker.answer_pulls()
-        if lack := await self._acks.kept(self._partitions.acks.due()):
+        try:
+            lack = await self._acks.kept(self._partitions.acks.due())
+        except ProblemError as error:
+            return _text(Code.ERROR, error.problem.detail)
+        if lack:
             return _text(Code.ERROR, f"the message is stored, but {lack}")
         return _text(Code.SUCCESS, put_body(stored.message_id, stored.partition, stored.position).decode())
 
