@@ -134,7 +134,7 @@ STEPS = (
     Step("types", ("make", "types"), 40, always=True),
     # The tests that take long for what they show, cut by what they are about.
     Step(
-        "long: crashes", LONG, 250, ("tests/crash/*", "tests/broker/*", "tests/store/*", "tests/interop/test_xa_kills.py"), "long",
+        "long: crashes", LONG, 250, ("tests/crash/*", "tests/broker/*", "tests/store/*", "tests/interop/test_failover_clients.py", "tests/interop/test_xa_kills.py"), "long",
         (*SERVERS, *COMMANDS, "metaq.metaq1", "metaq.xa"), batch="long", beside=True, rerun=False,
     ),
     Step(
