@@ -22,12 +22,12 @@ from metaq.errors import MetaqError
 from metaq.model import Message, SendStatus
 from metaq.model.leadership import ReplicaState
 from metaq.testing import Cluster
-from metaq.wire import headers
+from metaq.wire.bodies import cluster_info_of
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, encode, request
 from metaq.wire.connection import Connection
 from tests.servers.support import send_header
-from tests.support import PATIENCE, eventually
+from tests.support import PATIENCE, eventually, exchange
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("failover")]
 
@@ -124,7 +124,9 @@ class Load:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
-        with metaq.Producer(self._group.cluster.namesrv, timeout=6 * SEND_SECONDS, instance_name="load", **QUICK) as producer:
+        with metaq.Producer(
+            self._group.cluster.namesrv, timeout=6 * SEND_SECONDS, instance_name="load", **QUICK
+        ) as producer:
             number = 0
             while not self._over.wait(0.003):
                 body, began = b"%s-%d" % (self._name, number), time.monotonic()
@@ -171,7 +173,13 @@ class Taker:
     def __init__(self, group: Group, name: str, *, orderly: bool = False, topic: str = TOPIC) -> None:
         self.seen: list[tuple[int, int, bytes]] = []
         self._consumer = metaq.Consumer(
-            group.cluster.namesrv, group=name, topics=topic, start="earliest", orderly=orderly, instance_name=name, **QUICK
+            group.cluster.namesrv,
+            group=name,
+            topics=topic,
+            start="earliest",
+            orderly=orderly,
+            instance_name=name,
+            **QUICK,
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -210,7 +218,9 @@ def test_when_the_leader_is_killed_nothing_that_was_acknowledged_is_lost(group: 
         ends = Taker(group, "ends", topic="ends")
         stack.callback(ends.close)
         keeper = stack.enter_context(
-            metaq.TransactionProducer(cluster.namesrv, group="ends", check=check, timeout=PATIENCE, instance_name="keeper", **QUICK)
+            metaq.TransactionProducer(
+                cluster.namesrv, group="ends", check=check, timeout=PATIENCE, instance_name="keeper", **QUICK
+            )
         )
         load = stack.enter_context(Load(group, "kill"))
         eventually(lambda: len(push.seen) > 10 and len(orderly.seen) > 10, what="consumers are at it")
@@ -220,17 +230,18 @@ def test_when_the_leader_is_killed_nothing_that_was_acknowledged_is_lost(group: 
             with keeper.atomic(timeout=PATIENCE) as tx:
                 tx.send("ends", b"atomic-%d" % at)
                 tx.send("ends", b"atomic-too-%d" % at)
-        moved = admin.reset_group("push", TOPIC, "earliest")
+        admin.reset_group("push", TOPIC, "earliest")
         admin.create_topic("right-before", queues=3)
         cluster.brokers[leader].kill()
         killed = time.monotonic()
         load.more()
-        print(f"\nfirst acknowledgement of the next leader: {time.monotonic() - killed:.1f} s; longest send {load.longest:.1f} s")
+        print(
+            f"\nfirst acknowledgement of the next leader: {time.monotonic() - killed:.1f} s; longest send {load.longest:.1f} s"
+        )
         after = group.leader()
         assert after != leader
         assert group.epoch() == epoch + 1
-        settings = [one for one in admin.list_topics() if one == "right-before"]
-        assert settings
+        assert "right-before" in admin.list_topics()
         cluster.brokers[leader].start()
         load.more()
         wanted = {b"%s-%d" % (what, at) for at in range(3) for what in (b"half", b"late", b"atomic", b"atomic-too")}
@@ -241,8 +252,10 @@ def test_when_the_leader_is_killed_nothing_that_was_acknowledged_is_lost(group: 
     again = Taker(group, "push"), Taker(group, "orderly", orderly=True)
     try:
         eventually(
-            lambda: set(load.acked) <= push.bodies() | again[0].bodies()
-            and set(load.acked) <= orderly.bodies() | again[1].bodies(),
+            lambda: (
+                set(load.acked) <= push.bodies() | again[0].bodies()
+                and set(load.acked) <= orderly.bodies() | again[1].bodies()
+            ),
             what="consumers have all",
         )
     finally:
@@ -286,6 +299,27 @@ def test_what_only_the_old_leader_had_is_cut_off_kept_and_told(group: Group) -> 
     assert not [body for body in found if body.startswith(b"alone-")]
 
 
+@contextlib.contextmanager
+def watching(group: Group, listed: list[str]) -> Iterator[None]:
+    """Note each change of the leader's address at the name server."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.01):
+            (answer,) = exchange(group.cluster.namesrv, [request(RequestCode.GET_BROKER_CLUSTER_INFO)])
+            address = cluster_info_of(answer.body).brokers[NAME].addresses.get(0)
+            if address not in (None, listed[-1]):
+                listed.append(address)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(PATIENCE)
+
+
 def asked(address: str, bodies: list[bytes]) -> Callable[[], list[Command]]:
     """Send to one broker by its address, whoever leads. Returns what returns the answers that came before the connection ended."""
     connection = socket.create_connection(split_address(address), PATIENCE)
@@ -318,19 +352,25 @@ def asked(address: str, bodies: list[bytes]) -> Callable[[], list[Command]]:
 def test_a_leader_that_sleeps_longer_than_its_session_acknowledges_nothing_that_is_lost(group: Group) -> None:
     """What comes to it by its address meanwhile is refused when it wakes, or relayed to who leads."""
     leader, epoch, cluster = group.whole(), group.epoch(), group.cluster
-    with Load(group, "sleep") as load:
+    listed = [cluster.brokers[leader].listens]
+    with Load(group, "sleep") as load, watching(group, listed):
         cluster.brokers[leader].pause()
         answers = asked(cluster.brokers[leader].listens, [b"direct-%d" % at for at in range(50)])
         load.more()
         assert group.leader() != leader
+        eventually(lambda: len(listed) > 1, what="the new leader is registered")
         cluster.brokers[leader].resume()
         told = answers()
         load.more()
+        group.whole()
+    assert len(listed) == 2, "the one that has slept was listed as leader again"
     load.check()
     found = group.read()
     acked = [b"direct-%d" % one.opaque for one in told if one.code == 0]
     assert set(acked) <= found.keys()
-    print(f"\nof 50 sends to a leader that slept {len(acked)} were acknowledged; the others: { {one.remark for one in told if one.code} }")
+    print(
+        f"\nof 50 sends to a leader that slept {len(acked)} were acknowledged; the others: { {one.remark for one in told if one.code} }"
+    )
     assert group.whole() != leader
     assert group.epoch() == epoch + 1
 
@@ -403,7 +443,10 @@ def test_without_zookeeper_the_leader_goes_on_for_its_lease_and_then_refuses(gro
 
     text = eventually(refusal, what="it refuses")
     assert acked
-    assert "ZooKeeper does not answer (failoverZookeeper), and another broker may lead by now: nothing is acknowledged" in text
+    assert (
+        "ZooKeeper does not answer (failoverZookeeper), and another broker may lead by now: nothing is acknowledged"
+        in text
+    )
     state = group.states()[leader]
     assert state.leads and "ZooKeeper does not answer" in state.group.doubt
     assert group.read().keys() >= {b"before", *acked}

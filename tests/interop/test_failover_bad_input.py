@@ -256,8 +256,11 @@ def test_a_chroot_that_is_not_there(group: Group) -> None:
     run(work)
 
 
-def test_a_zookeeper_that_is_not_there(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_zookeeper_that_is_not_there(
+    group: Group, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker starts, and takes nothing."""
+    monkeypatch.setattr("metaq.app.failover.running.FIRST_LOOK_SECONDS", 0.5)
 
     async def work() -> None:
         async with group.started(1, failover_zookeeper="127.0.0.1:1") as alone:
@@ -419,9 +422,14 @@ def test_promotion_of_a_member_outside_the_set(group: Group) -> None:
                 with pytest.raises(BrokerError) as error:
                     await ask(transport, second.address, Promote())
                 text = str(error.value)
-                assert f"this broker is not in the in-sync set of {group.name} (member 1): it may lack what was acknowledged" in text
+                assert (
+                    f"this broker is not in the in-sync set of {group.name} (member 1): it may lack what was acknowledged"
+                    in text
+                )
                 assert f"Its log ends at {end}" in text
-                assert "With --force it leads with what it has; what only others have is cut off there, and kept" in text
+                assert (
+                    "With --force it leads with what it has; what only others have is cut off there, and kept" in text
+                )
                 assert group.state().leader != 2
                 state = await ask(transport, second.address, Promote(force=True))
                 assert state.leads
@@ -435,4 +443,3 @@ def test_promotion_of_a_member_outside_the_set(group: Group) -> None:
             await transport.close()
 
     run(work)
-

@@ -45,7 +45,9 @@ class Machine:
     def started(self, number: int = 2, flush: str = "ASYNC_FLUSH") -> Iterator[tuple[Broker, KeptMembership]]:
         """A start of the broker; it ends in order."""
         store = {"flush_disk_type": flush}
-        with open_broker(self.root, FakeClock(), store, self.disk, leading=False, broker_id=number, failover="zookeeper") as broker:
+        with open_broker(
+            self.root, FakeClock(), store, self.disk, leading=False, broker_id=number, failover="zookeeper"
+        ) as broker:
             yield broker, made(broker, ConfigFile(self.root / "config" / MEMBERSHIP.name, self.disk))
 
 

@@ -50,5 +50,7 @@ def test_without_a_place_to_agree(value):
 
 def test_without_kazoo(monkeypatch):
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "kazoo" else found(name, *rest))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "kazoo" else found(name, *rest)
+    )
     assert refusal() == "failover=zookeeper needs kazoo; install pymetaq[zookeeper]"

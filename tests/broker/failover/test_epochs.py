@@ -65,7 +65,10 @@ def test_what_cannot_be_read_is_passed_over_and_said(broker, caplog, body):
     append_epoch(broker.appender, SECOND, STORE_HOST)
     with caplog.at_level(logging.ERROR):
         assert epochs_in(broker.store) == (SECOND,)
-    assert "queue offset 0 of queue 0 of topic rmq_sys_METAQ_EPOCHS, the beginning of an epoch, cannot be read" in caplog.text
+    assert (
+        "queue offset 0 of queue 0 of topic rmq_sys_METAQ_EPOCHS, the beginning of an epoch, cannot be read"
+        in caplog.text
+    )
 
 
 def test_a_record_that_is_damaged_is_passed_over(broker, tmp_path, caplog):

@@ -25,7 +25,9 @@ class Leader:
     def __init__(self, *, minimum: int = 1, timeout: int = 10_000) -> None:
         self.clock = FakeClock()
         self.tail = SimpleNamespace(end=0, read_end=0)
-        options = BrokerOptions(min_in_sync_replicas=minimum, in_sync_timeout=timeout, failover="zookeeper", broker_id=1)
+        options = BrokerOptions(
+            min_in_sync_replicas=minimum, in_sync_timeout=timeout, failover="zookeeper", broker_id=1
+        )
         store = SimpleNamespace(log=SimpleNamespace(tail=self.tail), state=SimpleNamespace(flushed=0))
         store_options = SimpleNamespace(flush_disk_type="ASYNC_FLUSH")
         environment = SimpleNamespace(options=options, clock=self.clock, store=store, store_options=store_options)

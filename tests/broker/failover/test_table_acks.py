@@ -94,7 +94,9 @@ def test_what_is_not_taken_in_time_is_told_to_be_uncertain(at):
     at.later(2.9)
     assert not change.done
     at.later(0.2)
-    assert "the change is made here, and is not known to be at the other brokers of the in-sync set" in str(change.error)
+    assert "the change is made here, and is not known to be at the other brokers of the in-sync set" in str(
+        change.error
+    )
     assert str(change.error).endswith("Make it once more")
     assert change.error.retriable
 

@@ -241,7 +241,9 @@ class FailoverRole:
                 async with asyncio.timeout(STOP_SECONDS), self._changing:
                     await self._leading.hand_over(NOBODY, "this broker stops")
             except (TimeoutError, MetaqError) as error:  # another one leads when the session has ended
-                log.warning("this broker stops without handing over: %s", str(error) or f"not within {STOP_SECONDS:g} s")
+                log.warning(
+                    "this broker stops without handing over: %s", str(error) or f"not within {STOP_SECONDS:g} s"
+                )
         await self._end()
 
     async def _end(self) -> None:

@@ -374,4 +374,8 @@ def _fault(place: Place) -> str:
     """Return why there cannot be such a place; "": there can."""
     if not 1 <= place.member <= MEMBERS_MAX:
         return f"members have numbers from 1 to {MEMBERS_MAX}"
-    return "" if 0 < len(place.store) <= TOKEN_CHARS_MAX else f"its store has no token of 1 to {TOKEN_CHARS_MAX} characters"
+    return (
+        ""
+        if 0 < len(place.store) <= TOKEN_CHARS_MAX
+        else f"its store has no token of 1 to {TOKEN_CHARS_MAX} characters"
+    )
