@@ -224,7 +224,7 @@ RULES: dict[str, Rule] = {
         "puts processes together: the one place that knows all parts of a server",
     ),
     "testing": Rule(
-        {"admin", "aio", "app.broker", "client", "model", "registry.zookeeper", "store"},
+        {"admin", "app.broker", "client", "model", "registry.zookeeper", "store"},
         "for tests of users: whole servers, the disk and network under them, and clients whose outcomes are judged",
     ),
     "cli": Rule(
