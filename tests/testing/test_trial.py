@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import typer.main
 
-from metaq.cli.cluster.trial import seeds_of, try_cluster
 from metaq.cli.commands import run
+from metaq.cli.trial import seeds_of, try_cluster
 from metaq.errors import ConfigError
 from metaq.testing.checking import Held, Ledger, Place, QueueHolds
 from metaq.testing.faketime import VARIABLE

@@ -234,7 +234,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "test-cluster": (
         "metaq test-cluster --mode sync --seeds 1-10",
         "metaq test-cluster --mode sync --seeds 7 --seconds 30 --faults kill,partition -o flushDiskType=ASYNC_FLUSH",
-        "metaq test-cluster --judge /tmp/metaq-trial-sync-7-x1",
+        "metaq test-cluster --judge runs/sync-7",
     ),
     "completion": (
         "metaq completion bash > ~/.local/share/bash-completion/completions/metaq",
