@@ -225,6 +225,7 @@ STEPS = (
 
 LIVES_OF_A_NIGHT = 30_000  # tests/crash/test_simulation.py
 PAIRS_OF_A_NIGHT = 200  # tests/crash/test_pair_ledger.py, in each mode
+TRIALS_OF_A_NIGHT = 500  # tests/crash/test_trials.py, in each mode
 SEEDS, REST = 4, "all and not long and not spark_all"
 # A name per line: what failed is seen at once, and not after an hour.
 REST_OF = (RUN, "-m", "pytest", "-vv", "-n", "2", "--dist", "loadgroup", "-m", REST)
@@ -241,9 +242,10 @@ def nightly(day: int) -> tuple[Step, ...]:
     more = (
         # The rarest courses of a broker's life, first: what they find is in what all others run on.
         Step(
-            "rest of lives", (*REST_OF, *LIVES), 3200, only=whole,
+            "rest of lives", (*REST_OF, *LIVES), 5500, only=whole,
             environment=(
                 *unsteady_too, ("METAQ_LIVES_FROM", str(LIVES_OF_A_NIGHT * day)), ("METAQ_PAIRS_FROM", str(PAIRS_OF_A_NIGHT * day)),
+                ("METAQ_TRIALS_FROM", str(TRIALS_OF_A_NIGHT * day)),
             ),
         ),
         # Debian's servers, other generations of foreign clients, chaos: what needs an installation or many minutes.

@@ -47,7 +47,11 @@ def groups(zookeeper: Zookeeper, names: int) -> Iterator[Cluster]:
         nodes.client.create(root)
     place = {"failoverZookeeper": f"{zookeeper.address}{root}"}
     with Cluster(
-        brokers=names, replicas=2, zookeeper=zookeeper.address, options={**FAILOVER, **place}, broker_options=[ASKS_NOBODY]
+        brokers=names,
+        replicas=2,
+        zookeeper=zookeeper.address,
+        options={**FAILOVER, **place},
+        broker_options=[ASKS_NOBODY],
     ) as made:
         in_sync(made)
         with Admin(made.namesrv) as admin:
@@ -71,7 +75,8 @@ def in_sync(cluster: Cluster) -> None:
         with Admin(cluster.namesrv) as admin:
             standings = admin.list_groups_of_replicas()
             return len(standings) * cluster.replicas == len(cluster.brokers) and all(
-                one.in_sync == everyone and not one.out_of_sync and len(one.members) == len(everyone) for one in standings
+                one.in_sync == everyone and not one.out_of_sync and len(one.members) == len(everyone)
+                for one in standings
             )
 
     eventually(is_so, what="all members are in sync")
@@ -129,7 +134,9 @@ class Load(threading.Thread):
         while True:
             began = time.monotonic()
             try:
-                (receipt,) = self._java.send(self._producer, TOPIC, [str(number)], mode="ordered", ordering_key=queue_id)
+                (receipt,) = self._java.send(
+                    self._producer, TOPIC, [str(number)], mode="ordered", ordering_key=queue_id
+                )
             except DriverError as error:
                 self.failed.append(str(error))
                 self._over.wait(PACE_SECONDS)
@@ -168,82 +175,80 @@ def has_all(wanted: Mapping[int, list[int]]) -> Callable[[list[Event]], bool]:
 
 
 def test_java_clients_go_on_when_the_leader_is_killed(group: Cluster, java: ForeignClient, capsys) -> None:
-    """Nothing that was acknowledged is lost, and a consumer that locks its queues gets them in their order."""
-    names = group.namesrv
-    java.producer("load", names, poll_ms=POLL_MS, send_ms=SEND_MS)
-    java.consumer("push", names, "push", {TOPIC: "*"}, poll_ms=POLL_MS)
-    java.consumer("orderly", names, "orderly", {TOPIC: "*"}, poll_ms=POLL_MS, orderly=True)
-    load = Load(java, "load")
-    try:
-        load.since(time.monotonic())
-        java.wait("push", 4 * QUEUES)
-        java.wait("orderly", 4 * QUEUES)
-        killed, at = kill_leader(group)
-        pause = load.since(at)
-        wanted = {queue_id: list(sent) for queue_id, sent in load.acked.items()}
-        java.wait("push", has_all(wanted))
-        java.wait("orderly", has_all(wanted))
-        group.brokers[killed].start()
-        in_sync(group)
-    finally:
-        acked = load.stop()
-    java.wait("push", has_all(acked))
-    for queue_id, came in numbers(java.wait("orderly", has_all(acked))).items():
-        # What was under way when the leader died may come again, and what was made again is there twice: never out of order at first.
-        assert list(dict.fromkeys(came)) == acked[queue_id]
-    with capsys.disabled():
-        print(f"\nJava, kill -9 of the leader: first acknowledgement after {pause:.2f} s, {len(load.failed)} sends failed")
+    """Nothing that was acknowledged is lost. A consumer that locks its queues gets them in their order; half messages of the old
+    leader are checked back and ended by the next one, delayed ones delivered by it, each once.
 
-
-def test_half_and_delayed_messages_are_ended_once_by_the_next_leader(group: Cluster, java: ForeignClient) -> None:
-    """Transactions of Java are checked back there and ended as their producer says; delayed messages come when they should."""
+    A pull that waited at the dead leader is given up by the Java client itself only after 30 s.
+    """
     names, count = group.namesrv, 6
-    ends = {"commit": [f"c{at}" for at in range(count)], "rollback": [f"r{at}" for at in range(count)]}
+    half = {"commit": [f"c{at}" for at in range(count)], "rollback": [f"r{at}" for at in range(count)]}
     later = [f"d{at}" for at in range(count)]
     with Admin(names) as admin:
         for topic in ("halves", "later"):
             admin.create_topic(topic, queues=2, broker=NAME)
     if leader(group) != 0:
         promote(group)
-    java.producer("plain", names, poll_ms=POLL_MS, send_ms=SEND_MS)
-    java.consumer("halves", names, "halves", {"halves": "*"}, poll_ms=POLL_MS)
-    java.consumer("later", names, "later", {"later": "*"}, poll_ms=POLL_MS)
+    java.producer("load", names, poll_ms=POLL_MS, send_ms=SEND_MS)
     java.producer("tx", names, poll_ms=POLL_MS, send_ms=SEND_MS, heartbeat_ms=POLL_MS, transactional=True)
-    receipts = java.send("plain", "later", later, delay_level=DELAY_LEVEL)
-    for tag, bodies in ends.items():
-        receipts += java.send("tx", "halves", bodies, mode="transaction", tag=tag)
-    assert {one["status"] for one in receipts} == {"SEND_OK"}
-    killed, _ = kill_leader(group)
-    arrived = java.wait("halves", count)
-    delayed = java.wait("later", count)
-    group.brokers[killed].start()
-    in_sync(group)
-    # A message of each kind behind them: what would come a second time has come by then.
+    for name, topic, orderly in (
+        ("push", TOPIC, False),
+        ("orderly", TOPIC, True),
+        ("halves", "halves", False),
+        ("later", "later", False),
+    ):
+        java.consumer(name, names, name, {topic: "*"}, poll_ms=POLL_MS, orderly=orderly)
+    load = Load(java, "load")
+    try:
+        load.since(time.monotonic())
+        for name in ("push", "orderly"):
+            java.wait(name, 4 * QUEUES)
+        receipts = java.send("load", "later", later, delay_level=DELAY_LEVEL)
+        for tag, texts in half.items():
+            receipts += java.send("tx", "halves", texts, mode="transaction", tag=tag)
+        assert {one["status"] for one in receipts} == {"SEND_OK"}
+        assert not java.received("tx"), "the old leader asks nobody"
+        killed, at = kill_leader(group)
+        pause = load.since(at)
+        sent = {queue_id: list(numbers) for queue_id, numbers in load.acked.items()}
+        for name in ("push", "orderly"):
+            java.wait(name, has_all(sent))
+        for name in ("halves", "later"):
+            java.wait(name, count)
+        group.brokers[killed].start()
+        in_sync(group)
+    finally:
+        acked = load.stop()
+    # Behind all others: what would come a second time has come by then.
+    java.send("load", "later", ["last"], delay_level=DELAY_LEVEL)
     java.send("tx", "halves", ["last"], mode="transaction", tag="commit")
-    java.send("plain", "later", ["last"], delay_level=DELAY_LEVEL)
-    arrived = java.wait("halves", lambda events: any(one["body"] == "last" for one in events))
-    delayed = java.wait("later", lambda events: any(one["body"] == "last" for one in events))
-    assert sorted(one["body"] for one in arrived) == [*ends["commit"], "last"]
-    assert sorted(one["body"] for one in delayed) == [*later, "last"]
-    checked = {one["body"]: one["state"] for one in java.received("tx")}
-    assert {body: checked[body] for body in ends["rollback"]} == dict.fromkeys(ends["rollback"], "ROLLBACK_MESSAGE")
+    for name, wanted in (("halves", half["commit"]), ("later", later)):
+        arrived = java.wait(name, lambda events: any(one["body"] == "last" for one in events))
+        assert sorted(one["body"] for one in arrived) == [*wanted, "last"]
+    told = {one["body"]: one["state"] for one in java.received("tx")}
+    assert {body for body, state in told.items() if state == "ROLLBACK_MESSAGE"} == set(half["rollback"])
+    java.wait("push", has_all(acked))
+    for queue_id, came in numbers(java.wait("orderly", has_all(acked))).items():
+        # What was under way when the leader died comes again, and what was sent anew is there twice: behind its first time.
+        assert list(dict.fromkeys(came)) == acked[queue_id]
+    with capsys.disabled():
+        print(
+            f"\nJava, kill -9 of the leader: first acknowledgement after {pause:.2f} s, {len(load.failed)} sends failed"
+        )
 
 
 def test_a_leader_is_promoted_and_java_notices_nothing(group: Cluster, java: ForeignClient, capsys) -> None:
-    """It asks for routes every 30 s, as by default: the former leader relays."""
+    """It asks for routes every 30 s, as by default: the former leader relays to the next one meanwhile."""
     java.producer("load", group.namesrv, poll_ms=DEFAULT_POLL_MS, send_ms=SEND_MS)
     load = Load(java, "load")
     try:
         load.since(time.monotonic())
-        for _ in range(2):
-            promote(group)
-            load.since(time.monotonic())
-            in_sync(group)
+        promote(group)
+        load.since(time.monotonic())
     finally:
         load.stop()
     assert not load.failed
     with capsys.disabled():
-        print(f"\nJava with its default poll, two changes by command: the longest send took {load.longest:.2f} s")
+        print(f"\nJava with its default poll, a change by command: the longest send took {load.longest:.2f} s")
 
 
 @pytest.mark.all

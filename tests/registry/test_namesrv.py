@@ -9,7 +9,7 @@ import pytest
 from tests.support import PATIENCE
 
 from metaq.errors import ConnectionFailed
-from metaq.model import DataVersion, TopicConfig
+from metaq.model import BrokerData, ClusterInfo, DataVersion, TopicConfig
 from metaq.model.topics.registration import BrokerIdentity
 from metaq.registry.namesrv import Registrar
 from metaq.wire import bodies, headers
@@ -306,5 +306,46 @@ def test_broker_is_told_which_topics_are_ordered_at_any_name_server():
             while told[-1] != {"U"}:
                 await asyncio.sleep(0)
         await one.stop()
+
+    asyncio.run(run())
+
+
+def test_a_leader_in_doubt_does_not_take_the_place_of_its_successor():
+    """One that has slept registers first of all when it wakes. Where nobody else is it goes on, for readers."""
+    ours, other = IDENTITY.address, "10.0.0.2:10911"
+    inside = {"n1": other, "n2": ours}
+    certain = [True]
+
+    class Known(NameServers):
+        async def call(self, address: str, command: Command, timeout: float) -> Command:
+            answer = await super().call(address, command, timeout)
+            if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+                data = BrokerData("C", "a", {0: inside[address], 1: "10.0.0.3:10911"})
+                answer.body = bodies.cluster_info(ClusterInfo({"a": data}, {"C": frozenset({"a"})}))
+            return answer
+
+    async def run() -> None:
+        servers = Known()
+
+        def describe(_names):
+            return DataVersion(1, 1), {"T": TopicConfig("T")}
+
+        one = Registrar(servers, ["n1", "n2"], IDENTITY, describe, gather=0.0, certain=lambda: certain[0])
+        await one.start()
+        assert tables(servers).keys() == {"n1", "n2"}
+        certain[0] = False
+        servers.calls.clear()
+        waited = asyncio.Event()
+        one.changed()
+        one.when_registered(waited.set)
+        async with asyncio.timeout(PATIENCE):
+            await waited.wait()
+        assert tables(servers).keys() == {"n2"}
+        certain[0] = True
+        servers.calls.clear()
+        one.changed()
+        while tables(servers).keys() != {"n1", "n2"}:
+            await asyncio.sleep(0)
+        await one.end()
 
     asyncio.run(run())

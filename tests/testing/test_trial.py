@@ -56,9 +56,10 @@ def test_wrong_trials_are_refused_before_anything_runs(tmp_path, monkeypatch):
         run_trial(Trial("sync"), 1, tmp_path)
 
 
+SHORT = 7.5
 TRIALS = [
     Trial(),
-    Trial("failover-3", brokers=2, replicas=3, name_servers=2, zookeepers=3, seconds=7.5, patience=9),
+    Trial("failover-3", brokers=2, replicas=3, name_servers=2, zookeepers=3, seconds=SHORT, patience=9),
     Trial(
         "sync",
         faults=("kill", "stop"),
@@ -130,8 +131,8 @@ def test_a_run_that_did_not_get_well_is_a_failed_one(tmp_path):
 
 
 def test_schedules_are_printed_and_nothing_runs(capsys):
-    assert run(["test-cluster", "--schedule", "--seeds", "4,6", "--seconds", "5"]) == 0
+    assert run(["test-cluster", "--schedule", "--seeds", "4,6", "--seconds", f"{SHORT:g}"]) == 0
     printed = capsys.readouterr().out
-    assert printed == f"{Trial(seconds=5).schedule(4)}\n{Trial(seconds=5).schedule(6)}\n"
+    assert printed == f"{Trial(seconds=SHORT).schedule(4)}\n{Trial(seconds=SHORT).schedule(6)}\n"
     assert run(["test-cluster", "-o", "novalue"]) == 2
     assert try_cluster.__doc__

@@ -18,6 +18,7 @@ from metaq.log import when_dead
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.acl.secret import Credentials
 from metaq.model.topics.registration import BrokerIdentity, Registered
+from metaq.model.topics.route import MASTER_ID
 from metaq.net.address import join_address
 from metaq.options import Metaq1Options
 from metaq.registry.namesakes import Namesakes
@@ -133,6 +134,7 @@ class NameServerRegistration:
             ordered=broker.topics.set_ordered if broker.leads else lambda _topics: None,
             told=self._told,
             timeout=options.register_broker_timeout_mills / 1000,
+            certain=lambda: identity.broker_id != MASTER_ID or not broker.replicas.in_doubt,
         )
         namesakes = self._namesakes = Namesakes(
             self._transport,

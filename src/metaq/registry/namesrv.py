@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from metaq.client.conversation.driver import Caller, ask
 from metaq.client.conversation.registration import RegisterBroker, UnregisterBroker
+from metaq.client.conversation.routes import GetCluster
 from metaq.errors import MetaqError
 from metaq.log import when_dead
 from metaq.model import DataVersion, TopicConfig
@@ -50,6 +51,8 @@ class Registrar:
         at_once: registrations of changes in a row without that pause.
         ordered: called with the ordered topics in the name servers' answers.
         told: called with each answer.
+        certain: returns whether the broker surely is what `identity` says. Otherwise it does not take the place of another one that
+            has registered as that: a leader that has slept may have a successor.
     """
 
     def __init__(
@@ -66,8 +69,9 @@ class Registrar:
         at_once: int = AT_ONCE,
         ordered: Callable[[Collection[str]], None] = lambda _topics: None,
         told: Callable[[Registered], None] = lambda _answer: None,
+        certain: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._caller, self._identity, self._describe = caller, identity, describe
+        self._caller, self._identity, self._describe, self._certain = caller, identity, describe, certain
         self._period, self._retry, self._ordered, self._told = period, retry, ordered, told
         self._timeout = timeout
         self._gather, self._credit = gather, at_once * gather
@@ -198,6 +202,11 @@ class Registrar:
         server.paid_until = max(server.paid_until, now) + self._gather
         # After too long a silence the lease may have ended unnoticed, and the table with it: then send all of it.
         names = server.topics if server.all_until > now and server.topics else None
+        if not self._certain() and await self._is_replaced_at(server.address):
+            server.needs_all()
+            server.reported = changes
+            self._notify_waiters()
+            return
         # Before the request: what changes while it is under way is sent with the next one.
         server.topics = set()
         version, topics = self._describe(names)
@@ -208,6 +217,15 @@ class Registrar:
             server.all_until = now + self._period * SILENCE_PERIODS
         server.reported = changes
         self._notify_waiters()
+
+    async def _is_replaced_at(self, address: str) -> bool:
+        """Whether another broker has registered there in this one's place."""
+        try:
+            data = (await ask(self._caller, address, GetCluster(), self._timeout)).brokers.get(self._identity.broker)
+        except MetaqError:
+            return False  # the registration says so
+        other = data.addresses.get(self._identity.broker_id) if data is not None else None
+        return other is not None and other not in self._identity.addresses
 
     async def _register_at(self, address: str, call: RegisterBroker) -> bool:
         try:

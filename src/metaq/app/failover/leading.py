@@ -12,7 +12,7 @@ from metaq.app.role.pending import durable, ended
 from metaq.broker.failover.epochs import append_epoch
 from metaq.broker.failover.lease import RENEWALS
 from metaq.broker.failover.protocol import handed_over
-from metaq.errors import ConnectionFailed, NotOurs, Reason, Refused, UnknownOutcome
+from metaq.errors import ConfigError, ConnectionFailed, NotOurs, Reason, Refused, UnknownOutcome
 from metaq.model.failover import NOBODY, GroupState
 from metaq.model.leadership import SYNC_MASTER, Epoch
 from metaq.option_table import decide
@@ -50,10 +50,7 @@ class Leading:
         """
         group, broker, roles = self._group, self._broker, self._broker.roles
         await durable(broker.store, group.call_soon)  # an epoch begins where nothing is lost any more
-        term = roles.kept.rank[0] + 1
-        now_ms = broker.clock.now_ms()
-        epoch = Epoch(state.epoch, broker.store.log.end, state.incarnation, now_ms, group.number, term)
-        await ended(roles.keep(roles.leading(SYNC_MASTER, epoch)))
+        epoch = await self._begun(state)
         await group.membership.keep(history=state.history, epoch=state.epoch, whole=True)
         if await group.nodes.announce(group.membership.member()) is not None:  # that its log counts as whole now
             raise NotOurs(f"the node of member {group.number} of {group.name} is kept by another session")
@@ -71,13 +68,24 @@ class Leading:
             group.number, group.name, epoch.start, epoch.number, members(state),
         )  # fmt: skip
 
+    async def _begun(self, state: GroupState) -> Epoch:
+        """Return the epoch that begins here, once it is saved. Nothing is appended before this broker leads. Raises Refused."""
+        roles, broker = self._broker.roles, self._broker
+        newest = roles.kept.epochs[-1] if roles.kept.epochs else None
+        if newest is not None and (newest.number, newest.leader) == (state.epoch, state.incarnation):
+            return newest  # ZooKeeper did not confirm it at the first try
+        term, now_ms = roles.kept.rank[0] + 1, broker.clock.now_ms()
+        epoch = Epoch(state.epoch, broker.store.log.end, state.incarnation, now_ms, self._group.number, term)
+        await ended(roles.keep(roles.leading(SYNC_MASTER, epoch)))
+        return epoch
+
     def _write_epoch(self, epoch: Epoch) -> None:
         if self.epoch != epoch.number:
             return
         try:
             append_epoch(self._broker.appender, epoch, self._broker.environment.store_host)
         except Refused as error:  # too few brokers are here yet: the file beside the log has it meanwhile
-            log.info("the record of epoch %d waits: %s", epoch.number, error)
+            self._group.faults.write(logging.INFO, "epoch", "the record of epoch %d waits: %s", epoch.number, error)
             asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._write_epoch, epoch)
 
     async def go_on(self, state: GroupState, version: int) -> None:
@@ -136,6 +144,7 @@ class Leading:
 
         Args: to: the member that is to lead; NOBODY: the one that is nearest.
         Raises Refused: there is none, or it does not come so far; this broker leads on then. ConnectionFailed: ZooKeeper does not answer.
+        ConfigError: it does not let this broker write.
         """
         name, state = self._group.name, self._in_sync.state
         if state is None or self.epoch is None:
@@ -149,7 +158,7 @@ class Leading:
             self._in_sync.lease.lose()  # it may lead no more: the next look says so
             self._group.wake.set()
             raise
-        except (Refused, ConnectionFailed):
+        except (Refused, ConnectionFailed, ConfigError):
             self._in_sync.settle(state)
             self._broker.step_down(None)
             raise

@@ -47,8 +47,11 @@ class TableAcks:
     def wait(self) -> Pending:
         """Return what ends when the in-sync set has all changes that there are now.
 
-        It is refused, though the change is made, if that is not so within `slaveTimeout`.
+        It is refused, though the change is made, if that is not so within `slaveTimeout`. Raises Refused: this broker leads no more,
+        or too many wait.
         """
+        if self._in_sync.state is None:
+            raise _not_known()
         if not self._in_sync.required_places:
             return over()
         if len(self._waiting) >= WAITING_MAX:
@@ -56,8 +59,10 @@ class TableAcks:
         feed, position = self._feed.mark
         pending = Pending()
         until = self._clock.monotonic() + self._options.slave_timeout / 1000
-        self._waiting.append(_Waiting(feed, position, until, pending))
-        self._look()
+        one = _Waiting(feed, position, until, pending)
+        if self._is_done(one):
+            return over()
+        self._waiting.append(one)
         return pending
 
     def tick(self) -> None:
@@ -67,22 +72,22 @@ class TableAcks:
         if late:
             self._waiting = [one for one in self._waiting if one.until > now]
             for one in late:
-                one.pending.finish(
-                    Refused(
-                        Reason.UNAVAILABLE,
-                        "the change is made here, and is not known to be at the other brokers of the in-sync set: if this one ends now, it "
-                        "may be undone. Make it once more",
-                    )
-                )
+                one.pending.finish(_not_known())
+        self._look()  # the set may have changed
 
     def _look(self) -> None:
         """End what all members have."""
-        required = self._in_sync.required_places
-        done = [one for one in self._waiting if all(self._has(place, one) for place in required)]
-        if done:
-            self._waiting = [one for one in self._waiting if one not in done]
-            for one in done:
-                one.pending.finish()
+        if self._in_sync.state is None or not self._waiting:
+            return
+        done, waiting = list[_Waiting](), list[_Waiting]()
+        for one in self._waiting:
+            (done if self._is_done(one) else waiting).append(one)
+        self._waiting = waiting
+        for one in done:
+            one.pending.finish()
+
+    def _is_done(self, one: _Waiting) -> bool:
+        return all(self._has(place, one) for place in self._in_sync.required_places)
 
     def _has(self, place: Place, one: _Waiting) -> bool:
         feed, position = self._taken.get(place, (0, 0))
@@ -91,3 +96,11 @@ class TableAcks:
             return False
         # A feed that began behind the change has it among all that there is.
         return position >= one.position if one.feed == current else position >= first
+
+
+def _not_known() -> Refused:
+    return Refused(
+        Reason.UNAVAILABLE,
+        "the change is made here, and is not known to be at the other brokers of the in-sync set: if this one ends now, it may be "
+        "undone. Make it once more",
+    )

@@ -79,7 +79,7 @@ class TableFeed:
         """Entry → number of its newest change, in the order of these."""
         self._noting: InPieces[None] | None = None
         """What is left of noting all that there is."""
-        self._at_first = 0
+        self._at_first = self._first_end = 0
         self._asked_at = 0.0
         self._floors: Mapping[str, int] = {}
         self._delays: Mapping[int, int] = {}
@@ -117,7 +117,7 @@ class TableFeed:
 
     def end(self) -> None:
         """Forget everything: no slave follows, or this broker leads no more. Whoever asks begins anew."""
-        self._id = self._now = self._at_first = 0
+        self._id = self._now = self._at_first = self._first_end = 0
         self._changed, self._noting, self._floors, self._delays = {}, None, {}, {}
         self._offsets.noted = self._filters.noted = None
 
@@ -149,7 +149,7 @@ class TableFeed:
                 self._note(key)
             if not number % _NOTED_OF_A_PIECE:
                 yield
-        self._at_first = len(self._changed)
+        self._at_first, self._first_end = len(self._changed), self._now
 
     # -- what a slave is told
     @property
@@ -159,8 +159,8 @@ class TableFeed:
 
     @property
     def at_first(self) -> int:
-        """Number of the last entry that the feed began with."""
-        return self._at_first
+        """Number up to which there is all that the feed began with; what changed meanwhile was numbered once more."""
+        return self._first_end
 
     def has_news(self, feed: int, position: int) -> bool:
         """Return whether a slave lacks anything that has these changes."""
