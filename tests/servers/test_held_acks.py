@@ -54,9 +54,6 @@ class Replica:
     def lacks(self, begin: int, end: int) -> bool:
         return False
 
-    def lacks(self, begin, end):
-        return False
-
     def __init__(self) -> None:
         self.asked = []
 

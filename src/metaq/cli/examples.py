@@ -142,6 +142,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "meta1 stop": ("metaq meta1 stop", "metaq meta1 stop meta-1 --timeout 30 --force"),
     "meta1 restart": ("metaq meta1 restart", "metaq meta1 restart meta-1"),
     "meta1 status": ("metaq meta1 status", "metaq meta1 status meta-1 --json"),
+    "meta1 slave-status": (
+        "metaq meta1 slave-status 127.0.0.1:8124 127.0.0.1:8123",
+        "metaq meta1 slave-status 127.0.0.1:8124 127.0.0.1:8123 --json",
+    ),
     "meta1 stats": (
         "metaq meta1 stats 127.0.0.1:8123",
         "metaq meta1 stats 127.0.0.1:8123 --topic orders --json",

@@ -102,14 +102,14 @@ def test_each_process_has_another_incarnation(broker):
     ],
 )
 def test_a_damaged_file_is_refused_with_what_to_do(broker, text, why):
-    with pytest.raises(ConfigError, match="memory.json") as error:
+    with pytest.raises(ConfigError, match=r"memory.json") as error:
         made(broker, MemoryFile(text))
     assert why in str(error.value)
     assert "restore it from its .bak" in str(error.value)
 
 
 def test_the_folder_of_another_member_is_refused(broker):
-    with pytest.raises(ConfigError, match="brokerId=2: this folder is that of member 3 of broker-a .*memory.json"):
+    with pytest.raises(ConfigError, match=r"brokerId=2: this folder is that of member 3 of broker-a .*memory.json"):
         made(broker, MemoryFile(TEXT.replace('"member":2', '"member":3')))
 
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_saved_does_not_count(broker):
     file = MemoryFile(TEXT)
     membership = made(broker, file)
     file.error = OSError(28, "No space left on device")
-    with pytest.raises(Refused, match="memory.json could not be saved: No space left on device"):
+    with pytest.raises(Refused, match=r"memory.json could not be saved: No space left on device"):
         asyncio.run(membership.keep(epoch=8))
     assert membership.kept == KEPT
     assert membership.member().whole
