@@ -155,7 +155,7 @@ STEPS = (
     _interop("interop metaq1", 130, "test_metaq1_*", uses=("metaq.logging_handler", "metaq.metaq1", "metaq.xa"), data=("docs/metaq1_from_java.md", "docs/which_generation.md", "examples/metaq1/*", "examples/README.md")),
     _interop("interop xa", 60, "test_xa_*", uses=("metaq.metaq1", "metaq.xa")),  # with databases
     _interop(
-        "interop rocketmq", 130, "test_acl", "test_address_server", "test_admin_*", "test_cpp_*", "test_dashboard*", "test_drain", "test_failover", "test_failover_bad_input", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_ipv6", "test_java_*",
+        "interop rocketmq", 130, "test_acl", "test_address_server", "test_admin_*", "test_cpp_*", "test_dashboard*", "test_drain", "test_failover", "test_failover_bad_input", "test_failover_power", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_ipv6", "test_java_*",
         "test_migration", "test_mixed_*", "test_mqadmin", "test_option_tools", "test_order", "test_pair_ledger", "test_prometheus", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_tls*", "test_top", "test_trace", data=("tests/interop/cpp/*", "tests/interop/prometheus/*", "tests/wire/fastjson_vectors.json", "src/metaq/dashboard/static/*", "src/metaq/dashboard/templates/*"),
     ),
     _interop("interop python", 60, "test_python_*"),

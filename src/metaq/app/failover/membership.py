@@ -38,7 +38,7 @@ class KeptMembership:
 
     def __init__(self, broker: Broker, file: TextFile[Membership], call_soon: CallSoon, address: str) -> None:
         self._broker, self._file, self._call_soon, self._address = broker, file, call_soon, address
-        self._incarnation = broker.clock.token()
+        self._incarnation, self._boot = broker.clock.token(), broker.store.disk.boot()
         number = broker.options.broker_id
         found = file.read()
         if found is not None and found.member not in {0, number}:
@@ -52,12 +52,17 @@ class KeptMembership:
 
     async def open(self) -> None:
         """Note what this start has found of the log. Raises Refused: it cannot be saved."""
-        store = self._broker.store
-        syncs = self._broker.store_options.flush_disk_type == "SYNC_FLUSH"
-        # A log that was empty has lost nothing. With SYNC_FLUSH nothing was reported that was not on the disk.
-        lost = self._found is not None and bool(self.kept.history) and not (store.recovered.kept or syncs)
-        if self._found is None or lost:
-            await self.keep(member=self._broker.options.broker_id, whole=self.kept.whole and not lost)
+        await self.keep(member=self._broker.options.broker_id, whole=self.kept.whole and not self._has_lost())
+
+    def _has_lost(self) -> bool:
+        """Whether a power cut may have taken something that was reported."""
+        kept, recovered = self.kept, self._broker.store.recovered
+        # A log that was in no group has reported nothing. With SYNC_FLUSH nothing was reported that was not on the disk.
+        if self._found is None or not kept.history or kept.synced:
+            return False
+        # The store may have noted this run of the machine in a start that was killed before this file was saved.
+        is_same_run = not kept.boot or not self._boot or kept.boot == self._boot
+        return not recovered.kept or not (is_same_run or recovered.in_order)
 
     async def keep(
         self,
@@ -75,6 +80,8 @@ class KeptMembership:
             kept.history if history is None else history,
             kept.epoch if epoch is None else max(epoch, kept.epoch),
             kept.whole if whole is None else whole,
+            self._boot,
+            self._broker.store_options.flush_disk_type == "SYNC_FLUSH",
         )
         if new == kept and self._found is not None:
             return
