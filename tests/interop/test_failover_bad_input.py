@@ -26,7 +26,7 @@ from tests.interop.metaq1 import Nodes, Zookeeper
 from tests.interop.test_failover import asked
 from tests.support import PATIENCE
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("failover")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
 
 ROOT = "/metaq-failover/DefaultCluster"
 SESSION_MS = 1500

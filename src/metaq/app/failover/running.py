@@ -357,7 +357,8 @@ class FailoverRole:
         elif self._slave is None and self._stepped_down is not None:
             pass  # it waits for its successor
         elif self._leading.epoch is not None or self._slave is None:
-            self._leading.resign(f"member {state.leader} leads in epoch {state.epoch}")
+            who = f"member {state.leader} leads" if state.leader != NOBODY else "it has handed over"
+            self._leading.resign(f"{who} in epoch {state.epoch}")
         else:
             await self._be_led(own, state, seen)
 
