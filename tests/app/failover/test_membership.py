@@ -18,7 +18,7 @@ from metaq.model.failover import GroupState, Member, Membership, Place
 from metaq.saved_file import TextFile
 from metaq.store.config_file import ConfigFile
 from metaq.testing.faults import FaultyDisk
-from tests.broker.support import MemoryFile, open_broker
+from tests.broker.support import MemoryFile, SlowFile, open_broker
 from tests.store.support import message
 
 ADDRESS = "10.0.0.5:10911"
@@ -121,6 +121,24 @@ def test_an_epoch_never_goes_back(broker):
     membership = made(broker, MemoryFile(TEXT))
     asyncio.run(membership.keep(epoch=3))
     assert membership.kept == KEPT
+
+
+def test_what_is_saved_at_the_same_time_counts_both(broker):
+    """The epoch is noted by one task, that the log is whole by another."""
+
+    async def work() -> None:
+        file = SlowFile(TEXT.replace('"whole":true', '"whole":false'))
+        membership = made(broker, file)
+        both = asyncio.gather(membership.keep(epoch=8), membership.keep(whole=True))
+        for _ in range(2):
+            while not file.under_way:
+                await asyncio.sleep(0)
+            file.end()
+        await both
+        assert (membership.kept.epoch, membership.kept.whole) == (8, True)
+        assert '"epoch":8,"whole":true' in file.text
+
+    asyncio.run(work())
 
 
 def test_what_cannot_be_saved_does_not_count(broker):

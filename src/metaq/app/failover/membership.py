@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from metaq.app.role.pending import ended
@@ -38,6 +39,7 @@ class KeptMembership:
 
     def __init__(self, broker: Broker, file: TextFile[Membership], call_soon: CallSoon, address: str) -> None:
         self._broker, self._file, self._call_soon, self._address = broker, file, call_soon, address
+        self._saving = asyncio.Lock()
         self._incarnation, self._boot = broker.clock.token(), broker.store.disk.boot()
         number = broker.options.broker_id
         found = file.read()
@@ -73,6 +75,10 @@ class KeptMembership:
         whole: bool | None = None,
     ) -> None:
         """Save what is given, and go by it. Raises Refused: it cannot be saved, and what was kept before is valid."""
+        async with self._saving:  # what is given is of the newest
+            await self._keep(member, history, epoch, whole)
+
+    async def _keep(self, member: int | None, history: str | None, epoch: int | None, whole: bool | None) -> None:
         kept = self.kept
         new = Membership(
             kept.store,

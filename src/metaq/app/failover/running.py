@@ -31,6 +31,7 @@ from metaq.broker.failover.protocol import (
     check_state,
     created,
     elect,
+    fits,
     following,
     forced,
     leads,
@@ -200,7 +201,11 @@ class FailoverRole:
                 Reason.INVALID,
                 f"failoverAdopt=true, and member {others[0].member} of {group.name} runs at {others[0].address}: stop all others first",
             )
-        state = adopted(group.membership.member(), group.membership.kept, seen.state, self._broker.clock.token())
+        kept = group.membership.kept
+        if fits(kept, seen.state, group.name):
+            log.warning("failoverAdopt=true has no effect: what ZooKeeper has of %s fits this broker's log", group.name)
+            return
+        state = adopted(group.membership.member(), kept, seen.state, self._broker.clock.token())
         if seen.state is None:
             made = await group.nodes.create(state)
         else:
