@@ -47,6 +47,9 @@ SEND_SECONDS = 10.0
 class Group:
     """The cluster, and an administrator's connection to it."""
 
+    syncs = False
+    """Whether its brokers have flushDiskType=SYNC_FLUSH."""
+
     def __init__(self, cluster: Cluster, admin: Admin) -> None:
         self.cluster, self.admin = cluster, admin
 
@@ -410,7 +413,7 @@ def test_below_the_minimum_sends_are_refused_with_the_reason_and_reading_goes_on
 
         text = eventually(lambda: (found := refusal()) and "minInSyncReplicas" in found and found, what="it refuses")
         assert "1 brokers of the in-sync set are here, this one included, and minInSyncReplicas is 2" in text
-        deadline = time.monotonic() + 2 * SESSION_MS / 1000
+        deadline = time.monotonic() + 1.25 * SESSION_MS / 1000
         while time.monotonic() < deadline:
             assert refusal()
         assert sizes == {2}

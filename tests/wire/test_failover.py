@@ -34,8 +34,10 @@ MEMBER_TEXT = (
     '"logEnd":1073741824,"epoch":6}'
 )
 MEMBER = Member(1, "90cd34", "a1a1", "10.0.0.5:10911", True, 1 << 30, 6)
-MEMBERSHIP_TEXT = '{"format":1,"store":"a1a1","member":1,"history":"0f8e3c","epoch":7,"whole":false}'
-MEMBERSHIP = Membership("a1a1", 1, "0f8e3c", 7, False)
+MEMBERSHIP_TEXT = (
+    '{"format":1,"store":"a1a1","member":1,"history":"0f8e3c","epoch":7,"whole":false,"boot":"2f1c","synced":false}'
+)
+MEMBERSHIP = Membership("a1a1", 1, "0f8e3c", 7, False, "2f1c")
 
 GOLDEN = [
     (STATE_TEXT, STATE, group_state, group_state_of),
@@ -51,7 +53,9 @@ addresses = st.builds(
     "{}:{}".format, st.sampled_from(["127.0.0.1", "broker-a.example", "[::1]", "x"]), st.integers(1, 65535)
 )
 members = st.builds(Member, numbers, tokens, tokens, addresses, st.booleans(), st.integers(CHANGING, LONG_MAX), longs)
-memberships = st.builds(Membership, tokens, st.integers(0, MEMBERS_MAX), st.just("") | tokens, longs, st.booleans())
+memberships = st.builds(
+    Membership, tokens, st.integers(0, MEMBERS_MAX), st.just("") | tokens, longs, st.booleans(), st.just("") | tokens, st.booleans()
+)  # fmt: skip
 
 
 @st.composite

@@ -90,6 +90,10 @@ class Membership(Struct, frozen=True, rename="camel"):
     """The greatest epoch that it has known."""
     whole: bool = True
     """See `Member.whole`. Saved before it is told."""
+    boot: str = ""
+    """Id of the machine's run in which it was saved; "": it is not known."""
+    synced: bool = False
+    """Whether all that its broker has reported since then was on the disk (flushDiskType=SYNC_FLUSH)."""
 
 
 # ---------------------------------------------------------------------- what is seen in ZooKeeper

@@ -125,6 +125,7 @@ def _membership_fault(kept: Membership) -> str:
         or _number_fault("member", kept.member, NOBODY, MEMBERS_MAX)
         or (_token_fault("history", kept.history) if kept.history else "")
         or _number_fault("epoch", kept.epoch, 0, LONG_MAX)
+        or (_token_fault("boot", kept.boot) if kept.boot else "")
     )
 
 

@@ -18,18 +18,19 @@ from metaq.model.failover import GroupState, Member, Membership, Place
 from metaq.saved_file import TextFile
 from metaq.store.config_file import ConfigFile
 from metaq.testing.faults import FaultyDisk
-from tests.broker.support import MemoryFile, open_broker
+from tests.broker.support import MemoryFile, SlowFile, open_broker
 from tests.store.support import message
 
 ADDRESS = "10.0.0.5:10911"
-KEPT = Membership("a1a1", 2, "0f8e3c", 7, True)
-TEXT = '{"format":1,"store":"a1a1","member":2,"history":"0f8e3c","epoch":7,"whole":true}\n'
+BOOT = "2f1c"
+KEPT = Membership("a1a1", 2, "0f8e3c", 7, True, BOOT)
+TEXT = '{"format":1,"store":"a1a1","member":2,"history":"0f8e3c","epoch":7,"whole":true,"boot":"2f1c","synced":false}\n'
 
 
 class BootedDisk(FaultyDisk):
     """The disk of a machine whose present run has a name."""
 
-    booted = "one"
+    booted = BOOT
 
     def boot(self) -> str:
         return self.booted
@@ -62,7 +63,7 @@ def opened(membership: KeptMembership) -> Membership:
 
 @pytest.fixture
 def broker(tmp_path) -> Iterator[Broker]:
-    with open_broker(tmp_path, leading=False, broker_id=2, failover="zookeeper") as opened:
+    with open_broker(tmp_path, disk=BootedDisk(), leading=False, broker_id=2, failover="zookeeper") as opened:
         yield opened
 
 
@@ -71,8 +72,11 @@ def test_the_file(broker):
     membership = made(broker, file)
     assert opened(membership) == KEPT
     asyncio.run(membership.keep(epoch=8, whole=False))
-    assert file.text == '{"format":1,"store":"a1a1","member":2,"history":"0f8e3c","epoch":8,"whole":false}\n'
-    assert opened(made(broker, file)) == Membership("a1a1", 2, "0f8e3c", 8, False)
+    assert (
+        file.text
+        == '{"format":1,"store":"a1a1","member":2,"history":"0f8e3c","epoch":8,"whole":false,"boot":"2f1c","synced":false}\n'
+    )
+    assert opened(made(broker, file)) == Membership("a1a1", 2, "0f8e3c", 8, False, BOOT)
 
 
 def test_a_new_broker_gets_a_token_that_stays(broker):
@@ -102,14 +106,14 @@ def test_each_process_has_another_incarnation(broker):
     ],
 )
 def test_a_damaged_file_is_refused_with_what_to_do(broker, text, why):
-    with pytest.raises(ConfigError, match=r"memory.json") as error:
+    with pytest.raises(ConfigError, match=r"memory\.json") as error:
         made(broker, MemoryFile(text))
     assert why in str(error.value)
     assert "restore it from its .bak" in str(error.value)
 
 
 def test_the_folder_of_another_member_is_refused(broker):
-    with pytest.raises(ConfigError, match=r"brokerId=2: this folder is that of member 3 of broker-a .*memory.json"):
+    with pytest.raises(ConfigError, match=r"brokerId=2: this folder is that of member 3 of broker-a .*memory\.json"):
         made(broker, MemoryFile(TEXT.replace('"member":2', '"member":3')))
 
 
@@ -119,11 +123,29 @@ def test_an_epoch_never_goes_back(broker):
     assert membership.kept == KEPT
 
 
+def test_what_is_saved_at_the_same_time_counts_both(broker):
+    """The epoch is noted by one task, that the log is whole by another."""
+
+    async def work() -> None:
+        file = SlowFile(TEXT.replace('"whole":true', '"whole":false'))
+        membership = made(broker, file)
+        both = asyncio.gather(membership.keep(epoch=8), membership.keep(whole=True))
+        for _ in range(2):
+            while not file.under_way:
+                await asyncio.sleep(0)
+            file.end()
+        await both
+        assert (membership.kept.epoch, membership.kept.whole) == (8, True)
+        assert '"epoch":8,"whole":true' in file.text
+
+    asyncio.run(work())
+
+
 def test_what_cannot_be_saved_does_not_count(broker):
     file = MemoryFile(TEXT)
     membership = made(broker, file)
     file.error = OSError(28, "No space left on device")
-    with pytest.raises(Refused, match=r"memory.json could not be saved: No space left on device"):
+    with pytest.raises(Refused, match=r"memory\.json could not be saved: No space left on device"):
         asyncio.run(membership.keep(epoch=8))
     assert membership.kept == KEPT
     assert membership.member().whole
@@ -139,9 +161,18 @@ def machine(tmp_path) -> Machine:
 
 def join(machine: Machine, flush: str = "ASYNC_FLUSH") -> None:
     """Belong to a group, with something in the log; ends in order."""
-    with machine.started(flush=flush) as (_, membership):
+    with machine.started(flush=flush) as (broker, membership):
         opened(membership)
         asyncio.run(membership.keep(history="0f8e3c", epoch=1))
+        append(broker)
+
+
+def append(broker: Broker) -> None:
+    """Have something in the log."""
+    broker.in_sync.begin(2, GroupState("0f8e3c", 1, 2, "me", (Place(2, "a1a1"),)), 0)
+    broker.in_sync.renewed(broker.clock.elapsed(), 60.0)
+    broker.lead()
+    broker.appender.put([message("orders", 0, b"x")])
 
 
 def copied(root: Path, to: Path) -> Machine:
@@ -154,10 +185,7 @@ def killed(machine: Machine, to: Path, *, power: bool, flush: str = "ASYNC_FLUSH
     """What a broker leaves that was killed while it ran, or whose machine lost its power."""
     with machine.started(flush=flush) as (broker, membership):
         opened(membership)
-        broker.in_sync.begin(2, GroupState("0f8e3c", 1, 2, "me", (Place(2, "a1a1"),)), 0)
-        broker.in_sync.renewed(broker.clock.elapsed(), 60.0)
-        broker.lead()
-        broker.appender.put([message("orders", 0, b"x")])
+        append(broker)
         left = copied(machine.root, to)
     left.disk.booted = "another" if power else machine.disk.booted
     return left
@@ -188,6 +216,38 @@ def test_it_is_not_whole_until_that_is_noted_however_often_it_starts(machine, tm
         asyncio.run(membership.keep(whole=True))
     with left.started() as (_, membership):
         assert opened(membership).whole
+
+
+def test_a_power_cut_is_not_forgotten_when_the_next_start_is_killed_before_it_is_noted(machine, tmp_path):
+    """The store knows the machine's present run from the first start on."""
+    join(machine)
+    left = killed(machine, tmp_path / "two", power=True)
+    with left.started():
+        again = copied(left.root, tmp_path / "three")
+    again.disk.booted = left.disk.booted
+    with again.started() as (broker, membership):
+        assert broker.store.recovered.kept
+        assert not opened(membership).whole
+
+
+def test_after_an_end_in_order_the_machine_may_start_anew(machine):
+    """All is on the disk then."""
+    join(machine)
+    machine.disk.booted = "another"
+    for _ in range(2):
+        with machine.started() as (_, membership):
+            assert opened(membership).whole
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "whole"), [("SYNC_FLUSH", "ASYNC_FLUSH", True), ("ASYNC_FLUSH", "SYNC_FLUSH", False)]
+)
+def test_what_counts_is_how_it_ran_when_the_power_was_cut(machine, tmp_path, before, after, whole):
+    """And not how it is started again."""
+    join(machine, before)
+    left = killed(machine, tmp_path / "two", power=True, flush=before)
+    with left.started(flush=after) as (_, membership):
+        assert opened(membership).whole is whole
 
 
 def test_a_broker_that_was_in_no_group_has_reported_nothing(machine, tmp_path):

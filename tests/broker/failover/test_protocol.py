@@ -18,6 +18,7 @@ from metaq.broker.failover.protocol import (
     check_state,
     created,
     elect,
+    fits,
     following,
     forced,
     grown,
@@ -383,3 +384,15 @@ def test_whose_reports_count():
     assert may_report(state, place(2), 4, "start 1") == "it knows epoch 4, and this is epoch 5"
     text = may_report(state, Place(1, "another folder"), 5, "start 1")
     assert text == "member 1 is this broker: give each broker of the group a brokerId of its own"
+
+
+@pytest.mark.parametrize(
+    ("kept", "state", "found"),
+    [
+        (Membership("s"), None, True), (Membership("s", 1, "history", 4), None, False),
+        (Membership("s"), group(1, epoch=5), True), (Membership("s", 1, "history", 5), group(1, epoch=5), True),
+        (Membership("s", 1, "history", 6), group(1, epoch=5), False), (Membership("s", 1, "another", 4), group(1, epoch=5), False),
+    ],
+)  # fmt: skip
+def test_a_group_fits_a_log_or_has_to_be_begun_anew(kept, state, found):
+    assert fits(kept, state, "broker-a") is found

@@ -59,7 +59,7 @@ def told(slave: Slave) -> list[int]:
         slave.peer.jobs.popleft()()
     data, slave.peer.writes = b"".join(slave.peer.writes), []
     found, view = [], memoryview(data)
-    while view:
+    while view.nbytes:
         place, size = struct.unpack_from(">qi", view)
         if place < 0:
             found.append(-place - 1)

@@ -40,6 +40,8 @@ class Leading:
         """The epoch in which this broker leads; None: it does not."""
         self.doubtful = False
         """Whether an operator has to look at the group: the lease is not renewed."""
+        self._halted = False
+        """Whether it takes no messages because it is handing over, or may have done so."""
         self._version = -1
         """Of the state in ZooKeeper, as it was seen or written last."""
 
@@ -92,6 +94,8 @@ class Leading:
         """Take the state as it is in ZooKeeper, which this process has put there, and change the set if it has to. Raises ConnectionFailed."""
         self._version = version
         self._in_sync.settle(state)
+        if self._halted:  # it has not handed over: what was sent was not made
+            self._halt(None)
         wanted = self._in_sync.wanted()
         if wanted is None:
             return
@@ -133,7 +137,7 @@ class Leading:
     def _end(self, why: str) -> None:
         broker, name = self._broker, self._group.name
         self._in_sync.end()
-        self.epoch = None
+        self.epoch, self._halted = None, False
         broker.step_down(f"{name} takes no messages here any more: {why}")
         log.warning("this broker leads %s no more, its log ends at %d: %s", name, broker.store.log.end, why)
 
@@ -150,7 +154,7 @@ class Leading:
         if state is None or self.epoch is None:
             raise Refused(Reason.INVALID, f"{name} is not led by this broker")
         successor = self._successor(state, to)
-        self._broker.step_down(f"{name} takes no messages here now: member {successor} is to lead ({why})")
+        self._halt(f"{name} takes no messages here now: member {successor} is to lead ({why})")
         try:
             await self._wait_for(successor)
             await self._give_up(state, handed_over(state, successor))
@@ -160,11 +164,16 @@ class Leading:
             raise
         except (Refused, ConnectionFailed, ConfigError):
             self._in_sync.settle(state)
-            self._broker.step_down(None)
+            self._halt(None)
             raise
         self._end(f"member {successor} is to lead ({why})")
         self._handed_over(successor)
         return successor
+
+    def _halt(self, why: str | None) -> None:
+        """Take no messages any more, for this reason; None: take them again."""
+        self._halted = why is not None
+        self._broker.step_down(why)
 
     def _successor(self, state: GroupState, to: int) -> int:
         """Return who can lead next. Raises Refused."""

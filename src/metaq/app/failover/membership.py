@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from metaq.app.role.pending import ended
@@ -38,7 +39,8 @@ class KeptMembership:
 
     def __init__(self, broker: Broker, file: TextFile[Membership], call_soon: CallSoon, address: str) -> None:
         self._broker, self._file, self._call_soon, self._address = broker, file, call_soon, address
-        self._incarnation = broker.clock.token()
+        self._saving = asyncio.Lock()
+        self._incarnation, self._boot = broker.clock.token(), broker.store.disk.boot()
         number = broker.options.broker_id
         found = file.read()
         if found is not None and found.member not in {0, number}:
@@ -52,12 +54,17 @@ class KeptMembership:
 
     async def open(self) -> None:
         """Note what this start has found of the log. Raises Refused: it cannot be saved."""
-        store = self._broker.store
-        syncs = self._broker.store_options.flush_disk_type == "SYNC_FLUSH"
-        # A log that was empty has lost nothing. With SYNC_FLUSH nothing was reported that was not on the disk.
-        lost = self._found is not None and bool(self.kept.history) and not (store.recovered.kept or syncs)
-        if self._found is None or lost:
-            await self.keep(member=self._broker.options.broker_id, whole=self.kept.whole and not lost)
+        await self.keep(member=self._broker.options.broker_id, whole=self.kept.whole and not self._has_lost())
+
+    def _has_lost(self) -> bool:
+        """Whether a power cut may have taken something that was reported."""
+        kept, recovered = self.kept, self._broker.store.recovered
+        # A log that was in no group has reported nothing. With SYNC_FLUSH nothing was reported that was not on the disk.
+        if self._found is None or not kept.history or kept.synced:
+            return False
+        # The store may have noted this run of the machine in a start that was killed before this file was saved.
+        is_same_run = not kept.boot or not self._boot or kept.boot == self._boot
+        return not recovered.kept or not (is_same_run or recovered.in_order)
 
     async def keep(
         self,
@@ -68,6 +75,10 @@ class KeptMembership:
         whole: bool | None = None,
     ) -> None:
         """Save what is given, and go by it. Raises Refused: it cannot be saved, and what was kept before is valid."""
+        async with self._saving:  # what is given is of the newest
+            await self._keep(member, history, epoch, whole)
+
+    async def _keep(self, member: int | None, history: str | None, epoch: int | None, whole: bool | None) -> None:
         kept = self.kept
         new = Membership(
             kept.store,
@@ -75,6 +86,8 @@ class KeptMembership:
             kept.history if history is None else history,
             kept.epoch if epoch is None else max(epoch, kept.epoch),
             kept.whole if whole is None else whole,
+            self._boot,
+            self._broker.store_options.flush_disk_type == "SYNC_FLUSH",
         )
         if new == kept and self._found is not None:
             return

@@ -31,6 +31,7 @@ from metaq.broker.failover.protocol import (
     check_state,
     created,
     elect,
+    fits,
     following,
     forced,
     leads,
@@ -204,7 +205,11 @@ class FailoverRole:
                 Reason.INVALID,
                 f"failoverAdopt=true, and member {others[0].member} of {group.name} runs at {others[0].address}: stop all others first",
             )
-        state = adopted(group.membership.member(), group.membership.kept, seen.state, self._broker.clock.token())
+        kept = group.membership.kept
+        if fits(kept, seen.state, group.name):
+            log.warning("failoverAdopt=true has no effect: what ZooKeeper has of %s fits this broker's log", group.name)
+            return
+        state = adopted(group.membership.member(), kept, seen.state, self._broker.clock.token())
         if seen.state is None:
             made = await group.nodes.create(state)
         else:
@@ -362,7 +367,8 @@ class FailoverRole:
         elif self._slave is None and self._stepped_down is not None:
             pass  # it waits for its successor
         elif self._leading.epoch is not None or self._slave is None:
-            self._leading.resign(f"member {state.leader} leads in epoch {state.epoch}")
+            who = f"member {state.leader} leads" if state.leader != NOBODY else "it has handed over"
+            self._leading.resign(f"{who} in epoch {state.epoch}")
         else:
             await self._be_led(own, state, seen)
 

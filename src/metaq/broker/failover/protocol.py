@@ -73,6 +73,15 @@ def check_state(kept: Membership, state: GroupState, name: str) -> None:
         )
 
 
+def fits(kept: Membership, state: GroupState | None, name: str) -> bool:
+    """Return whether a broker may take part in a group as it is, or create it if there is none."""
+    try:
+        check_creation(kept, name) if state is None else check_state(kept, state, name)
+    except Refused:
+        return False
+    return True
+
+
 def following(own: Member) -> Member:
     """Return what a broker says of itself, in ZooKeeper, before it cuts its log or copies anything from a leader, and while it does.
 

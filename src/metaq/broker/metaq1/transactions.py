@@ -64,7 +64,7 @@ STAGED_AT_ONCE: Final = 16
 """Other transactions staged at most to make room in memory for one message."""
 FLUSH_SECONDS: Final = 1.0
 LISTED_MAX: Final = 1000
-_RETRIABLE: Final = {Reason.BUSY, Reason.THROTTLED, Reason.NOT_STORED, Reason.UNAVAILABLE}
+_RETRIABLE: Final = {Reason.BUSY, Reason.THROTTLED, Reason.NOT_LEADING, Reason.NOT_STORED, Reason.UNAVAILABLE}
 
 Delivered = Callable[[str, int, int, int], None]
 """Callback (topic, partition, end LogOffset, messages) for committed messages: `PartitionAcks.stored`."""

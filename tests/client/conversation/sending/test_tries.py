@@ -20,7 +20,7 @@ def leaderless() -> NoRoute:
     return error
 
 
-NOT_LEADING = BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave")
+NOT_LEADING = BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, "[NOT_LEADING]this broker is a slave")
 BUSY = BrokerError(ResponseCode.SYSTEM_BUSY, "busy")
 
 
