@@ -18,7 +18,7 @@ from metaq.wire import failover as wire
 class MembershipFormat:
     """Format of `metaqFailover.json` (docs/formats/failover.md)."""
 
-    name: Final = "metaqFailover.json"
+    name: Final = wire.MEMBERSHIP_FILE
     remedy: Final = "restore it from its .bak; without it this broker counts as new in its group: remove its whole folder then, so that it copies all"
 
     def parse(self, text: str) -> Membership:
