@@ -211,6 +211,7 @@ RULES: dict[str, Rule] = {
             "client",
             "durable",
             "servers",
+            "metaq1",
             "model",
             "namesrv",
             "net",
@@ -224,7 +225,7 @@ RULES: dict[str, Rule] = {
         "puts processes together: the one place that knows all parts of a server",
     ),
     "testing": Rule(
-        {"admin", "aio", "app.broker", "client", "model", "registry.zookeeper", "store"},
+        {"admin", "app.broker", "client", "model", "registry.zookeeper", "store", "wire.extensions"},
         "for tests of users: whole servers, the disk and network under them, and clients whose outcomes are judged",
     ),
     "cli": Rule(

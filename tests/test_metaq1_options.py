@@ -16,6 +16,7 @@ import pytest
 
 from metaq.app.broker import start_broker
 from metaq.app.configuration import load
+from metaq.app.metaq1_slave.slave import TextSlave
 from metaq.app.partition_sections import check_filters
 from metaq.app.registration import zookeeper_settings
 from metaq.app.reload import Reload
@@ -26,6 +27,7 @@ from metaq.options import KIB, Metaq1Options, StoreOptions, camel
 from metaq.registry.offset_table import TABLE, OffsetTable, Row
 from metaq.saved import Saving
 from metaq.testing import FaultyDisk, free_port
+from tests.metaq1_slave_options import config_after, slave_settings
 from tests.servers.metaq1.support import TextClient, open_metaq1_server
 from tests.servers.support import SlowDisk
 from tests.support import PATIENCE, eventually
@@ -724,3 +726,33 @@ def tells_the_registrar(line, name, value):
 effect_of("zk_root")(tells_the_registrar("zk.zkRoot=/other/root", "root", "/other/root"))
 effect_of("zk_connection_timeout_ms")(tells_the_registrar("zk.zkConnectionTimeoutMs=7000", "connection_timeout", 7.0))
 effect_of("zk_sync_time_ms")(tells_the_registrar("zk.zkSyncTimeMs=50", "sync_time", 0.05))
+
+
+# ---- a slave ----------------------------------------------------------------------------------------------------------
+
+
+@effect_of("slave_id")
+def _(root):
+    settings = slave_settings(root)
+    with open_metaq1_server(root / "data", FakeClock(), settings, store=SMALL) as (_, server):
+        client = TextClient(server)
+        client.feed(b"put test 0 2 0 1\r\nhi")
+        assert b"asynchronous slave 3" in client.answers()[0].body
+
+
+@effect_of("slave_group")
+def _(root):
+    assert TextSlave(slave_settings(root)).rules.group == "meta-slave-group_3"
+    assert TextSlave(slave_settings(root, "slaveGroup=g")).rules.group == "g"
+
+
+@effect_of("slave_max_delay_in_mills")
+def _(root):
+    """How it counts: tests/app/metaq1_slave/test_partition_copy.py."""
+    assert TextSlave(slave_settings(root, "slaveMaxDelayInMills=250")).rules.longest_pause == 0.25
+
+
+@effect_of("auto_sync_master_config")
+def _(root):
+    assert "[topic=more]" not in config_after(root)
+    assert "[topic=more]" in config_after(root, "autoSyncMasterConfig=true")

@@ -134,7 +134,7 @@ STEPS = (
     Step("types", ("make", "types"), 40, always=True),
     # The tests that take long for what they show, cut by what they are about.
     Step(
-        "long: crashes", LONG, 250, ("tests/crash/*", "tests/broker/*", "tests/store/*", "tests/interop/test_xa_kills.py"), "long",
+        "long: crashes", LONG, 250, ("tests/crash/*", "tests/broker/*", "tests/store/*", "tests/interop/test_failover_clients.py", "tests/interop/test_xa_kills.py"), "long",
         (*SERVERS, *COMMANDS, "metaq.metaq1", "metaq.xa"), batch="long", beside=True, rerun=False,
     ),
     Step(
@@ -155,9 +155,11 @@ STEPS = (
     _interop("interop metaq1", 130, "test_metaq1_*", uses=("metaq.logging_handler", "metaq.metaq1", "metaq.xa"), data=("docs/metaq1_from_java.md", "docs/which_generation.md", "examples/metaq1/*", "examples/README.md")),
     _interop("interop xa", 60, "test_xa_*", uses=("metaq.metaq1", "metaq.xa")),  # with databases
     _interop(
-        "interop rocketmq", 130, "test_acl", "test_address_server", "test_admin_*", "test_cpp_*", "test_dashboard*", "test_drain", "test_failover", "test_failover_bad_input", "test_failover_power", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_ipv6", "test_java_*",
-        "test_migration", "test_mixed_*", "test_mqadmin", "test_option_tools", "test_order", "test_pair_ledger", "test_prometheus", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_tls*", "test_top", "test_trace", data=("tests/interop/cpp/*", "tests/interop/prometheus/*", "tests/wire/fastjson_vectors.json", "src/metaq/dashboard/static/*", "src/metaq/dashboard/templates/*"),
+        "interop rocketmq", 130, "test_acl", "test_address_server", "test_admin_*", "test_cpp_*", "test_dashboard*", "test_drain", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_ipv6", "test_java_*",
+        "test_migration", "test_mixed_*", "test_mqadmin", "test_option_tools", "test_order", "test_prometheus", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_tls*", "test_top", "test_trace", data=("tests/interop/cpp/*", "tests/interop/prometheus/*", "tests/wire/fastjson_vectors.json", "src/metaq/dashboard/static/*", "src/metaq/dashboard/templates/*"),
     ),
+    # Pairs and groups whose leaders change, under clients of every kind.
+    _interop("interop leaders", 80, "test_failover*", "test_pair_ledger", "test_promotion", "test_rolling*"),
     _interop("interop python", 60, "test_python_*"),
     _interop("interop spark", 50, "test_spark_*", "test_slave_reads", uses=SPARK),
     # Without compiler and Java: the demo, and the tests of formats and store with the fallback of the compiled extension. Here, as
@@ -223,6 +225,7 @@ STEPS = (
 
 LIVES_OF_A_NIGHT = 30_000  # tests/crash/test_simulation.py
 PAIRS_OF_A_NIGHT = 200  # tests/crash/test_pair_ledger.py, in each mode
+TRIALS_OF_A_NIGHT = 500  # tests/crash/test_trials.py, in each mode
 SEEDS, REST = 4, "all and not long and not spark_all"
 # A name per line: what failed is seen at once, and not after an hour.
 REST_OF = (RUN, "-m", "pytest", "-vv", "-n", "2", "--dist", "loadgroup", "-m", REST)
@@ -239,9 +242,10 @@ def nightly(day: int) -> tuple[Step, ...]:
     more = (
         # The rarest courses of a broker's life, first: what they find is in what all others run on.
         Step(
-            "rest of lives", (*REST_OF, *LIVES), 3200, only=whole,
+            "rest of lives", (*REST_OF, *LIVES), 5500, only=whole,
             environment=(
                 *unsteady_too, ("METAQ_LIVES_FROM", str(LIVES_OF_A_NIGHT * day)), ("METAQ_PAIRS_FROM", str(PAIRS_OF_A_NIGHT * day)),
+                ("METAQ_TRIALS_FROM", str(TRIALS_OF_A_NIGHT * day)),
             ),
         ),
         # Debian's servers, other generations of foreign clients, chaos: what needs an installation or many minutes.

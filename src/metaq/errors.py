@@ -143,6 +143,7 @@ class Reason(enum.Enum):
     BUSY = "too much is under way; the same request may succeed later"
     THROTTLED = "messages come faster than the disk takes them; the same request may succeed later"
     UNAVAILABLE = "the server cannot do it at present; another one may"
+    NOT_LEADING = "this broker does not lead, or may have been replaced; the one that leads may do it"
     NOT_STORED = "the store takes no messages at present: its disk is full or has failed; another server may"
 
 
@@ -157,7 +158,13 @@ class Refused(MetaqError):
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(reason, text)
         self.reason, self.text = reason, text
-        self.retriable = reason in {Reason.BUSY, Reason.THROTTLED, Reason.UNAVAILABLE, Reason.NOT_STORED}
+        self.retriable = reason in {
+            Reason.BUSY,
+            Reason.THROTTLED,
+            Reason.UNAVAILABLE,
+            Reason.NOT_LEADING,
+            Reason.NOT_STORED,
+        }
 
     def __str__(self) -> str:
         return self.text

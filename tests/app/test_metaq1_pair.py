@@ -62,7 +62,9 @@ class Pair:
 
     async def start(self, name: str) -> None:
         role = {"broker_id": 1, "broker_role": "SLAVE"} if name == "b" else {}
-        options = BrokerOptions(broker_name="pair", listen_port=self._ports[name], namesrv_addr=self._namesrv.address, **role)
+        options = BrokerOptions(
+            broker_name="pair", listen_port=self._ports[name], namesrv_addr=self._namesrv.address, **role
+        )
         text = settings(Metaq1Options(broker_id=7, server_port=0, host_name="127.0.0.1", zk_enable=False), test=2)
         store = small_store(self._root / name, mapped_file_size_commit_log=1 << 20)
         self.running[name] = await start_broker(options, store, metaq1=text)
@@ -128,7 +130,10 @@ def test_a_slave_serves_gets_and_refuses_what_changes_something(tmp_path):
             assert b"Detail:pair takes no messages here: this broker is a slave (brokerId 1)" in answer.body
             assert (await slave.ask("transaction TX:s:1 s BEGIN")).code == 500
             answer = await slave.ask(f"transaction {XID} s COMMIT_TWO_PHASE uq")
-            assert answer == (500, b"XAException:code=-7,msg=pair takes no messages here: this broker is a slave (brokerId 1)")
+            assert answer == (
+                500,
+                b"XAException:code=-7,msg=pair takes no messages here: this broker is a slave (brokerId 1)",
+            )
             assert (await slave.ask("transaction null s RECOVER uq")).code == 500
 
     asyncio.run(asyncio.wait_for(body(), PATIENCE))

@@ -11,14 +11,21 @@ from collections.abc import AsyncIterator
 import pytest
 
 from metaq import aio
+from metaq.admin import Admin
 from metaq.app.role import stepping_down
 from metaq.client.conversation.administration import GetReplicaState, Promote
 from metaq.errors import BrokerError
-from metaq.model import MessageQueue, SendStatus, TopicConfig
-from metaq.wire.codes import ResponseCode
+from metaq.model import Message, MessageQueue, SendStatus, TopicConfig
+from metaq.model import properties as props
+from metaq.wire import headers
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import request
 from metaq.wire.record import decode_record
 from tests.app.test_pair import until
 from tests.app.test_promotion import Brokers, opened
+from tests.servers.remoting.test_relaying import client_of
+from tests.servers.remoting.test_transactions import HALF, end_header
+from tests.servers.support import send_header
 from tests.support import PATIENCE
 
 QUEUES = 4
@@ -115,6 +122,69 @@ async def promote(brokers: Brokers, name: str) -> None:
             await brokers.restart_when_it_asks(name)
         else:
             return
+
+
+def test_what_was_begun_at_the_old_leader_is_ended_by_the_new_one_once(tmp_path):
+    """By a client that knows the old one only: a transaction, progress, a delayed message. Also when the old one leads again."""
+
+    async def body() -> None:
+        async with opened(tmp_path) as brokers:
+            await make_topic(brokers)
+            async with client_of(brokers.running["a"].address) as client:
+                half = await client.ask(
+                    request(
+                        RequestCode.SEND_MESSAGE_V2,
+                        send_header("orders", queue_id=0, sys_flag=4, properties=HALF),
+                        b"0",
+                    )
+                )
+                delayed = {props.DELAY: "1"}
+                told = send_header("orders", queue_id=1, properties=delayed)
+                assert (await client.ask(request(RequestCode.SEND_MESSAGE_V2, told, b"1"))).code == 0
+                await promote(brokers, "b")
+                ended = await client.ask(request(RequestCode.END_TRANSACTION, end_header(half)))
+                assert (ended.code, ended.remark) == (0, None)
+                commit = headers.UpdateOffsetHeader(group="g", topic="orders", queue_id=0, commit_offset=1)
+                assert (await client.ask(request(RequestCode.UPDATE_CONSUMER_OFFSET, commit))).code == 0
+                assert brokers.broker("b").offsets.get("g", "orders", 0) == 1
+                await until(lambda: numbers_of(brokers, "b") == {0: [0], 1: [1], 2: [], 3: []})
+            await brokers.restart_when_it_asks("a")
+            await brokers.same()
+            await promote(brokers, "a")
+            await brokers.restart_when_it_asks("b")
+            await send_on(brokers)
+            assert brokers.broker("a").transactions.progress.open_halves == 0
+            assert numbers_of(brokers, "a") == {0: [0], 1: [1], 2: [], 3: [2]}
+            await brokers.same()
+
+    asyncio.run(body())
+
+
+def test_who_promotes_the_old_leader_waits_for_its_restart(tmp_path, monkeypatch):
+    """It restarts at once, though its clients have not gone over, and leads then."""
+    monkeypatch.setattr(stepping_down, "QUIET_SECONDS", PATIENCE)
+    monkeypatch.setattr(stepping_down, "STAY_SECONDS_MAX", PATIENCE)
+
+    async def body() -> None:
+        async with opened(tmp_path) as brokers:
+            await make_topic(brokers)
+            await promote(brokers, "b")
+            await until(lambda: not brokers.broker("a").roles.has_led)
+            restart = asyncio.create_task(brokers.restart_when_it_asks("a"))
+            with Admin(brokers.namesrv.address) as admin:
+                led = await asyncio.to_thread(admin.promote, "pair")
+            assert restart.done()
+            assert (led.address, led.leads) == (brokers.running["a"].address, True)
+            assert led.state.epoch == 2
+
+    asyncio.run(body())
+
+
+async def send_on(brokers: Brokers) -> None:
+    """Send one message more, delayed: what was due before it is delivered by then."""
+    async with aio.Producer(brokers.namesrv.address, timeout=PATIENCE, retries=50) as producer:
+        await producer.send(Message("orders", b"2", delay_level=1), queue=MessageQueue("orders", "pair", 3))
+    await until(lambda: numbers_of(brokers, "a")[3])
 
 
 @pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])

@@ -76,6 +76,29 @@ def test_a_follower_opens_some_and_a_leader_the_rest_once():
     assert calls == []
 
 
+def test_a_leader_that_steps_down_halts_its_own_parts_and_ends_them_when_it_follows():
+    """The others go on all the while, and nothing is ended twice."""
+    calls: list[str] = []
+    parts = PartList((Recorded("a", calls), Everywhere("b", calls), Recorded("c", calls, error=OSError("no room"))))
+    parts.open(leading=True)
+    parts.halt_leading(halted=True)
+    taken(calls)
+    parts.tick()
+    parts.closed(FakeChannel("1.2.3.4:5"))
+    assert taken(calls) == ["tick b", "closed b 1.2.3.4:5"]
+    parts.halt_leading(halted=False)
+    parts.tick()
+    assert taken(calls) == ["tick a", "tick b", "tick c"]
+    parts.halt_leading(halted=True)
+    with pytest.raises(OSError, match="no room"):
+        parts.retire_leading()
+    assert taken(calls) == ["close c", "close a"]
+    parts.tick()
+    parts.retire_leading()
+    parts.close()
+    assert taken(calls) == ["tick b", "close b"]
+
+
 def test_a_hook_that_a_part_does_not_have_is_not_called():
     """Nor does it say when the next step is due."""
     parts = PartList((BrokerPart(),))

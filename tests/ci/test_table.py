@@ -77,7 +77,7 @@ def runs_after(*paths, by_day=False):
 @pytest.mark.parametrize(
     ("path", "minutes"),
     [
-        ("src/metaq/broker/send.py", 19),
+        ("src/metaq/broker/send.py", 22),
         ("src/metaq/pipelines/archive/service.py", 20),
         ("src/metaq/pipelines/mirror/service.py", 20),
         ("src/metaq/wire/hot/_native.pyx", 25),

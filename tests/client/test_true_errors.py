@@ -64,7 +64,7 @@ def test_broker_that_went_away_is_named(topic):
         eventually(lambda: producer.send(topic, b"x"))
         cluster.brokers[0].kill()
         with pytest.raises((metaq.SendFailed, metaq.NoRoute)) as caught:
-            producer.send(topic, b"x")
+            producer.send(topic, b"x", timeout=0.8)  # it waits for its return until then
         text = str(caught.value)
         assert "metaq topic create" not in text
         assert "connect" in text or "no broker is registered" in text

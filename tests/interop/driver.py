@@ -48,6 +48,7 @@ class ForeignClient:
         self._events: list[Event] = []
         self._changed = threading.Condition()
         self._names: list[str] = []
+        self._calling = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -63,14 +64,15 @@ class ForeignClient:
                 self._answers.put(parsed)
 
     def call(self, op: str, **arguments: Any) -> Any:
-        """Do one operation in the child. Raises DriverError with what the client threw."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
-        self._process.stdin.flush()
-        try:
-            answer = self._answers.get(timeout=PATIENCE)
-        except Empty:
-            raise TimeoutError(f"the foreign client did not answer {op} within {PATIENCE} s") from None
+        """Do one operation in the child, one at a time. Raises DriverError with what the client threw."""
+        with self._calling:
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+            self._process.stdin.flush()
+            try:
+                answer = self._answers.get(timeout=PATIENCE)
+            except Empty:
+                raise TimeoutError(f"the foreign client did not answer {op} within {PATIENCE} s") from None
         if "error" in answer:
             raise DriverError(answer["error"], answer.get("code"))
         return answer.get("result")

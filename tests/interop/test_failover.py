@@ -223,7 +223,7 @@ def test_when_the_leader_is_killed_nothing_that_was_acknowledged_is_lost(group: 
         stack.callback(ends.close)
         keeper = stack.enter_context(
             metaq.TransactionProducer(
-                cluster.namesrv, group="ends", check=check, timeout=60.0, instance_name="keeper", **QUICK
+                cluster.namesrv, group="ends", check=check, timeout=PATIENCE, instance_name="keeper", **QUICK
             )
         )
         load = stack.enter_context(Load(group, "kill"))
@@ -231,7 +231,7 @@ def test_when_the_leader_is_killed_nothing_that_was_acknowledged_is_lost(group: 
         for at in range(3):
             keeper.send_in_transaction(Message("ends", b"half-%d" % at), lambda _: None)
             keeper.send("ends", b"late-%d" % at, delay_level=2)  # 5 s
-            with keeper.atomic(timeout=60.0) as tx:
+            with keeper.atomic(timeout=PATIENCE) as tx:
                 tx.send("ends", b"atomic-%d" % at)
                 tx.send("ends", b"atomic-too-%d" % at)
         admin.reset_group("push", TOPIC, "earliest")
@@ -289,7 +289,7 @@ def test_what_only_the_old_leader_had_is_cut_off_kept_and_told(group: Group) -> 
     for number in group.followers(leader):
         cluster.brokers[number].start()
     assert group.leader() != leader
-    with metaq.Producer(cluster.namesrv, timeout=60.0, **QUICK) as producer:
+    with metaq.Producer(cluster.namesrv, timeout=PATIENCE, **QUICK) as producer:
         producer.send(TOPIC, b"after")
     old.start()
     assert group.whole() != leader
@@ -398,7 +398,7 @@ def test_a_follower_that_sleeps_leaves_the_set_and_comes_back(group: Group) -> N
 def test_below_the_minimum_sends_are_refused_with_the_reason_and_reading_goes_on(group: Group) -> None:
     leader, cluster = group.whole(), group.cluster
     one, other = group.followers(leader)
-    with metaq.Producer(cluster.namesrv, timeout=60.0, **QUICK) as producer:
+    with metaq.Producer(cluster.namesrv, timeout=PATIENCE, **QUICK) as producer:
         producer.send(TOPIC, b"three are here")
         cluster.brokers[one].kill()
         producer.send(TOPIC, b"two are here")
@@ -455,7 +455,7 @@ def test_without_zookeeper_the_leader_goes_on_for_its_lease_and_then_refuses(gro
     assert state.leads and "ZooKeeper does not answer" in state.group.doubt
     assert group.read().keys() >= {b"before", *acked}
     zookeeper.start()
-    with metaq.Producer(cluster.namesrv, timeout=60.0, **QUICK) as producer:
+    with metaq.Producer(cluster.namesrv, timeout=PATIENCE, **QUICK) as producer:
         producer.send(TOPIC, b"behind it")
     after = group.whole()
     assert group.read().keys() >= {b"before", *acked, b"behind it"}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 import pytest
 
+from metaq.wire.metaq1.frame import frames as wire_frames
 from tests.interop.metaq1 import Answer, Metaq1Client, TextConnection, Zookeeper, bodies, consumer, masked, sends
 from tests.interop.metaq1_pair import PAIR_SERVERS, OurPairServer, PairServer
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 pytestmark = pytest.mark.interop
 
@@ -141,7 +145,84 @@ def test_without_its_slave_the_master_takes_nothing_and_afterwards_both_are_the_
         same(pair)
 
 
+class Putting:
+    """Puts into one partition, 50 at a time, and notes position → id of what is answered 200."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[int, int] = {}
+        self.over = False
+        self._numbers = itertools.count()
+
+    def run(self, address: str) -> None:
+        """Put until it is over, or the server is."""
+        with contextlib.suppress(ConnectionError), TextConnection(address) as text:
+            while not self.over:
+                batch = list(itertools.islice(self._numbers, 50))
+                for number in batch:
+                    body = b"%06d" % number * (number % 7 + 1)
+                    text.write(b"put test 0 %d 0 %d\r\n%b" % (len(body), number, body))
+                for _ in batch:
+                    answer = text.read()
+                    if answer is None:
+                        return
+                    if answer.code == 200:
+                        message_id, _, position = map(int, answer.text.split(" "))
+                        assert position not in self.acknowledged
+                        self.acknowledged[position] = message_id
+
+    def some_more(self, count: int = 200) -> None:
+        before = len(self.acknowledged)
+        eventually(lambda: len(self.acknowledged) > before + count, what="puts are acknowledged")
+
+
+def test_what_was_acknowledged_is_at_the_slave_in_its_place_whatever_was_killed(
+    zookeeper: Zookeeper, tmp_path: Path
+) -> None:
+    """The slave is killed twice in the middle of puts and comes back, then the master is killed: kill -9, each time."""
+    putting = Putting()
+    with Pair(tmp_path, zookeeper, "ours", "ours") as pair, ThreadPoolExecutor(1) as pool:
+        work = pool.submit(putting.run, pair.master.text)
+        try:
+            for _ in range(2):
+                putting.some_more()
+                pair.slave.kill()
+                pair.slave.start()
+            putting.some_more()
+            pair.master.kill()
+            work.result(PATIENCE)
+        finally:
+            putting.over = True
+        there, position = dict[int, int](), 0
+        while True:
+            (answer,) = asked(pair.slave, (f"get test g 0 {position} 1000000 7", b""))
+            assert answer is not None
+            if answer.code is not None:
+                break
+            for one in wire_frames(answer.body):
+                there[position] = one.message_id
+                position += one.size
+    found = putting.acknowledged
+    assert len(found) > 600
+    assert {position: there.get(position) for position in found} == found
+
+
 DETAIL = "Put message to [broker 'meta://HERE'] [partition '{}'] failed.Detail:"
+
+
+@pytest.mark.all  # the master waits for 12 s whether the slave has flushed more than it says
+def test_a_new_slave_gets_everything(zookeeper: Zookeeper, tmp_path: Path) -> None:
+    with Pair(tmp_path, zookeeper, "ours", "ours") as pair:
+        for number in range(20):
+            assert put(pair.master, b"%d" % number, number % 2).code == 200
+        pair.slave.kill()
+        shutil.rmtree(pair.slave.data)
+        pair.slave.data.mkdir()
+        pair.slave.start()
+        eventually(lambda: put(pair.master, b"after").code == 200, what="the new slave has everything")
+        same(pair)
+        assert frames(pair.slave, 1)
+
+
 GREGOR = [
     (f"sync test 0 5 0 12345678901234 {CRC} 1", b"hello", 200, "12345678901234 0 0"),
     ("sync test 0 5 0 12345678901235 2", b"hello", 200, "12345678901235 0 25"),
@@ -215,6 +296,41 @@ def test_a_java_consumer_goes_on_at_the_slave_that_takes_over(
             for partition in (0, 1):  # the new slave has the old messages, too
                 assert frames(pair.slave, partition) == frames(new, partition)
         java1.shutdown_all()
+
+
+def test_a_prepared_branch_is_ended_once_at_the_slave_that_takes_over(zookeeper: Zookeeper, tmp_path: Path) -> None:
+    """Kill -9 of the master between PREPARE and COMMIT."""
+    key = "XID:7:6731:6231:uqA"
+    with Pair(tmp_path, zookeeper, "ours", "ours") as pair:
+        first = asked(
+            pair.master,
+            (f"transaction {key} s BEGIN uqA 1", b""),
+            (f"put test 0 2 0 {key} 2", b"t1"),
+            (f"put test 1 2 0 {key} 3", b"t2"),
+            (f"transaction {key} s PREPARE uqA 4", b""),
+        )
+        assert [answer.code for answer in first if answer is not None] == [200] * 4
+        pair.master.kill()
+        pair.slave.stop()
+        registry = {"zk.zkRoot": pair.root}
+        with OurPairServer(tmp_path / "new", zookeeper, TOPICS, role="gregor", registry=registry) as new:
+            pair.slave.become("samsa", {"slave": new.text, "recoverOffset": "true"})
+            pair.slave.start()
+            eventually(lambda: put(pair.slave, b"before").code == 200, what="the new slave is there")
+            listed, committed, again = asked(
+                pair.slave,
+                ("transaction null s RECOVER uqA 5", b""),
+                (f"transaction {key} s COMMIT_TWO_PHASE uqA 6", b""),
+                (f"transaction {key} s COMMIT_TWO_PHASE uqA 7", b""),
+            )
+            assert listed is not None
+            assert committed is not None
+            assert again is not None
+            assert (listed.text, committed.code) == (key, 200)
+            assert again.text.startswith("XAException:code=-4")
+            for partition, body in ((0, b"t1"), (1, b"t2")):
+                assert frames(pair.slave, partition) == frames(new, partition)
+                assert frames(new, partition).endswith(body)
 
 
 def test_an_original_master_s_consumer_goes_on_by_ids_where_positions_differ(

@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -30,7 +31,7 @@ from tests.interop.metaq1 import (
     sends,
 )
 from tests.interop.servers import MetaqNamesrv, launch
-from tests.support import PATIENCE, environment, eventually, metaq_command, run_metaq
+from tests.support import environment, eventually, metaq_command, run_metaq
 
 pytestmark = pytest.mark.interop
 
@@ -125,6 +126,9 @@ def test_a_java_consumer_goes_on_at_our_slave_while_the_master_is_away(
             sends(java, "p", "test", [f"b{number}" for number in range(20)])
             eventually(lambda: are_same(served, slave), what="the slave has all")
             assert "slave true" in lines(slave)
+            status = run_metaq("meta1", "slave-status", slave.text, served.text)
+            assert (status.returncode, "Replicate status: yes" in status.stdout) == (0, True), status.stderr
+            assert run_metaq("meta1", "slave-status", served.text, slave.text).returncode == 1
             assert lines(served, "offsets")[1:-1] == lines(slave, "offsets")[1:-1]
             with TextConnection(slave.text) as text:
                 answer = text.ask("put test 0 2 0 1", b"no")
@@ -150,24 +154,28 @@ def test_our_slave_is_killed_and_goes_on_without_loss_or_doubles(
     zookeeper: Zookeeper, root: str, tmp_path: Path
 ) -> None:
     """In the middle of the copy, again and again; topics that appear are copied, too."""
-    with OriginalServer(tmp_path / "m", zookeeper, {"test": {"numPartitions": 2}, "t-*": {}}, registry=registry(root)) as served:
-        with OurTextSlave(tmp_path / "s", zookeeper, {"test": {}}, registry=registry(root)) as slave:
-            with TextConnection(served.text) as text:
-                for turn in range(2):
-                    for number in range(400):
-                        text.write(f"put test {number % 2} 100 0 {number}\r\n".encode() + b"%d" % (number % 10) * 100)
-                    for _ in range(400):
-                        answer = text.read()
-                        assert answer is not None
-                        assert answer.code == 200
-                    slave.kill()
-                    slave.start()
-                    if turn == 1:
-                        text.ask("put t-new 0 3 0 1", b"new")
-            eventually(lambda: are_same(served, slave, partitions=2), what="the slave has all")
-            eventually(lambda: are_same(served, slave, "t-new"), what="the slave has the new topic")
-            assert "[topic=t-*]" in slave.ini.read_text(), "autoSyncMasterConfig"
-            assert f"serverPort={slave.port}" in slave.ini.read_text()
+    with (
+        OriginalServer(
+            tmp_path / "m", zookeeper, {"test": {"numPartitions": 2}, "t-*": {}}, registry=registry(root)
+        ) as served,
+        OurTextSlave(tmp_path / "s", zookeeper, {"test": {}}, registry=registry(root)) as slave,
+    ):
+        with TextConnection(served.text) as text:
+            for turn in range(2):
+                for number in range(400):
+                    text.write(f"put test {number % 2} 100 0 {number}\r\n".encode() + b"%d" % (number % 10) * 100)
+                for _ in range(400):
+                    answer = text.read()
+                    assert answer is not None
+                    assert answer.code == 200
+                slave.kill()
+                slave.start()
+                if turn == 1:
+                    text.ask("put t-new 0 3 0 1", b"new")
+        eventually(lambda: are_same(served, slave, partitions=2), what="the slave has all")
+        eventually(lambda: are_same(served, slave, "t-new"), what="the slave has the new topic")
+        assert "[topic=t-*]" in slave.ini.read_text(), "autoSyncMasterConfig"
+        assert f"serverPort={slave.port}" in slave.ini.read_text()
 
 
 def test_topics_of_our_masters_server_ini_come_to_its_slave(zookeeper: Zookeeper, root: str, tmp_path: Path) -> None:
@@ -182,7 +190,8 @@ def test_topics_of_our_masters_server_ini_come_to_its_slave(zookeeper: Zookeeper
         eventually(lambda: "numPartitions=3" in slave.ini.read_text(), what="the slave's server.ini is written")
         with zookeeper.nodes() as nodes:
             eventually(
-                lambda: '"numParts":3' in (nodes.text(f"{root}/brokers/topics-sub/test/0-s0") or ""), what="three partitions"
+                lambda: '"numParts":3' in (nodes.text(f"{root}/brokers/topics-sub/test/0-s0") or ""),
+                what="three partitions",
             )
             eventually(lambda: nodes.text(f"{root}/brokers/topics-sub/more/0-s0"), what="the new topic")
 
@@ -213,13 +222,14 @@ class LogPair:
         self.names = MetaqNamesrv(folder)
         self.names.start()
         self.a, self.b = (
-            OurServer(folder / name, zookeeper, {"test": {"numPartitions": 2}}, registry=registry(root)) for name in "ab"
+            OurServer(folder / name, zookeeper, {"test": {"numPartitions": 2}}, registry=registry(root))
+            for name in "ab"
         )
         options = [f"namesrvAddr={self.names.address}", "brokerName=pair", "registerNameServerPeriod=1000"]
         self.a.options = options
         self.b.options = [*options, "brokerRole=SLAVE", "broker.brokerId=1"]
 
-    def __enter__(self) -> LogPair:
+    def __enter__(self) -> Self:
         self.a.start()
         self.b.start()
         return self
@@ -327,7 +337,10 @@ def test_our_python_client_reads_from_the_server_that_it_is_told_to(
         sent = [f"m{number}" for number in range(10)]
         java.publisher("p", "f", ["test"])
         sends(java, "p", "test", sent)
-        eventually(lambda: are_same(master, slave, partitions=1) or are_same(master, slave, partitions=2), what="the slave has all")
+        eventually(
+            lambda: are_same(master, slave, partitions=1) or are_same(master, slave, partitions=2),
+            what="the slave has all",
+        )
         before = gets(slave)
         assert consume("slave_first", 10) == sorted(sent)
         assert gets(slave) > before

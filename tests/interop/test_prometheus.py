@@ -53,6 +53,19 @@ metaq_pipeline_last_batch_timestamp_seconds{query="archive"} %d
 """As tests/pipelines/test_pushing.py sees it."""
 
 
+GROUP = """\
+# TYPE metaq_failover_leads gauge
+metaq_failover_leads{cluster="DefaultCluster",broker="broker-a"} 1
+# TYPE metaq_failover_in_doubt gauge
+metaq_failover_in_doubt{cluster="DefaultCluster",broker="broker-a"} 0
+# TYPE metaq_failover_in_sync_members gauge
+metaq_failover_in_sync_members{cluster="DefaultCluster",broker="broker-a"} 2
+# TYPE metaq_failover_in_sync_minimum gauge
+metaq_failover_in_sync_minimum{cluster="DefaultCluster",broker="broker-a"} 1
+"""
+"""As tests/servers/http/test_failover_metrics.py sees it: the brokers of this cluster have no failover."""
+
+
 def expanded(expression: str) -> str:
     """Return an expression with the recorded ones written out: nothing records them here."""
     for rule in rules():
@@ -74,6 +87,7 @@ async def test_every_rule_and_every_query_over_a_cluster_at_work(tmp_path):
             scrapes += [
                 scrape(number, "metaq", await running.text()),
                 scrape(number, "metaq-namesrv", await running.namesrv_text()),
+                scrape(number, "metaq-group", GROUP, "text/plain; version=0.0.4"),
                 scrape(number, "metaq-pipelines", PUSHED % (number, BEGIN_MS / 1000), "text/plain; version=0.0.4"),
             ]
             await asyncio.sleep(0.2)
@@ -92,6 +106,11 @@ async def test_every_rule_and_every_query_over_a_cluster_at_work(tmp_path):
 
 
 FIRES = {
+    "MetaqNoLeader": ('metaq_failover_leads{cluster="c",broker="PLACE"} %d', [0]),
+    "MetaqInSyncAtMinimum": (
+        'metaq_failover_in_sync_members{cluster="c",broker="b"} %d\nmetaq_failover_in_sync_minimum{cluster="c",broker="b"} 1\nmetaq_failover_leads{cluster="c",broker="b"} 1', [1],
+    ),
+    "MetaqLeaderInDoubt": ('metaq_failover_in_doubt{cluster="c",broker="b"} %d', [1]),
     "MetaqRestarts": ("metaq_start_time_seconds %d", [1, 1, 2, 3, 4]),
     "MetaqLoopLate": ('metaq_loop_lag_seconds_bucket{le="0.5"} 0\nmetaq_loop_lag_seconds_bucket{le="1.0"} %d\nmetaq_loop_lag_seconds_bucket{le="+Inf"} %d', [0, 10, 20]),
     "MetaqErrorsLogged": ('metaq_log_lines_total{level="error"} %d', [0, 0, 1]),
@@ -120,14 +139,16 @@ FIRES = {
         'metaq_pipeline_last_batch_timestamp_seconds{query="q"} %d\nmetaq_pipeline_behind_messages{query="q"} 1', [1_600_000_000],
     ),
 }  # fmt: skip
-"""Alert → series with which it fires, and their values over time. `MetaqServerDown` needs a scrape that fails."""
+"""Alert → series with which it fires, and their values over time. `MetaqServerDown` needs a scrape that fails. PLACE: of an alert about a
+group of brokers, what it is told by in place of an instance."""
 
 
 def test_each_alert_fires_when_it_should_and_not_before():
     named = {rule["alert"]: expanded(rule["expr"]) for rule in alerts()}
     assert set(FIRES) | {"MetaqServerDown"} == set(named)
     names, expressions, scrapes = list(named), list(named.values()), []
-    for place, (text, told) in enumerate(FIRES.values()):
+    for place, (series_text, told) in enumerate(FIRES.values()):
+        text = series_text.replace("PLACE", f"of-{place}")
         for number, value in enumerate(told):
             lines = "\n".join(line % value if "%d" in line else line for line in text.split("\n"))
             one = scrape(100 - len(told) + number, "metaq", lines + "\n", "text/plain; version=0.0.4")
@@ -136,6 +157,6 @@ def test_each_alert_fires_when_it_should_and_not_before():
     results = evaluate(ordered, expressions)
     for name, result in zip(names, results, strict=True):
         assert not result["error"], (name, result)
-        fired = {series["labels"]["instance"] for series in result["series"]}
+        fired = {series["labels"].get("instance") or series["labels"]["broker"] for series in result["series"]}
         wanted = {f"of-{place}" for place, other in enumerate(FIRES) if other == name}
         assert fired == wanted, name

@@ -204,3 +204,17 @@ def test_a_registration_that_would_be_too_much_is_refused_whole(routes):
     assert error.value.reason is Reason.BUSY
     assert routes.topics() == ["T"]
     routes.register(registration(), link)
+
+
+def test_a_new_leader_takes_the_place_of_one_that_said_no_goodbye(routes):
+    """The old one sleeps, and its connection stays: the route has the new one at once, with its topics, whatever version both have."""
+    sleeper = Link()
+    routes.register(registration(address="10.0.0.1:10911", topics=("T",)), sleeper)
+    routes.register(registration(broker_id=1, address="10.0.0.2:10911"), Link())
+    routes.register(registration(broker_id=0, address="10.0.0.2:10911", topics=("T", "U")), Link())
+    for topic in ("T", "U"):
+        assert routes.route(topic).brokers[0].addresses == {0: "10.0.0.2:10911"}
+    assert routes.clusters().brokers["a"].addresses == {0: "10.0.0.2:10911"}
+    # The end of the sleeper's connection takes nothing from its successor.
+    assert routes.disconnected(sleeper) == ["10.0.0.1:10911"]
+    assert routes.route("U").brokers[0].addresses == {0: "10.0.0.2:10911"}

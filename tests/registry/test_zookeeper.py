@@ -61,14 +61,18 @@ class Registered:
         topics: dict | None = None,
         *,
         session_seconds: float = SESSION_SECONDS,
+        succeeds: bool = False,
     ) -> None:
         self._loop, self._stopped = loop, False
         self.topics = topics if topics is not None else {"test": Published(3, True, True)}
-        self.config = CONFIG
+        self.config, self.silent = CONFIG, False
         settings = ZookeeperSettings(connect, root, session_seconds, session_seconds, sync_time=0.0)
 
         async def begin() -> ZookeeperRegistrar:
-            registrar = ZookeeperRegistrar(settings, broker, lambda: Advertisement(self.config, self.topics))
+            def describe() -> Advertisement | None:
+                return None if self.silent else Advertisement(self.config, self.topics)
+
+            registrar = ZookeeperRegistrar(settings, broker, describe, succeeds=succeeds)
             await registrar.start()
             return registrar
 
@@ -210,6 +214,27 @@ def test_two_brokers_with_one_id_are_told_apart_and_one_waits(
             first.stop()
             eventually(lambda: second.registrar.registered or None)
             assert mine(nodes, "/clash") == WHOLE
+
+
+def test_a_successor_takes_the_place_of_a_master_that_it_has_replaced(
+    zookeeper: Zookeeper, nodes: Nodes, loop: NetworkThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once, while the other has its session still; that one takes none of the nodes away when it goes, and does not fight."""
+    new = Metaq1Broker(3, "meta://10.0.0.9:8123")
+    with Registered(loop, zookeeper.address, "/succeeds") as before:
+        before.silent = True  # it has stepped down
+        with Registered(loop, zookeeper.address, "/succeeds", new, succeeds=True) as after:
+            assert after.registrar.registered
+            whole = {**WHOLE, "ids/3/master": new.uri}
+            assert mine(nodes, "/succeeds") == whole
+            before.changed()
+            before.stop()
+            assert mine(nodes, "/succeeds") == whole
+            assert not [line for line in caplog.messages if "give one of the two another" in line]
+            # Once only: who comes later with a number that is taken waits, as everybody.
+            with Registered(loop, zookeeper.address, "/succeeds", Metaq1Broker(3, "meta://10.0.0.10:8123")) as third:
+                assert not third.registrar.registered
+            assert mine(nodes, "/succeeds") == whole
 
 
 def test_another_broker_that_tells_no_address_has_its_place_all_the_same(

@@ -183,7 +183,7 @@ def test_in_doubt_every_answer_that_said_stored_becomes_an_error(held, log, cloc
     clock.advance(3)
     held.expire()
     assert [(answer.opaque, answer.code, answer.remark) for answer in peer.received()] == [
-        (7, ResponseCode.SYSTEM_ERROR, Lack.DOUBT.value), (8, ResponseCode.SYSTEM_ERROR, Lack.DOUBT.value), (9, 14, "refused"),
+        (7, ResponseCode.SYSTEM_ERROR, "[IN_DOUBT]" + Lack.DOUBT.value), (8, ResponseCode.SYSTEM_ERROR, "[IN_DOUBT]" + Lack.DOUBT.value), (9, 14, "refused"),
     ]  # fmt: skip
 
 

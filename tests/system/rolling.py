@@ -7,13 +7,14 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from typing import Self
 
 import pytest
 
 import metaq
 from metaq.admin import Admin
 from metaq.errors import ConfigError, MetaqError
-from metaq.testing import Cluster
+from metaq.testing import Cluster, free_port
 from metaq.testing.zookeeper import java, zookeeper_jars
 from tests.support import PATIENCE, eventually
 
@@ -31,7 +32,16 @@ def group(members: int = 2, environment: Mapping[str, str] | None = None, **opti
         zookeeper_jars()
     except ConfigError as error:
         pytest.skip(str(error))
-    with running(Cluster(replicas=members, zookeeper=True, options={**FAILOVER, **options}, environment=environment)) as made:
+    http = [{"httpPort": free_port()} for _ in range(members)]
+    with running(
+        Cluster(
+            replicas=members,
+            zookeeper=True,
+            options={**FAILOVER, **options},
+            broker_options=http,
+            environment=environment,
+        )
+    ) as made:
         wait_in_sync(made)
         yield made
 
@@ -40,8 +50,8 @@ def group(members: int = 2, environment: Mapping[str, str] | None = None, **opti
 def running(cluster: Cluster) -> Iterator[Cluster]:
     """A cluster with a topic."""
     with cluster, Admin(cluster.namesrv) as admin:
-        eventually(lambda: cluster.leader() is not None, PATIENCE)
-        admin.create_topic(TOPIC, queues=2)
+        # Whoever leads registers behind the others.
+        eventually(lambda: admin.create_topic(TOPIC, queues=2), PATIENCE)
         yield cluster
 
 
@@ -52,9 +62,7 @@ def wait_in_sync(cluster: Cluster) -> None:
     def is_so() -> bool:
         with Admin(cluster.namesrv) as admin:
             (standing,) = admin.list_groups_of_replicas()
-            return (
-                standing.in_sync == everyone and not standing.out_of_sync and len(standing.members) == len(everyone)
-            )
+            return standing.in_sync == everyone and not standing.out_of_sync and len(standing.members) == len(everyone)
 
     eventually(is_so, PATIENCE, what="all members are in sync")
 
@@ -69,7 +77,7 @@ class Load:
         self.longest = 0.0
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         self._thread.start()
         eventually(lambda: len(self.sent) > 20 or self.failed, PATIENCE)
         return self

@@ -11,7 +11,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,7 +60,7 @@ class Worker(threading.Thread):
                     return
                 self._work(number)
                 self.done_at.append(time.monotonic())
-        except BaseException as error:  # noqa: BLE001  the test tells it
+        except BaseException as error:
             self.error = error
 
     def end(self) -> None:
@@ -114,7 +113,8 @@ class Clients:
     @staticmethod
     def _submitted(producer: metaq.Producer, body: bytes) -> metaq.SendReceipt:
         futures = [producer.submit(TOPIC, body if not at else b"filler") for at in range(20)]
-        return [future.result(PATIENCE) for future in futures][0]
+        receipts = [future.result(PATIENCE) for future in futures]
+        return receipts[0]
 
     @staticmethod
     def _atomic(producer: metaq.Producer, body: bytes) -> None:
@@ -183,9 +183,17 @@ class Takers:
         common: dict[str, Any] = QUIET
         self._ended = threading.Event()
         self._clients: dict[str, Any] = {
-            "push": metaq.Consumer(namesrv, group="push", topics=TOPIC, start="earliest", instance_name="push", **common),
+            "push": metaq.Consumer(
+                namesrv, group="push", topics=TOPIC, start="earliest", instance_name="push", **common
+            ),
             "orderly": metaq.Consumer(
-                namesrv, group="orderly", topics=TOPIC, start="earliest", orderly=True, instance_name="orderly", **common
+                namesrv,
+                group="orderly",
+                topics=TOPIC,
+                start="earliest",
+                orderly=True,
+                instance_name="orderly",
+                **common,
             ),
             "pull": metaq.PullConsumer(namesrv, group="pull", start="earliest", instance_name="pull", **common),
             "reader": metaq.Reader(namesrv, TOPIC, instance_name="reader", **common),
@@ -239,7 +247,8 @@ def change(pair: Pair, leader: str, how: str) -> float:
             pair.brokers[leader].kill()
         elif how == "asleep":
             pair.brokers[leader].pause()
-        admin.promote("pair", force=how != "handed over")
+        # By its address: the sleeper would be asked first, for a minute.
+        admin.promote(pair.address(pair.other(leader)), force=how != "handed over")
         return time.monotonic()
 
 

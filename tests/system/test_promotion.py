@@ -66,8 +66,15 @@ class Pair:
 
     def leader(self) -> str:
         """The name of the one that leads, of two that answer."""
-        port = next(one["address"].rpartition(":")[2] for one in self.status().values() if one["state"]["leads"])
-        return next(name for name, broker in self.brokers.items() if port in broker.words)
+        address = next(one["address"] for one in self.status().values() if one["state"]["leads"])
+        return next(name for name in self.brokers if self.address(name) == address)
+
+    def other(self, name: str) -> str:
+        return next(one for one in self.brokers if one != name)
+
+    def address(self, name: str) -> str:
+        words = self.brokers[name].words
+        return f"127.0.0.1:{words[words.index('--port') + 1]}"
 
     def promote(self, *flags: str) -> str:
         done = run_metaq("broker", "promote", "pair", "-n", self.namesrv, *flags)

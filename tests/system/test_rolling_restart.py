@@ -7,13 +7,16 @@ import shlex
 import signal
 import sys
 
+import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from metaq.admin import Admin
 from metaq.admin.growth.places import Refusal
 from metaq.client.conversation.administration import Identify
+from metaq.metrics import table
 from metaq.testing import Cluster
-from tests.support import PATIENCE, environment, eventually, metaq_command, process, run_metaq
+from tests.support import PATIENCE, environment, eventually, metaq_command, process, read_line, run_metaq
 from tests.system.rolling import Load, events, group, running, wait_in_sync
 
 pytestmark = pytest.mark.xdist_group("rolling restart")
@@ -29,20 +32,14 @@ def cluster():
 @pytest.fixture
 def cli(cluster):
     """Run a command, and return what it has printed on both."""
-
-    def run(*args, code=0):
-        done = run_metaq(*args, "-n", cluster.namesrv)
-        assert done.returncode == code, (args, done.stdout, done.stderr)
-        assert "Traceback" not in done.stderr
-        return done.stdout, done.stderr
-
     wait_in_sync(cluster)
-    return run
+    return cli_of(cluster)
 
 
 def leader(cluster):
-    found = eventually(cluster.leader, PATIENCE)
-    return found + 1
+    """Return the member that leads."""
+    with Admin(cluster.namesrv) as admin:
+        return eventually(lambda: admin.list_groups_of_replicas()[0].leader, PATIENCE)
 
 
 def instances(cluster):
@@ -77,6 +74,41 @@ def test_the_status_of_a_broker_has_its_group(cli, cluster):
     assert f"group: member {leader(cluster)} leads, in sync are 1 2, at least 1 has to be" in told
 
 
+def test_metrics_and_the_dashboard_tell_of_the_group(cluster):
+    """Of a leader all that the table has of groups."""
+    wait_in_sync(cluster)
+    leads = leader(cluster)
+    wanted = {f"metaq_{metric.name}" for metric in table.ALL if metric.name.startswith("failover_")}
+
+    def values(member):
+        port = cluster.brokers[member - 1].options["httpPort"]
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE).text
+        found = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples if family.name in wanted else ():
+                assert (sample.labels["cluster"], sample.labels["broker"]) == ("DefaultCluster", NAME)
+                found[sample.name] = sample.value
+        return found
+
+    of_leader, of_other = values(leads), values(3 - leads)
+    assert of_leader.keys() == wanted
+    assert (of_leader["metaq_failover_leads"], of_leader["metaq_failover_in_sync_members"]) == (1, 2)
+    assert of_leader["metaq_failover_in_doubt"] == of_leader["metaq_failover_member_lag_bytes"] == 0
+    assert of_leader["metaq_failover_epoch"] == of_other["metaq_failover_epoch"] >= 1
+    assert of_other["metaq_failover_leads"] == of_other["metaq_failover_in_sync_members"] == 0
+    with process(*metaq_command("dashboard", "-n", cluster.namesrv, "--port", "0")) as child:
+        base = read_line(child, "ready").split()[2].rstrip("/")
+        path = f"{base}/brokers/{cluster.address(leads - 1)}"
+        page = httpx.get(path, params={"format": "json"}, timeout=PATIENCE).json()
+        assert (page["group"]["leader"], page["group"]["in_sync"], page["group"]["faults"]) == (leads, [1, 2], [])
+        assert {row["member"]: (row["leads"], row["in_sync"]) for row in page["replicas"]} == {
+            leads: (True, True),
+            3 - leads: (False, True),
+        }
+        html = httpx.get(path, timeout=PATIENCE).text
+        assert f"Member {leads} leads its group in epoch {page['group']['epoch']}; in sync are 1, 2, and at least 1 must be." in html  # fmt: skip
+
+
 def test_the_leader_is_moved_and_no_send_fails(cli, cluster):
     """To whoever is nearest, and to one that is named; what cannot be is refused with a reason."""
     before = leader(cluster)
@@ -98,6 +130,8 @@ def test_the_leader_is_moved_and_no_send_fails(cli, cluster):
     assert f"member {before} leads {NAME} already" in done
     _, told = cli("cluster", "move-leader", NAME, "--to", "9", code=3)
     assert "has no member 9: its members are 1, 2" in told
+    _, told = cli("broker", "demote", NAME, code=2)
+    assert f"`metaq cluster move-leader {NAME}` has it hand over" in told
     _, told = cli("cluster", "move-leader", "nobody", code=3)
     assert "no broker nobody is registered" in told
     print(f"longest send while the leader was moved twice: {load.longest:.2f} s")
@@ -119,7 +153,7 @@ def test_all_brokers_restart_and_no_send_fails(cli, cluster):
     assert [one["member"] for one in restarted["restarted"]] == [3 - leads, leads]
     assert restarted["leaders"] == {NAME: cluster.address(2 - leads)}
     phases = [(one["member"], one["phase"]) for one in events(told)]
-    assert phases.index((3 - leads, "in_sync")) < phases.index((leads, "hands_over" if False else "handing_over"))
+    assert phases.index((3 - leads, "in_sync")) < phases.index((leads, "handing_over"))
     assert phases.index((3 - leads, "leads")) < phases.index((leads, "restarting")) < phases.index((leads, "in_sync"))
 
 
@@ -148,36 +182,38 @@ def test_a_command_that_fails_ends_it(cli, cluster):
 
 
 def test_it_does_not_begin_where_a_member_is_missing(cli, cluster):
-    """Unless it is told to; and the leader cannot be moved to one that is not in sync."""
+    """And the leader cannot be moved."""
     leads = leader(cluster)
-    before, missing = instances(cluster), cluster.brokers[2 - leads]
-    missing.pause()
-    try:
-        with Admin(cluster.namesrv) as admin:
-            eventually(lambda: admin.list_groups_of_replicas()[0].in_sync == (leads,), PATIENCE)
-            with pytest.raises(Refusal, match=r"member \d is alone in the in-sync set"):
-                admin.move_leader(NAME)
-        _, told = cli_of(cluster)("cluster", "restart", code=1)
-        assert "broker-0 is not well" in told
-        assert "Nothing was restarted" in told
+    before, missing = instances(cluster)[leads], cluster.brokers[2 - leads]
+    missing.kill()
+    with Admin(cluster.namesrv) as admin:
+        eventually(lambda: admin.list_groups_of_replicas()[0].in_sync == (leads,), PATIENCE)
         told, _ = cli_of(cluster)("cluster")
-        assert f"its in-sync set is at minInSyncReplicas (1)" in told
-    finally:
-        missing.resume()
+        assert f"{NAME}: member {leads} is alone in the in-sync set: without it nobody leads" in told
+        with pytest.raises(Refusal, match=r"member \d is alone in the in-sync set"):
+            admin.move_leader(NAME)
+    _, told = cli_of(cluster)("cluster", "restart", code=1)
+    assert f"{NAME} is one broker alone: while it restarts, sends to it are refused" in told
+    assert "Nothing was restarted" in told
+    missing.start()
     wait_in_sync(cluster)
-    assert instances(cluster) == before
+    assert instances(cluster)[leads] == before
 
 
 def cli_of(cluster):
+    """As the fixture, of a group that is not well."""
+
     def run(*args, code=0):
         done = run_metaq(*args, "-n", cluster.namesrv)
         assert done.returncode == code, (args, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
         return done.stdout, done.stderr
 
     return run
 
 
-def test_an_interrupt_leaves_a_group_that_is_well(cli, cluster):
+def test_an_interrupt_leaves_a_group_that_is_well(cluster):
+    wait_in_sync(cluster)
     leads = leader(cluster)
     words = metaq_command("cluster", "restart", "--quiet", "0", "--json", "-n", cluster.namesrv)
     with process(*words, env=environment()) as child:
@@ -190,12 +226,15 @@ def test_an_interrupt_leaves_a_group_that_is_well(cli, cluster):
     assert "metaq: interrupted: " in told
     assert f"restarted and in sync are {NAME}/{3 - leads} at" in told
     wait_in_sync(cluster)
-    cli("cluster", "restart", "--quiet", "0")
+    assert leader(cluster) == leads
 
 
 def test_a_pair_and_a_single_master():
     """A pair: its slave is restarted, promoted, and then the master; a master alone only with its gap."""
     with running(Cluster(replicas=2)) as pair:
+        done = run_metaq("cluster", "move-leader", NAME, "-n", pair.namesrv)
+        assert done.returncode == 2
+        assert f"no group with failover (option failover=zookeeper): `metaq broker promote {NAME}`" in done.stderr
         with Load(pair) as load:
             done = run_metaq("cluster", "restart", "--quiet", "1", "-n", pair.namesrv)
         assert done.returncode == 0, done.stderr

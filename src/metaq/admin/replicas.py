@@ -12,7 +12,7 @@ from metaq.admin.brokers import BrokerNotFound, BrokerStatus
 from metaq.client.conversation.administration import GetReplicaState, GetRuntime, Promote, StepDown
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
-from metaq.errors import BrokerError, ConnectionFailed, MetaqError
+from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError
 from metaq.model.leadership import Rank, ReplicaState
 from metaq.model.topics.route import MASTER_ID
 from metaq.wire.codes import ResponseCode
@@ -124,6 +124,11 @@ async def demote(core: ClientCore, broker: str, *, broker_id: int | None = None)
     masters = [one for one in found if one.state is not None and one.leads]
     if not masters:
         raise NoSuchReplica(f"no master of ours answers: {told(broker, found)}")
+    if masters[0].state is not None and masters[0].state.group is not None:
+        raise ConfigError(
+            f"{broker} is a group with failover: another member leads as soon as this one does not. `metaq cluster move-leader {broker}` has "
+            "it hand over"
+        )
     taken = {one.broker_id for one in found}
     number = broker_id or next(number for number in range(1, len(taken) + 2) if number not in taken)
     state = await core.ask(masters[0].address, StepDown(number))

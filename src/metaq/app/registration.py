@@ -166,6 +166,12 @@ class NameServerRegistration:
         if transport is not None:
             await transport.close()
 
+    async def cease(self) -> None:
+        """Register no more, until `again`. What the name servers know stays until another broker takes its place: each registration
+        more of a master that has stepped down would take the place of its successor."""
+        if self._registrar is not None:
+            await self._registrar.end()
+
     async def exchange(self, name_servers: Sequence[str]) -> None:
         """Register at these name servers instead."""
         before, self.name_servers = self.name_servers, tuple(name_servers)

@@ -23,7 +23,7 @@ SOURCES_MAX: Final = 256
 ORDINARY: Final = frozenset(
     {
         Reason.NOT_FOUND, Reason.OFFLINE, Reason.NOT_SUBSCRIBED, Reason.SUBSCRIPTION_OLD, Reason.NO_FILTER, Reason.STALE,
-        Reason.BUSY, Reason.UNAVAILABLE, Reason.NOT_STORED,
+        Reason.BUSY, Reason.UNAVAILABLE, Reason.NOT_LEADING, Reason.NOT_STORED,
     }
 )  # fmt: skip
 """Reasons that clients meet who do nothing wrong: no refusals in the sense of an audit."""

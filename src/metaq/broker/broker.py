@@ -207,6 +207,7 @@ class Broker:
             filters=self.filters,
             predicates=self.predicates,
             redirect=Redirect(environment, self.replicas.is_copied),
+            in_doubt=lambda: self.replicas.in_doubt,
         )
         self.answer_pulls = self.pulls.answer_grown
         """Answers the held pulls whose queues grew. Servers call it when they have appended."""

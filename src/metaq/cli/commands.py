@@ -86,7 +86,7 @@ class _Commands(LazyGroup):
         "pipeline": Lazy("metaq.cli.pipeline.commands", "app", "Run the ready-made Spark pipelines."),
         "doctor": Lazy("metaq.cli.cluster.doctor", "show_doctor", "Say what this machine and environment offer."),
         "test-cluster": Lazy(
-            "metaq.cli.cluster.trial",
+            "metaq.cli.trial",
             "try_cluster",
             "Run clusters here under load and faults, and judge what clients saw.",
         ),

@@ -102,6 +102,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "metaq cluster remove-broker broker-c",
         "metaq cluster remove-broker broker-c --timeout 3600 --yes",
     ),
+    "cluster move-leader": ("metaq cluster move-leader broker-a", "metaq cluster move-leader broker-a --to 2 --json"),
+    "cluster restart": (
+        "metaq cluster restart",
+        "metaq cluster restart broker-a broker-b --timeout 120",
+        "metaq cluster restart --by 'ssh {name}-{member} systemctl restart metaq'",
+    ),
     "cluster": ("metaq cluster", "metaq cluster --context prod --json"),
     "top": ("metaq top", "metaq top --topics lag --groups growth --interval 5", "metaq top --once --json"),
     "context": ("metaq context add prod -n mq1:9876 --use", "metaq context list"),
@@ -136,6 +142,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "meta1 stop": ("metaq meta1 stop", "metaq meta1 stop meta-1 --timeout 30 --force"),
     "meta1 restart": ("metaq meta1 restart", "metaq meta1 restart meta-1"),
     "meta1 status": ("metaq meta1 status", "metaq meta1 status meta-1 --json"),
+    "meta1 slave-status": (
+        "metaq meta1 slave-status 127.0.0.1:8124 127.0.0.1:8123",
+        "metaq meta1 slave-status 127.0.0.1:8124 127.0.0.1:8123 --json",
+    ),
     "meta1 stats": (
         "metaq meta1 stats 127.0.0.1:8123",
         "metaq meta1 stats 127.0.0.1:8123 --topic orders --json",
@@ -228,7 +238,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "test-cluster": (
         "metaq test-cluster --mode sync --seeds 1-10",
         "metaq test-cluster --mode sync --seeds 7 --seconds 30 --faults kill,partition -o flushDiskType=ASYNC_FLUSH",
-        "metaq test-cluster --judge /tmp/metaq-trial-sync-7-x1",
+        "metaq test-cluster --judge runs/sync-7",
     ),
     "completion": (
         "metaq completion bash > ~/.local/share/bash-completion/completions/metaq",

@@ -156,6 +156,43 @@ REPLICA_LAG_SECONDS: Final = Metric(
     ("slave",), "seconds",
 )  # fmt: skip
 
+# -- groups with failover: only a broker with failover=zookeeper has these
+_GROUP: Final = ("cluster", "broker")
+FAILOVER_LEADS: Final = Metric("failover_leads", _GAUGE, "1 if this broker leads its group, 0 if it follows.", _GROUP)
+FAILOVER_EPOCH: Final = Metric(
+    "failover_epoch", _GAUGE, "Number of the newest epoch of its log: grows with each leader.", _GROUP
+)
+FAILOVER_DOUBT: Final = Metric(
+    "failover_in_doubt", _GAUGE, "1 if this broker leads, and acknowledges nothing: ZooKeeper does not answer, or too few are in sync.", _GROUP
+)  # fmt: skip
+FAILOVER_IN_SYNC: Final = Metric(
+    "failover_in_sync_members",
+    _GAUGE,
+    "Members of the in-sync set, the leader included; 0 where this broker follows.",
+    _GROUP,
+)
+FAILOVER_MINIMUM: Final = Metric(
+    "failover_in_sync_minimum",
+    _GAUGE,
+    "With fewer members of the in-sync set sends are refused: minInSyncReplicas.",
+    _GROUP,
+)
+FAILOVER_LEASE: Final = Metric(
+    "failover_lease_seconds", _GAUGE, "For how long this leader still acknowledges if ZooKeeper does not answer any more; 0 where it follows.",
+    _GROUP, "seconds",
+)  # fmt: skip
+FAILOVER_LAG: Final = Metric(
+    "failover_member_lag_bytes",
+    _GAUGE,
+    "Of a leader: bytes of the log that a member has still to copy.",
+    (*_GROUP, "member"),
+    "bytes",
+)
+FAILOVER_LAG_SECONDS: Final = Metric(
+    "failover_member_lag_seconds", _GAUGE, "Of a leader: how long ago the log was as long as a member's is, to a tenth of a second; 0: it has all.",
+    (*_GROUP, "member"), "seconds",
+)  # fmt: skip
+
 # -- name servers
 _NAMESRV: Final = (Of.NAMESRV,)
 NAMESRV_BROKERS: Final = Metric("namesrv_brokers", _GAUGE, "Addresses of brokers that are registered.", of=_NAMESRV)

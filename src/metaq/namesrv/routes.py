@@ -104,7 +104,8 @@ class RouteTable:
         """
         who = registration.who
         known = self._brokers.get(who.broker)
-        first = known is None or who.broker_id not in known.addresses
+        # Another one in its place is new, too: it may have the version of a master that did not say goodbye.
+        first = known is None or known.addresses.get(who.broker_id) != who.address
         lease = self._leases.get(who.address)
         moved = lease is None or lease.version != registration.version
         # Only then, as in RocketMQ: otherwise each registration would undo WIPE_WRITE_PERM_OF_BROKER within 30 s.

@@ -22,9 +22,7 @@ have freed (in get_buffer the process is gone).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -34,6 +32,7 @@ from metaq.clock import SYSTEM
 from metaq.errors import RemoteProtocolError
 from metaq.net.address import address_of, join_address
 from metaq.net.budget import CONGESTED_BYTES
+from metaq.net.ends import end_cleanly, set_up
 from metaq.net.group import Group
 from metaq.net.peer import Peer, Session, is_plain
 from metaq.net.sweep import Watch, receive_buffer, send_now
@@ -401,6 +400,8 @@ class Stream(asyncio.BufferedProtocol):
         """From now on this connection is closed; the loop's next turn tells the transport."""
         self._transport, self._ending = None, transport
         self._give_up()
+        if self._group.server:
+            end_cleanly(transport)
         asyncio.get_running_loop().call_soon(how)
 
     def _give_up(self) -> None:
@@ -435,9 +436,7 @@ class Stream(asyncio.BufferedProtocol):
             self.abort(refused)
             return
         if raw is not None:
-            # asyncio does not set it on all accepted sockets, and Nagle's algorithm costs 40 ms an answer.
-            with contextlib.suppress(OSError):
-                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            set_up(raw, server=self._group.server and self.plain)
             if send_now is not None and self.plain:
                 self._fd = raw.fileno()
         behind_bytes = self._budget.behind_bytes(len(self._group.streams)) if self._group.server else CONGESTED_BYTES
@@ -455,6 +454,8 @@ class Stream(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Handle the peer's end of sending. Returns whether the connection stays open for answers still to come."""
         self.send_unsent()
+        if self._group.server and self._transport is not None:
+            end_cleanly(self._transport)
         return self.on_half_closed is not None and not self.closed and self.on_half_closed()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the loop's guess is not needed

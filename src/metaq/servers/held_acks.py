@@ -16,6 +16,7 @@ from metaq.broker.log.acks import AckPolicy, Due, Lack
 from metaq.clock import Clock
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import LENGTH_BYTES, decode, encode, frame_bytes
+from metaq.wire.extensions import IN_DOUBT_MARK
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ def _too_late(frames: bytes, lack: Lack) -> bytes:
         if command.code == ResponseCode.SUCCESS and (command.ext or lack is Lack.DOUBT):
             command.code = CODE_OF[lack]
             if lack is Lack.DOUBT:
-                command.remark = lack.value
+                command.remark = f"{IN_DOUBT_MARK}{lack.value}"
         parts.append(encode(command))
         start += size
     return b"".join(parts)

@@ -6,7 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
-PROGRAM: Final = "metaq.testing.steered_broker"
+PROGRAM: Final = f"{__package__}.steered_broker"
+"""Not written out: for CI whoever names a module depends on it, and of all who import this only clusters with faulty disks do."""
 SEED: Final = "METAQ_TESTING_DISK_SEED"
 """Environment variable: decides what a power cut leaves. Another one after each cut, which is another boot of the machine."""
 CUT: Final = ".cut"

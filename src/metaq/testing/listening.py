@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
@@ -91,11 +92,10 @@ def process_at(connection: socket.socket, among: Mapping[int, str]) -> str:
 
 def _inode(port: int, other_port: int) -> str:
     """The inode of the socket from one local port to another."""
-    for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
-        fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port and int(fields[2].rpartition(":")[2], 16) == other_port:
-            return fields[9]
-    return ""
+    table = Path("/proc/net/tcp").read_text(encoding="ascii")
+    # The whole table at once: a busy machine has thousands of lines, of connections that have ended too.
+    found = re.search(rf":{port:04X} [0-9A-F]+:{other_port:04X} (?:\S+ +){{6}}(\d+)", table)
+    return found[1] if found else ""
 
 
 def _descriptors(pid: int) -> set[str]:

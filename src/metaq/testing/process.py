@@ -46,6 +46,8 @@ class ServerProcess:
         self._environment = dict(environment or {})
         self._timeout = timeout
         self._process: subprocess.Popen[str] | None = None
+        self.ready = False
+        """Whether it has said that it accepts connections, and runs."""
         self.paused = False
         """Whether it was told to pause, and not to go on."""
 
@@ -103,6 +105,7 @@ class ServerProcess:
         if ready is None:
             self._release()
             raise ServerDied(f"{self.name} did not get ready, exit code {code}:\n{self.log_tail()}")
+        self.ready = True
         self._is_ready(ready)
 
     @property
@@ -213,7 +216,7 @@ class ServerProcess:
 
     def _release(self) -> None:
         process, self._process = self._process, None
-        self.paused = False
+        self.paused = self.ready = False
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:

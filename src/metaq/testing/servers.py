@@ -109,6 +109,10 @@ class ClusterServer(ServerProcess):
         """
         self._check_steered()
         faults = DiskFaults(room, no_files, sync_seconds)
+        if not self.ready:  # a signal would end a process that does not listen to it yet
+            if faults != DiskFaults():
+                raise ServerDied(f"{self.name} is not ready yet: its disk is well")
+            return
         self.data.with_name(self.data.name + DISK).write_bytes(msgspec.json.encode(faults))
         self._running().send_signal(signal.SIGUSR2)
 

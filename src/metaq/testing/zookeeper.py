@@ -11,12 +11,12 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from metaq.address import split_address
 from metaq.errors import ConfigError
 from metaq.testing.ports import free_port
-from metaq.testing.process import START_SECONDS, ServerProcess
+from metaq.testing.process import START_SECONDS, ServerDied, ServerProcess
 from metaq.testing.servers import Entrance
 from metaq.testing.waiting import eventually
 
@@ -128,12 +128,13 @@ class ZookeeperServer(ServerProcess):
     def wait_ready(self) -> None:
         """Return when it accepts connections; whether it serves is `wait_serving`'s. Raises AssertionError, ServerDied."""
 
-        def accepts() -> bool:
-            self._running()
-            self.ask()
-            return True
+        def accepts_or_died() -> bool:
+            return bool(self.death) or bool(self.ask())
 
-        eventually(accepts, self._timeout, what=f"{self.name} accepts connections")
+        eventually(accepts_or_died, self._timeout, what=f"{self.name} accepts connections")
+        if death := self.death:
+            self._release()
+            raise ServerDied(death)
         for network in self._networks:
             network.accept()
 
@@ -146,6 +147,9 @@ class ZookeeperServer(ServerProcess):
     def wait_serving(self) -> None:
         """Return when it serves sessions: alone, or as a member of a quorum. Raises AssertionError."""
         eventually(lambda: "Mode:" in self.ask(), self._timeout, what=f"{self.name} serves")
+
+    def _begin(self, command: Sequence[str], environment: Mapping[str, str], log: IO[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, env=environment)  # noqa: S603
 
     def _command(self) -> Sequence[str]:
         path = os.pathsep.join([str(self.folder), *(f"{folder}/*" for folder in self._jars)])

@@ -35,6 +35,11 @@ relayed once, and no further. And of the answer of a broker that does not lead, 
 (30021) with this field is answered with it: `LEADING` or `NOT_LEADING`."""
 NOT_LEADING: Final = "not leading"
 LEADING: Final = "leading"
+IN_DOUBT_MARK: Final = "[IN_DOUBT]"
+"""Begins the remark of an error (code 1) after which it is not known whether the request was carried out: the broker may have been
+replaced meanwhile."""
+NOT_LEADING_MARK: Final = "[NOT_LEADING]"
+"""Begins the remark of a refusal by a broker that does not lead, or may have been replaced: another one may take the request soon."""
 LEVEL: Final = 4
 """Level of this release. Raised by one with every extension that a client may use only where the broker has it."""
 KEEPING_LEVEL: Final = 3

@@ -110,7 +110,9 @@ def test_topics_of_the_masters_file_come_into_the_slaves(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["server.ini"]
 
 
-@pytest.mark.parametrize("wrong", ["[topic=test]\ngroup.g=com.example.JavaFilter\n", "[topic=test]\nnumPartitions=many\n", "[topic\n"])
+@pytest.mark.parametrize(
+    "wrong", ["[topic=test]\ngroup.g=com.example.JavaFilter\n", "[topic=test]\nnumPartitions=many\n", "[topic\n"]
+)
 def test_topics_that_cannot_be_here_change_nothing(tmp_path, wrong):
     """A file that no start can read would keep the slave from its next one."""
     file = tmp_path / "server.ini"

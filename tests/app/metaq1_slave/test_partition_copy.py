@@ -59,7 +59,7 @@ class Master:
         self.up = _Connection()
         self.up.number = len(self.asked) + 2
 
-    async def ask(self, make: Make, action: str, timeout: float, number: int | None = None) -> Answer | TooLong:  # noqa: ARG002  a link's
+    async def ask(self, make: Make, action: str, timeout: float, number: int | None = None) -> Answer | TooLong:
         if self.failure is not None:
             raise self.failure
         line = make(7)
@@ -111,7 +111,9 @@ class Slave:
         asyncio.run(run())
 
     def read(self, position: int, size: int = 1 << 20) -> Got | Later:
-        got = self.patient.get(PartitionGet(topic=TOPIC, group="g", partition=0, position=position, size_max=size), CHANNEL)
+        got = self.patient.get(
+            PartitionGet(topic=TOPIC, group="g", partition=0, position=position, size_max=size), CHANNEL
+        )
         return got.finish(got.job()) if isinstance(got, Later) else got
 
     def data(self, position: int = 0) -> bytes:

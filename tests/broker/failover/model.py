@@ -257,25 +257,26 @@ class Model:
         if disk.whole and left == len(world.acknowledged):
             return world
         folders = [
-            disk
+            one
             for place in state.in_sync
-            for disk in (world.brokers[place.member - 1].disk, world.brokers[place.member - 1].shelf)
-            if disk is not None and disk.kept.store == place.store
+            for one in (world.brokers[place.member - 1].disk, world.brokers[place.member - 1].shelf)
+            if one is not None and one.kept.store == place.store
         ]
-        best = max(common(disk.log, world.acknowledged) for disk in folders)
-        if any(disk.whole for disk in folders) or left < best:
+        best = max(common(one.log, world.acknowledged) for one in folders)
+        if disk.whole or left < best:
             raise Violation(
                 f"member {number} leads with {left} of {len(world.acknowledged)} acknowledged records, and a member of the set has {best}"
             )
+        if any(one.whole for one in folders):
+            raise Violation(f"member {number} leads, its log is not whole, and that of a member of the set is")
         return structs.replace(world, acknowledged=world.acknowledged[:left], lost=state.epoch)
 
     # ------------------------------------------------------------------ the steps
 
     def steps(self, world: World, budget: Budget) -> Iterator[Step]:
         """Every step that may come next. Raises Violation."""
-        if budget.elections or (world.state is not None):
-            for change in world.net:
-                yield from self.apply(world, budget, change)
+        for change in world.net:
+            yield from self.apply(world, budget, change)
         for at, broker in enumerate(world.brokers):
             number = at + 1
             if not broker.runs:

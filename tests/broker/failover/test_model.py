@@ -84,12 +84,18 @@ def test_nothing_is_missed_by_taking_states_for_the_same():
     assert outcomes(reduced=True) == outcomes(reduced=False)
 
 
-@pytest.mark.parametrize("walks", [150, pytest.param(5000, marks=LATER)])
+WAYS = {
+    "all": Budget(elections=4, appends=4, kills=2, powers=1, cuts=4, changes=4, hand_overs=2, wipes=1),
+    "power": Budget(elections=5, appends=3, kills=1, powers=4, cuts=2, changes=3, hand_overs=1),
+}
+
+
+@pytest.mark.parametrize("walks", [100, pytest.param(3000, marks=LATER)])
+@pytest.mark.parametrize("most", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("size", [2, 3])
-def test_promises_hold_on_random_ways(size, walks):
+def test_promises_hold_on_random_ways(size, most, walks):
     """Much more may happen here than in the search: it is too much to look at all of it."""
-    most = Budget(elections=4, appends=4, kills=2, powers=1, cuts=4, changes=4, hand_overs=2, wipes=1)
-    found = wander(Model(size - 1, tells=True), in_sync_group(size), most, seed=size, walks=walks)
+    found = wander(Model(size - 1, tells=True), in_sync_group(size, records=1), most, seed=size, walks=walks)
     assert not found.why, str(found)
     assert found.depth > 30
 
@@ -153,6 +159,14 @@ BROKEN_STEPS = {
     broken.ForgetsThatItIsNotWhole: (in_sync_group(2, records=1), 2, budget(kills=2, powers=1)),
     broken.KeepsWhatItWasTold: (in_sync_group(2, records=1), 1, budget(elections=2, kills=1, powers=1, changes=2)),
 }
+
+
+def test_random_ways_find_what_is_broken(monkeypatch):
+    """That they find nothing by the right rules says something."""
+    monkeypatch.setattr(
+        protocol, "must_have", broken.RULES["only what was sent to ZooKeeper is waited for"]["must_have"]
+    )
+    assert wander(Model(1), THREE, Budget(), seed=1, walks=300).why
 
 
 @pytest.mark.parametrize("kind", BROKEN_STEPS)

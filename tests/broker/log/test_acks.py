@@ -6,14 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaq.broker.log.acks import AckPolicy, Due, Lack, NoCopies
+from metaq.broker.log.acks import AckPolicy, Due, Lack, NoCopies, later
 
 
 class Replica:
     required, available, enough, in_doubt, copied = True, True, True, False, 0
+    given_up = ()
+    """LogOffsets of records that it was not waited for."""
 
     def lacks(self, begin: int, end: int) -> bool:
-        return False
+        return any(begin <= place < end for place in self.given_up)
 
 
 class Away(Replica):
@@ -37,7 +39,7 @@ def policy(
     ("made", "promises", "due"),
     [
         (policy(), False, None),
-        (policy("SYNC_FLUSH"), True, Due(1000, 0, promised=True, begin=1000)),
+        (policy("SYNC_FLUSH"), True, Due(1000, 0, promised=True)),
         (policy("ASYNC_FLUSH", Replica()), True, Due(0, 1000, promised=True, begin=1000)),
         (policy("SYNC_FLUSH", Replica()), True, Due(1000, 1000, promised=True, begin=1000)),
         (policy("ASYNC_FLUSH", Away()), True, Due(0, 0, promised=True, lack=Lack.NO_REPLICA)),
@@ -88,3 +90,24 @@ def test_without_a_replica_nothing_can_wait_for_one() -> None:
     """Whoever asked for it would wait for ever."""
     with pytest.raises(AssertionError, match="nobody waits"):
         NoCopies().when_copied(5, lambda: None)
+
+
+def test_a_record_that_was_given_up_is_lacking_for_those_who_appended_it() -> None:
+    replica = Replica()
+    made = policy("ASYNC_FLUSH", replica)
+    tail = made._log
+    tail.end = 1100
+    first = made.due()
+    tail.end = 1200
+    second = made.due()
+    assert first == Due(0, 1100, promised=True, begin=1000)
+    assert second == Due(0, 1200, promised=True, begin=1100)
+    replica.copied, replica.given_up = 1200, (1050,)
+    assert made.lack(first) is made.lack(second) is None
+    assert made.shortfall(first) is Lack.COPIED
+    assert made.shortfall(second) is None
+
+
+def test_a_condition_for_the_disk_alone_adds_nothing_to_what_replicas_must_have() -> None:
+    both = later(Due(0, 1200, promised=True, begin=1100), Due(1150, 0, promised=True))
+    assert both == Due(1150, 1200, promised=True, begin=1100)

@@ -38,3 +38,29 @@ def test_only_its_own_machine_promotes_a_slave(tmp_path):
             broker.roles.ask_to_lead(STRANGER, "", force=True)
         broker.roles.ask_to_lead(HERE, "SYNC_MASTER", force=False)
         assert asked == [("SYNC_MASTER", False)]
+
+
+def test_who_leads_next_may_be_left_open_where_there_is_failover(tmp_path):
+    """0 is no number of a slave, and no member."""
+    asked = list[int]()
+    with open_broker(tmp_path / "pair", FakeClock()) as broker:
+        broker.roles.by(lambda *_: None, lambda _change, number, _master: asked.append(number))
+        with pytest.raises(Refused, match=r"brokerId=0: a slave has a number from 1 on"):
+            broker.roles.ask_to_follow(HERE, 0, "")
+    with open_broker(tmp_path / "group", FakeClock(), failover="zookeeper", broker_id=1) as broker:
+        broker.roles.by(lambda *_: None, lambda _change, number, _master: asked.append(number))
+        broker.roles.ask_to_follow(HERE, 0, "")
+        with pytest.raises(Refused, match=r"brokerId=-1"):
+            broker.roles.ask_to_follow(HERE, -1, "")
+    assert asked == [0]
+
+
+def test_a_broker_that_does_not_lead_tells_for_how_long_nobody_has_asked_it_to(tmp_path):
+    clock = FakeClock()
+    with open_broker(tmp_path, clock, broker_role="SLAVE", broker_id=1) as broker:
+        assert broker.roles.state().quiet_ms == -1
+        broker.follow()
+        clock.advance(2.5)
+        assert broker.roles.state().quiet_ms == 2500
+        broker.roles.asked_to_lead_at = clock.monotonic()
+        assert broker.roles.state().quiet_ms == 0

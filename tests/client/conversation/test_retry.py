@@ -99,6 +99,9 @@ def test_who_is_no_name_server_is_a_reason_to_ask_the_next():
 
 def test_pauses_double_up_to_a_limit():
     assert [judge(unsent(), Purpose.SEND, failed).pause for failed in (1, 2, 3, 5, 6, 1000)] == [
+        0.05, 0.1, 0.2, 0.2, 0.2, 0.2,
+    ]  # fmt: skip
+    assert [judge(refused(ResponseCode.SYSTEM_ERROR), Purpose.SEND, failed).pause for failed in (1, 2, 3, 5, 6, 1000)] == [
         0.05, 0.1, 0.2, 0.8, 1.0, 1.0,
     ]  # fmt: skip
     assert {judge(unsent(), Purpose.PULL, failed).pause for failed in (1, 2, 9)} == {1.0}

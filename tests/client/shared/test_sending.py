@@ -210,8 +210,10 @@ def test_strict_send_fails_when_its_queues_broker_is_down_and_is_never_moved(clu
         cluster.broker_names = ["broker-a", "broker-c"]  # its lease is over: no route names it
         cluster.ports = [cluster.ports[0], *cluster.ports[2:]]
         producer._core.thread.run(producer._core.routes.refresh(), PATIENCE)
-        with pytest.raises(metaq.SendFailed, match="goes to no other queue") as failed:
-            producer.send("orders", b"x", ordering_key=keys["broker-b"], strict=True)
+        with pytest.raises(
+            metaq.SendFailed, match="goes to no other queue"
+        ) as failed:  # it waits for a leader until then
+            producer.send("orders", b"x", ordering_key=keys["broker-b"], strict=True, timeout=0.5)
         assert "broker-b" in str(failed.value)
         for broker in ("broker-a", "broker-c"):
             assert producer.send("orders", b"x", ordering_key=keys[broker], strict=True).queue.broker == broker
@@ -307,7 +309,16 @@ def test_a_first_try_without_an_answer_is_told_though_no_route_is_known_then():
         async def publish_queues(self, topic, **_more):
             raise NoRoute(f"no queue of topic {topic} can be written")
 
-    core = SimpleNamespace(routes=NoRoutes(), clock=FakeClock(), transport=SimpleNamespace(waits=Waits(time.monotonic)))
+        async def recent_queues(self, topic, _template):
+            await self.publish_queues(topic)
+
+    async def pause(_broker, seconds):
+        await asyncio.sleep(seconds)
+
+    core = SimpleNamespace(
+        routes=NoRoutes(), clock=FakeClock(), transport=SimpleNamespace(waits=Waits(time.monotonic)),
+        leaders=SimpleNamespace(doubt=lambda _broker: None, pause=pause),
+    )  # fmt: skip
     core.shared = lambda: core
     sender = Sender(core, "g", SendRules(retries=1))
     lost = ConnectionFailed("the connection broke")

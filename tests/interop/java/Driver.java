@@ -26,8 +26,11 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsist
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -124,17 +127,22 @@ public final class Driver {
     }
 
     private Object startProducer(JSONObject request) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(null, request.getString("group"), signing(request),
-            request.getBooleanValue("trace"), request.getString("trace_topic"));
+        DefaultMQProducer producer = request.getBooleanValue("transactional")
+            ? transactional(request)
+            : new DefaultMQProducer(null, request.getString("group"), signing(request),
+                request.getBooleanValue("trace"), request.getString("trace_topic"));
         if (request.containsKey("namesrv")) { // else the address server says (-Drocketmq.namesrv.domain)
             producer.setNamesrvAddr(request.getString("namesrv"));
         }
         producer.setInstanceName(request.getString("name"));
-        producer.setSendMsgTimeout(PATIENCE_MS);
+        producer.setSendMsgTimeout(request.containsKey("send_ms") ? request.getIntValue("send_ms") : PATIENCE_MS);
         producer.setMqClientApiTimeout(PATIENCE_MS);
         producer.setVipChannelEnabled(request.getBooleanValue("vip"));
         if (request.containsKey("poll_ms")) {
             producer.setPollNameServerInterval(request.getIntValue("poll_ms"));
+        }
+        if (request.containsKey("heartbeat_ms")) {
+            producer.setHeartbeatBrokerInterval(request.getIntValue("heartbeat_ms"));
         }
         if (request.containsKey("retries")) {
             producer.setRetryTimesWhenSendFailed(request.getIntValue("retries"));
@@ -146,6 +154,35 @@ public final class Driver {
         producer.getDefaultMQProducerImpl().getmQClientFactory().getMQAdminImpl().setTimeoutMillis(PATIENCE_MS);
         producers.put(request.getString("name"), producer);
         return null;
+    }
+
+    /**
+     * A producer whose transactions all stay open behind their sends. A check ends one by the tag of its message, `commit` or
+     * `rollback`, and is a `checked` event with `state`.
+     */
+    private TransactionMQProducer transactional(JSONObject request) {
+        String name = request.getString("name");
+        TransactionMQProducer producer = new TransactionMQProducer(null, request.getString("group"), signing(request));
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object ignored) {
+                return LocalTransactionState.UNKNOW;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                LocalTransactionState state = "commit".equals(message.getTags())
+                    ? LocalTransactionState.COMMIT_MESSAGE
+                    : LocalTransactionState.ROLLBACK_MESSAGE;
+                JSONObject event = describe(message);
+                event.put("event", "checked");
+                event.put("consumer", name);
+                event.put("state", state.name());
+                print(event);
+                return state;
+            }
+        });
+        return producer;
     }
 
     private Object startConsumer(JSONObject request) throws Exception {
@@ -258,6 +295,11 @@ public final class Driver {
                 int key = request.getIntValue("ordering_key");
                 for (Message message : messages) {
                     receipts.add(receipt(producer.send(message, (queues, ignored, k) -> queues.get((Integer) k % queues.size()), key)));
+                }
+                break;
+            case "transaction":
+                for (Message message : messages) {
+                    receipts.add(receipt(((TransactionMQProducer) producer).sendMessageInTransaction(message, null)));
                 }
                 break;
             case "oneway":

@@ -42,6 +42,22 @@ async def test_each_kind_of_body_is_stored(tmp_path):
 
 
 @in_loop
+async def test_a_broker_that_has_stepped_down_says_when_to_come_again(tmp_path):
+    """Nothing is stored. Whoever asks again soon finds the one that leads by then."""
+    async with running(tmp_path) as served:
+        served.broker.roles.leader_address = "10.0.0.2:10911"
+        served.broker.step_down("b has stepped down")
+        together = {"messages": [{"topic": "orders", "body": "x"}]}
+        for told in (
+            await served.client.post(MESSAGES, json={"body": "x"}),
+            await served.client.post("/messages", json=together),
+        ):
+            assert (told.status_code, told.headers["retry-after"]) == (503, "1")
+            assert "10.0.0.2:10911" in told.json()["detail"]
+        assert served.broker.store.log.end == 0
+
+
+@in_loop
 async def test_events_are_messages_with_their_attributes(tmp_path):
     async with running(tmp_path) as served:
         post = served.client.post

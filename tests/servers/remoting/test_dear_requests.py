@@ -118,6 +118,7 @@ CHEAP = {
     Code.SEND_REPLY_MESSAGE: "as 310",
     Code.SEND_REPLY_MESSAGE_V2: "as 310",
     Code.END_TRANSACTION: "one record",
+    Code.JOIN_IN_SYNC: "one entry of a table, whose size is limited",
     Code.RESUME_CHECK_HALF_MESSAGE: "one record",
     Code.UNREGISTER_CLIENT: "one entry of a table",
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "one entry of a table",

@@ -26,7 +26,7 @@ class RollingCalls(RestartCalls):
         *,
         to: int = NOBODY,
         timeout: float = moving.TIMEOUT_SECONDS,
-        progress: Callable[[moving.MoveProgress], None] = lambda _progress: None,
+        progress: Callable[[moving.HandOverProgress], None] = lambda _progress: None,
     ) -> moving.MovedLeader:
         """Have another member of a group with failover lead. No send fails: the one that led relays until clients know the new one.
 

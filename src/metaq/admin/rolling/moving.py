@@ -36,7 +36,7 @@ class MovePhase(enum.Enum):
     DONE = "it leads"
 
 
-class MoveProgress(Struct, frozen=True):
+class HandOverProgress(Struct, frozen=True):
     """How far a change of leaders is."""
 
     broker: str
@@ -94,7 +94,7 @@ async def move_leader(
     *,
     to: int = NOBODY,
     timeout: float = TIMEOUT_SECONDS,
-    progress: Callable[[MoveProgress], None] = lambda _progress: None,
+    progress: Callable[[HandOverProgress], None] = lambda _progress: None,
 ) -> MovedLeader:
     """Have another member lead, see `RollingCalls.move_leader`."""
     found = await replicas(core, broker)
@@ -111,7 +111,7 @@ async def move_leader(
     began = clock.monotonic()
 
     def tell(phase: MovePhase, member: int) -> None:
-        progress(MoveProgress(standing.broker, phase, member, clock.monotonic() - began))
+        progress(HandOverProgress(standing.broker, phase, member, clock.monotonic() - began))
 
     tell(MovePhase.HANDING_OVER, to)
     await _hand_over(core, standing, to)

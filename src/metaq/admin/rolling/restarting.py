@@ -18,7 +18,7 @@ from metaq.admin.brokers import BrokerNotFound
 from metaq.admin.growth import drain, places
 from metaq.admin.growth.places import Refusal, Unfinished
 from metaq.admin.replicas import Replica, ask_replica, promote, replicas
-from metaq.admin.rolling.moving import MovePhase, MoveProgress, move_leader, registered
+from metaq.admin.rolling.moving import HandOverProgress, MovePhase, move_leader, registered
 from metaq.admin.rolling.plan import Kind, Plan, Process, plan_of
 from metaq.admin.rolling.standing import standing_of
 from metaq.client.conversation.administration import GetReplicaState, GetRuntime, GetSettings, Identify
@@ -225,7 +225,7 @@ class _Rolling:
         self._tell(leader, RollingPhase.HANDING_OVER)
         if self.plan.kind is Kind.GROUP:
 
-            def told(now: MoveProgress) -> None:
+            def told(now: HandOverProgress) -> None:
                 if now.phase is not MovePhase.DONE:
                     self._tell(leader, RollingPhase.HANDING_OVER, now.phase.value)
 
@@ -332,7 +332,7 @@ class _Rolling:
         async def look() -> Process | str:
             found = await self._all()
             own = next(one for one in found if one.address == process.address)
-            why = _why_not(self.plan, own, found, target)
+            why = why_not_in_sync(self.plan, own, found, target)
             if why:
                 self._tell(process, RollingPhase.CATCHING_UP if not own.error else RollingPhase.STARTING, why)
             return why or process
@@ -410,7 +410,7 @@ class _Rolling:
             ) from None
 
 
-def _why_not(plan: Plan, own: Replica, found: Sequence[Replica], target: dict[int, int]) -> str:
+def why_not_in_sync(plan: Plan, own: Replica, found: Sequence[Replica], target: dict[int, int]) -> str:
     """Return why a broker is not in sync; "": it is.
 
     Args: target: epoch → LogOffset that it has to have: where the leader's log ended when both were first seen in that epoch.

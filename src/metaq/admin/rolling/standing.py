@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -53,6 +53,25 @@ class GroupStanding(Struct, frozen=True):
     def out_of_sync(self) -> tuple[int, ...]:
         """Members that are here, or should be, and lack something or cannot be asked."""
         return tuple(one.member for one in self.members if one.error or not one.address or not one.in_sync)
+
+    def troubles(self) -> Iterator[str]:
+        """Yield what is wrong with it, in words."""
+        if self.leader is None:
+            yield "none of its members that answer leads: sends are refused"
+            return
+        if self.doubt:
+            yield f"member {self.leader} leads, and acknowledges nothing: {self.doubt}"
+        if len(self.in_sync) == 1:
+            yield f"member {self.leader} is alone in the in-sync set: without it nobody leads"
+        elif len(self.in_sync) <= self.minimum:
+            yield f"its in-sync set is at minInSyncReplicas ({self.minimum}): without one more of them sends are refused"
+        for one in self.members:
+            if not one.address:
+                yield f"member {one.member} is in the in-sync set, and not registered at the name servers"
+            elif one.error:
+                yield f"member {one.member} at {one.address} does not answer: {one.error}"
+            elif not one.in_sync:
+                yield f"member {one.member} at {one.address} is not in the in-sync set"
 
 
 def standing_of(found: Sequence[Replica]) -> GroupStanding | None:

@@ -52,14 +52,10 @@ class Leading:
         """
         group, broker, roles = self._group, self._broker, self._broker.roles
         await durable(broker.store, group.call_soon)  # an epoch begins where nothing is lost any more
-        newest = roles.kept.epochs[-1] if roles.kept.epochs else None
-        if newest is not None and (newest.number, newest.leader) == (state.epoch, state.incarnation):
-            epoch = newest  # a try before this one came so far
-        else:
-            term, now_ms = roles.kept.rank[0] + 1, broker.clock.now_ms()
-            epoch = Epoch(state.epoch, broker.store.log.end, state.incarnation, now_ms, group.number, term)
-            await ended(roles.keep(roles.leading(SYNC_MASTER, epoch)))
+        epoch = await self._begun(state)
         await group.membership.keep(history=state.history, epoch=state.epoch, whole=True)
+        if await group.nodes.announce(group.membership.member()) is not None:  # that its log counts as whole now
+            raise NotOurs(f"the node of member {group.number} of {group.name} is kept by another session")
         sent = await group.nodes.renew(group.membership.member())
         self.epoch, self._version = state.epoch, version
         decide(broker.options, broker_role=SYNC_MASTER, broker_id=0)
@@ -74,13 +70,24 @@ class Leading:
             group.number, group.name, epoch.start, epoch.number, members(state),
         )  # fmt: skip
 
+    async def _begun(self, state: GroupState) -> Epoch:
+        """Return the epoch that begins here, once it is saved. Nothing is appended before this broker leads. Raises Refused."""
+        roles, broker = self._broker.roles, self._broker
+        newest = roles.kept.epochs[-1] if roles.kept.epochs else None
+        if newest is not None and (newest.number, newest.leader) == (state.epoch, state.incarnation):
+            return newest  # ZooKeeper did not confirm it at the first try
+        term, now_ms = roles.kept.rank[0] + 1, broker.clock.now_ms()
+        epoch = Epoch(state.epoch, broker.store.log.end, state.incarnation, now_ms, self._group.number, term)
+        await ended(roles.keep(roles.leading(SYNC_MASTER, epoch)))
+        return epoch
+
     def _write_epoch(self, epoch: Epoch) -> None:
         if self.epoch != epoch.number:
             return
         try:
             append_epoch(self._broker.appender, epoch, self._broker.environment.store_host)
         except Refused as error:  # too few brokers are here yet: the file beside the log has it meanwhile
-            log.info("the record of epoch %d waits: %s", epoch.number, error)
+            self._group.faults.write(logging.INFO, "epoch", "the record of epoch %d waits: %s", epoch.number, error)
             asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._write_epoch, epoch)
 
     async def go_on(self, state: GroupState, version: int) -> None:
@@ -92,6 +99,9 @@ class Leading:
         wanted = self._in_sync.wanted()
         if wanted is None:
             return
+        if len(wanted.in_sync) < len(state.in_sync):
+            # Who leaves may be the only one that has kept what was acknowledged, should this machine lose its power now.
+            await durable(self._broker.store, self._group.call_soon)
         self._in_sync.attempt(wanted)
         changed = await self._group.nodes.swap(wanted, version)
         if changed is None:

@@ -47,7 +47,7 @@ from metaq.model.acl.secret import Credentials
 from metaq.model.failover import NOBODY, GroupState, Live, Member, Membership, Seen
 from metaq.model.leadership import SLAVE, Found, ReplicaState
 from metaq.option_table import decide
-from metaq.registry.zookeeper.group import GroupNodes
+from metaq.registry.group import group_nodes
 from metaq.saved_file import TextFile
 from metaq.servers.server import BrokerServices, CallSoon
 
@@ -64,6 +64,8 @@ PATIENCE_SECONDS: Final = 0.5
 """How long the member that comes first may take to lead, before any other one does."""
 RETRY_SECONDS: Final = (0.05, 0.1, 0.2, 0.5)
 """Pauses between two tries to copy the leader's log."""
+CATCH_UP_SECONDS: Final = 5.0
+"""How long a broker that is promoted may take to come into the in-sync set: one that has just started is about to."""
 STOP_SECONDS: Final = 10.0
 """Longest time that a stop takes to hand over."""
 
@@ -103,7 +105,7 @@ class FailoverRole:
         self._may_begin = (broker.roles.kept.role or options.broker_role) != SLAVE
         """Whether it may make a group that there is not yet: the slave of a pair leaves that to its master."""
         wake = asyncio.Event()
-        nodes = GroupNodes(
+        nodes = group_nodes(
             options.failover_zookeeper or "", options.broker_cluster_name, name,
             options.failover_session_timeout / 1000, wake.set, options.failover_zookeeper_auth,
         )  # fmt: skip
@@ -123,6 +125,8 @@ class FailoverRole:
         self._stepped_down: SteppedDown | None = None
         self._live: Live = {}
         """Members that were alive at the last look."""
+        self._known = dict[int, str]()
+        """Members that were alive at any look → their addresses then."""
         self._slave: Slave | None = None
         self._search: LeaderSearch | None = None
         self._services: BrokerServices | None = None
@@ -285,7 +289,7 @@ class FailoverRole:
 
     async def _is_member(self, address: str) -> bool:
         """Whether another broker of this name is one of the group: then ZooKeeper says who leads, whatever name servers say just now."""
-        return any(one.address == address for one in self._live.values())
+        return address in self._known.values()
 
     async def _ask(self, address: str) -> ReplicaState | None:
         """Return the state of a broker; None: nothing of our kind and name answers there."""
@@ -353,6 +357,7 @@ class FailoverRole:
             return
         check_state(kept, state, group.name)
         self._live = seen.live
+        self._known |= {number: one.address for number, one in seen.live.items()}
         self._in_sync.alive(seen.live)
         if state.epoch > kept.epoch and kept.history:
             await group.membership.keep(epoch=state.epoch)
@@ -530,6 +535,7 @@ class FailoverRole:
     async def _step_down(self, to: int) -> ReplicaState:
         async with self._changing:
             await self._leading.hand_over(to, "by hand")
+        await self._announced.cease()  # its next registration as leader would take the place of its successor's
         return self._roles.state()
 
     async def _promote(self, *, force: bool) -> ReplicaState:
@@ -540,6 +546,8 @@ class FailoverRole:
             raise Refused(
                 Reason.BUSY, "this broker has led before, and starts again first: promote it again in a moment"
             )
+        if not force:
+            await self._catch_up()
         async with self._changing:
             seen = await group.nodes.look()
             state, own = seen.state, group.membership.member()
@@ -560,6 +568,22 @@ class FailoverRole:
             await ask(self._transport, leader.address, StepDown(group.number, self._address))
         await self._led()
         return self._roles.state()
+
+    async def _catch_up(self) -> None:
+        """Return when this broker is in the in-sync set, or will not be soon."""
+        group = self._group
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                while True:
+                    seen = await group.nodes.look()
+                    state = seen.state
+                    if (
+                        state is None
+                        or leads(state, seen.live) is None
+                        or group.membership.member().place in state.in_sync
+                    ):
+                        return
+                    await asyncio.sleep(0.05)
 
     async def _led(self) -> None:
         """Return when this broker leads. Raises Refused: not within some seconds."""

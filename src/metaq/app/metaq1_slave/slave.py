@@ -49,7 +49,7 @@ class TextSlave:
                               "pymetaq[zookeeper]")  # fmt: skip
         self._settings = settings
         self._group = options.slave_group or f"meta-slave-group_{options.slave_id}"
-        self._rules = CopyRules(self._group, options.slave_max_delay_in_mills / 1000)
+        self.rules = CopyRules(self._group, options.slave_max_delay_in_mills / 1000)
         self._wake = asyncio.Event()
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._services: BrokerServices | None = None
@@ -172,7 +172,7 @@ class TextSlave:
         for partition in range(count):
             if (topic, partition) not in self._copies:
                 copy = PartitionCopy(
-                    self._copied, topic, partition, self._rules, let_go=self._let_go, at_once=self._at_once, faults=self._faults,
+                    self._copied, topic, partition, self.rules, let_go=self._let_go, at_once=self._at_once, faults=self._faults,
                     clock=self._services.broker.clock,
                 )  # fmt: skip
                 task = asyncio.create_task(copy.run(link), name=f"copy {topic}-{partition}")

@@ -12,11 +12,12 @@ from typing import Final
 from metaq.broker.metaq1.pair.samsa import Samsa
 from metaq.errors import ConfigError, ConnectionFailed, Reason, Refused, RemoteProtocolError
 from metaq.log import when_dead
-from metaq.model.metaq1.pair import AskEnd, AskHead, Heard, SyncMessage, ToSlave
+from metaq.model.metaq1.pair import BRANCHES_TOPIC, AskEnd, AskHead, BranchCopy, Heard, SyncMessage, ToSlave
 from metaq.model.metaq1.partition import POSITION_MAX
 from metaq.net.dialer import dial
 from metaq.net.peer import Peer
 from metaq.store.metaq1.frames import FramesRead
+from metaq.wire.metaq1.branches import encode_copy
 from metaq.wire.metaq1.commands import (
     Code,
     Command,
@@ -30,7 +31,7 @@ from metaq.wire.metaq1.commands import (
     encode,
     whole_result,
 )
-from metaq.wire.metaq1.frame import HEAD_BYTES
+from metaq.wire.metaq1.frame import HEAD_BYTES, checksum
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,9 @@ def line_of(opaque: int, what: ToSlave) -> Command:
     match what:
         case SyncMessage():
             return SyncLine(what.topic, what.partition, what.flag, what.message_id, what.body, opaque, what.checksum)
+        case BranchCopy():
+            body = encode_copy(what)
+            return SyncLine(BRANCHES_TOPIC, 0, 0, 0, body, opaque, checksum(body))
         case AskEnd():
             return OffsetLine(what.topic, GROUP, what.partition, POSITION_MAX, opaque)
         case AskHead():
@@ -121,6 +125,7 @@ class SlaveSession:
             found = whole_result(raw, start, BODY_BYTES_MAX)
             if found is not None:
                 line, start = found
+                self._reader.forget()  # it may have seen the first part of this one
                 self._samsa.answered(line.opaque, Heard(line.code, line.body))
                 continue
             other, start = self._reader.next(raw, start)

@@ -336,6 +336,7 @@ class RunningRole:
         except Refused:
             self._broker.step_down(None)
             raise
+        await self._announced.cease()
         log.warning("this broker has stepped down at log offset %d", self._broker.store.log.end)
         self._stepped_down = SteppedDown(
             self._broker, self._call_soon, self._ask, self._look_for_successor, self._follow_in_place, self.start_again

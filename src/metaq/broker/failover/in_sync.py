@@ -97,7 +97,7 @@ class InSyncReplicas(Replicas):
         self._tickets.clear()
         self._joining = None
         # What the leader before has acknowledged, as far as it is known, every member has.
-        self._acknowledged, self._since = max(self._told, 0), self._clock.monotonic()
+        self._acknowledged, self._since = min(max(self._told, 0), epoch_start), self._clock.monotonic()
         self._attempts = []
         self._take(state)
 

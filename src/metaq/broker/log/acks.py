@@ -41,7 +41,7 @@ def later(one: Due | None, other: Due | None) -> Due | None:
         max(one.copied, other.copied),
         promised=one.promised or other.promised,
         lack=one.lack or other.lack,
-        begin=min(one.begin, other.begin),
+        begin=min([due.begin for due in (one, other) if due.copied], default=0),
     )
 
 
@@ -164,7 +164,9 @@ class AckPolicy:
             if self.copies.required and not self.copies.available:
                 # RocketMQ's master does not wait for a replica that is away or far behind: the message is stored, and told so.
                 return Due(flushed, 0, promised=True, lack=Lack.NO_REPLICA)
-            return Due(flushed, end if self.copies.required else 0, promised=True, begin=begin)
+            if not self.copies.required:
+                return Due(flushed, 0, promised=True)
+            return Due(flushed, end, promised=True, begin=begin)
         # Half of unflushedBytesMax: from all of it on, the appender refuses sends; producers should slow down before that.
         slack = self._environment.options.unflushed_bytes_max // 2
         if end - self._state.flushed > slack:

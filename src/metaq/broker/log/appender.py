@@ -11,7 +11,7 @@ from metaq.broker.log.acks import AckPolicy
 from metaq.broker.log.closing import ClosedQueues
 from metaq.broker.part import BrokerPart
 from metaq.broker.stats import Stats
-from metaq.errors import MessageIllegal, Reason, Refused, StoreError, shortage
+from metaq.errors import MessageIllegal, NotLeading, Reason, Refused, StoreError, shortage
 from metaq.log import RateLimitedLog
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.store.log.raw import Appended
@@ -95,12 +95,12 @@ class Appender(BrokerPart):
         if state.failed is not None:
             return Refused(Reason.NOT_STORED, state.failed)
         if state.follows is not None:
-            return Refused(Reason.NOT_STORED, state.follows)
+            return Refused(Reason.NOT_LEADING, state.follows)
         if self.reserved is not None and not (carrying or synced):
             return Refused(Reason.NOT_STORED, self.reserved)
         copies = self._acks.copies
         if not (copies.enough or (carrying and copies.carries_alone)):
-            return Refused(Reason.NOT_STORED, copies.lacking)
+            return Refused(Reason.NOT_LEADING if copies.in_doubt else Reason.NOT_STORED, copies.lacking)
         unflushed = self._log.end - state.flushed
         if unflushed > options.unflushed_bytes_max:
             return Refused(
@@ -297,7 +297,7 @@ class Appender(BrokerPart):
         self._stats.put_failures += 1
         why = shortage(error) or str(error) or type(error).__name__
         self._faults.error(type(error).__name__, "messages are refused, for they cannot be stored: %s", why)
-        return Refused(Reason.NOT_STORED, why)
+        return Refused(Reason.NOT_LEADING if isinstance(error, NotLeading) else Reason.NOT_STORED, why)
 
     def tick(self) -> None:
         """Let time pass: what was refused since it was told is counted in the log."""

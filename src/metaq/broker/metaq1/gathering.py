@@ -17,6 +17,7 @@ from metaq.broker.channel import Channel
 from metaq.errors import Reason, Refused
 from metaq.model import properties as props
 from metaq.model.access import Caller
+from metaq.model.metaq1.pair import PartitionSync
 from metaq.model.metaq1.partition import PartitionEntry, PartitionPut
 from metaq.model.transactions.metaq1 import BranchPhase, BranchState, TransactionKey
 from metaq.model.transactions.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
@@ -35,7 +36,7 @@ _BRANCH_BYTES, _PART_BYTES = 1500, 1000
 class Entries(Protocol):
     """Makes messages of puts (`metaq.broker.metaq1.partitions`)."""
 
-    def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
+    def entry(self, put: PartitionPut | PartitionSync, caller: Caller) -> PartitionEntry:
         """Check a put and return its message, with an id. Raises Refused, Saving."""
         ...
 

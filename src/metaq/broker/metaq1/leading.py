@@ -29,4 +29,4 @@ class Leading:
             return
         if isinstance(key, BranchKey):
             raise BranchRefused(Fault.UNAVAILABLE, why)
-        raise Refused(Reason.NOT_STORED, why)
+        raise Refused(Reason.NOT_LEADING, why)

@@ -183,8 +183,10 @@ class Partitions(BrokerPart):
             positions.append(stored.queue_offset, FRAME_HEADER_BYTES + body_bytes)
         return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)
 
-    def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
+    def entry(self, put: PartitionPut | PartitionSync, caller: Caller) -> PartitionEntry:
         """Check a put, and return what to store, with its id. Raises as `put`, except for the log's own reasons."""
+        if isinstance(put, PartitionSync):
+            return self.entry_of_master(put, caller)
         self.leading.check()  # first: no topic is made for a message that is not taken
         if put.partition in self._closed.of(put.topic):
             raise self._closed_refusal("partition", put.partition)

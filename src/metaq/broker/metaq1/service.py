@@ -16,7 +16,8 @@ from metaq.broker.metaq1.fast_path import PartitionFastPath
 from metaq.broker.metaq1.filters import MakeFilterHelper
 from metaq.broker.metaq1.for_slaves import PositionsForSlaves
 from metaq.broker.metaq1.neighbours import Neighbours
-from metaq.broker.metaq1.pair.gregor import NO_PUTS, Gregor
+from metaq.broker.metaq1.pair.commits import WholeCommits
+from metaq.broker.metaq1.pair.gregor import Gregor
 from metaq.broker.metaq1.pair.samsa import Samsa
 from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.position_bases import Bases
@@ -77,9 +78,9 @@ class Metaq1Service:
                 environment, appender, bases, self.partitions, settings.pair, settings.options.broker_id, call_soon
             )
             acks.wait_for(self.samsa)
+            self.transactions.whole, self.transactions.copies = WholeCommits(staging), self.samsa.branches
         elif settings.pair is not None:
-            self.gregor = Gregor(self.partitions)
-            appender.reserved = NO_PUTS
+            self.gregor = Gregor(self.partitions, self.transactions, appender)
         # A gate that stays open would append to a topic or partition that is deleted, closed or limited otherwise by now.
         tables.topics.watch(self.fast_path.close)
         tables.closed_partitions.when_changed(self.fast_path.close)

@@ -28,6 +28,8 @@ from metaq.broker.metaq1.gathering import (
     entry_of,
 )
 from metaq.broker.metaq1.leading import Leading
+from metaq.broker.metaq1.pair.branches import BranchCopies
+from metaq.broker.metaq1.pair.commits import WholeCommits
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.metaq1.xa_by_hand import PHASE_BY_HAND, EndedByHand, ended_by_hand, named_key, prepared_state
 from metaq.broker.part import BrokerPart
@@ -36,6 +38,7 @@ from metaq.broker.staged.service import StagingService
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.access import Caller
+from metaq.model.metaq1.pair import PartitionSync, SyncMessage
 from metaq.model.metaq1.partition import ANY_PARTITION, PartitionPut, PartitionStored
 from metaq.model.transactions.metaq1 import (
     KEY_CHARS_MAX,
@@ -51,7 +54,7 @@ from metaq.model.transactions.metaq1 import (
     transaction_key,
 )
 from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Outcome, Phase, transaction_id
-from metaq.saved import Saving
+from metaq.saved import Pending, Saving
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ STAGED_AT_ONCE: Final = 16
 """Other transactions staged at most to make room in memory for one message."""
 FLUSH_SECONDS: Final = 1.0
 LISTED_MAX: Final = 1000
-_RETRIABLE: Final = {Reason.BUSY, Reason.THROTTLED, Reason.NOT_STORED, Reason.UNAVAILABLE}
+_RETRIABLE: Final = {Reason.BUSY, Reason.THROTTLED, Reason.NOT_LEADING, Reason.NOT_STORED, Reason.UNAVAILABLE}
 
 Delivered = Callable[[str, int, int, int], None]
 """Callback (topic, partition, end LogOffset, messages) for committed messages: `PartitionAcks.stored`."""
@@ -99,6 +102,10 @@ class Metaq1Transactions(BrokerPart):
         """Part of the ids of this run's staged transactions: clients use a key again after its transaction's end."""
         self._flush_at, self._decided_end = 0.0, 0
         self._log = RateLimitedLog(log, environment.clock)
+        self.whole: WholeCommits | None = None
+        """Set at the master of a pair."""
+        self.copies: BranchCopies | None = None
+        """Set at the master of a pair: the slave's copies of XA branches."""
         self.begun = self.begun_xa = self.committed = self.rolled_back = 0
         """Counters for `stats`."""
 
@@ -195,7 +202,7 @@ class Metaq1Transactions(BrokerPart):
 
     # ------------------------------------------------------------------ putting
 
-    def put(self, key: TransactionKey | None, put: PartitionPut, channel: Channel) -> PartitionStored:
+    def put(self, key: TransactionKey | None, put: PartitionPut | PartitionSync, channel: Channel) -> PartitionStored:
         """Put a message into a transaction. The response has its id, and no position yet.
 
         Raises Refused: no such transaction, partition -1, or as a put without a transaction; Saving. The transaction is unchanged
@@ -227,6 +234,9 @@ class Metaq1Transactions(BrokerPart):
         part.data += data
         part.data_rows += 1
         self._memory.add(branch, len(data))
+        if self.copies is not None and not branch.local:
+            message = SyncMessage(put.topic, entry.queue_id, put.flag, entry.message_id, put.body, put.checksum)
+            self.copies.put(str(branch.key), message)
         return PartitionStored(entry.message_id, entry.queue_id, PENDING_POSITION, self._store.log.end)
 
     def _make_room(self, branch: Branch, size: int) -> None:
@@ -339,6 +349,10 @@ class Metaq1Transactions(BrokerPart):
 
     # ------------------------------------------------------------------ preparing
 
+    def is_prepared(self, key: TransactionKey) -> bool:
+        """Return whether a branch is prepared, and not ended."""
+        return key in self._prepared
+
     def prepare(self, key: TransactionKey | None, channel: Channel) -> Ended:
         """Prepare a branch (XA phase 1): all of it is in the log, and survives a restart. Without messages it ends (XA_RDONLY).
 
@@ -353,6 +367,17 @@ class Metaq1Transactions(BrokerPart):
         if not branch.parts:
             self._forget_open(branch)
             return Ended(stored=False, vote=Vote.READ_ONLY)
+        copy = self.copies.prepare(str(key)) if self.copies is not None else None
+        if copy is not None:
+            raise Saving(copy, then=lambda: self._prepare(key, channel, copy.why))
+        return self._prepare(key, channel)
+
+    def _prepare(self, key: TransactionKey, channel: Channel, why: str = "") -> Ended:
+        """Prepare a branch here, once the slave of a pair has. Args: why: it has not."""
+        branch = self._must_be_open(key, channel)
+        if why:
+            self._roll_back_open(branch)
+            raise BranchRefused(Fault.ROLLED_BACK, f"XA transaction '{key}' is rolled back: {why}")
         try:
             self._decide(branch, Outcome.PREPARED)
         except Refused as error:
@@ -389,7 +414,20 @@ class Metaq1Transactions(BrokerPart):
             raise BranchRefused(Fault.ROLLED_BACK, f"XA transaction '{key}' is rolled back: {error}") from error
         self._forget_open(branch)
         self.committed += 1
-        return Ended(stored=True)
+        return self._committed(key, branch.id)
+
+    def _committed(self, key: TransactionKey, name: str) -> Ended:
+        ended = Ended(stored=True)
+        pending = self._when_whole(key, name)
+        if pending is not None:
+            raise Saving(pending, then=lambda: ended)
+        return ended
+
+    def _when_whole(self, key: TransactionKey, name: str) -> Pending | None:
+        """End the copy of a committed branch when all of its messages are there. Returns what ends then; None: they are."""
+        if self.whole is None:
+            return None
+        return self.whole.when_whole(name, lambda: self._copy_ends(key, Outcome.COMMIT))
 
     def _end_prepared(self, key: TransactionKey, outcome: Outcome) -> Ended:
         """End a prepared branch (XA phase 2)."""
@@ -407,12 +445,18 @@ class Metaq1Transactions(BrokerPart):
             raise BranchRefused(fault, f"XA transaction '{key}' stays prepared: {error}") from error
         del self._prepared[key]
         self._is_stored()
+        if decided.decision.outcome is Outcome.ROLLBACK:
+            self._copy_ends(key, Outcome.ROLLBACK)
         if decided.decision.outcome is not outcome:  # an operator has ended it, as a staged transaction
             raise ended_by_hand(key, decided.decision.outcome)
         if outcome is Outcome.COMMIT:
             self._are_delivered(decided.decision)
         self._counted(outcome)
-        return Ended(stored=True)
+        return self._committed(key, name) if outcome is Outcome.COMMIT else Ended(stored=True)
+
+    def _copy_ends(self, key: TransactionKey, outcome: Outcome) -> None:
+        if self.copies is not None and not isinstance(key, LocalKey):
+            self.copies.ended(str(key), committed=outcome is Outcome.COMMIT)
 
     def _counted(self, outcome: Outcome) -> None:
         if outcome is Outcome.COMMIT:
@@ -436,6 +480,7 @@ class Metaq1Transactions(BrokerPart):
         """Roll back. Returns whether the rollback is in the log; without that, a restart rolls back what it finds."""
         self._forget_open(branch)
         self.rolled_back += 1
+        self._copy_ends(branch.key, Outcome.ROLLBACK)
         if not branch.staged:
             # Nothing of it is in the log.
             return False
@@ -532,6 +577,10 @@ class Metaq1Transactions(BrokerPart):
         )
         self._counted(outcome)
         self._end_due()
+        if outcome is Outcome.COMMIT:
+            self._when_whole(key, name)
+        else:
+            self._copy_ends(key, outcome)
 
     def forget_by_hand(self, text: str) -> None:
         """Forget a branch that was ended by hand, for an operator. Raises Refused: INVALID, NOT_FOUND, UNAVAILABLE."""
@@ -588,6 +637,8 @@ class Metaq1Transactions(BrokerPart):
             self._timers = [timer for timer in self._timers if timer[2].deadline is not None]
             heapq.heapify(self._timers)
         self._end_due()
+        if self.whole is not None:
+            self.whole.tick()
         # Called with every tick, because a reload may change checkpointInterval.
         self._staging.checkpoint_within(self._options.checkpoint_interval / 1000)
         if self._options.flush_tx_log_at_commit == 2 and now >= self._flush_at:

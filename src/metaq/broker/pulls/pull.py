@@ -184,8 +184,9 @@ class PullService(BrokerPart):
         filters: Filters,
         predicates: Predicates,
         redirect: Redirect,
+        in_doubt: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._redirect = redirect
+        self._redirect, self._in_doubt = redirect, in_doubt
         self._environment, self._clock, self._reader = environment, environment.clock, environment.store.reader
         self._log = environment.store.log.tail
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
@@ -594,9 +595,11 @@ class PullService(BrokerPart):
             empty = PullOutcome.OUT_OF_RANGE if offset else PullOutcome.NOTHING_NEW
             outcome = OUTCOME_OF.get(pulled.status, empty)
         next_offset = pulled.next_offset
-        if outcome is PullOutcome.OUT_OF_RANGE and self._environment.store.state.follows is not None:
-            # A slave may lack what its master has: nobody is sent elsewhere in the queue by it. RocketMQ's answers GO_ON to both,
-            # and has a client that is ahead of it ask without a pause.
+        if outcome is PullOutcome.OUT_OF_RANGE and (
+            self._environment.store.state.follows is not None or self._in_doubt()
+        ):
+            # A slave may lack what its master has, and a leader in doubt what its successor has: nobody is sent elsewhere in the queue
+            # by it. RocketMQ's answers GO_ON to both, and has a client that is ahead of it ask without a pause.
             ahead = pulled.status is not ReadStatus.OFFSET_TOO_SMALL
             outcome, next_offset = PullOutcome.NOTHING_NEW if ahead else PullOutcome.GO_ON, offset
             return PullAnswer(outcome, pulled.status, pulled, next_offset, pull.admission.group.broker_id)

@@ -57,7 +57,7 @@ def print_groups(groups: Sequence[GroupStanding]) -> None:
         ),
     )
     for group in groups:
-        for line in troubles(group):
+        for line in group.troubles():
             print(f"{group.broker}: {line}")
 
 
@@ -82,21 +82,3 @@ def _lags(members: Sequence[MemberStanding]) -> Iterator[str]:
         else:
             after = "" if one.behind_ms is None else f", {one.behind_ms:,} ms"
             yield f"{one.member}: {one.behind:,} B{after}"
-
-
-def troubles(group: GroupStanding) -> Iterator[str]:
-    """Yield what is wrong with a group."""
-    if group.leader is None:
-        yield "none of its members that answer leads: sends are refused"
-        return
-    if group.doubt:
-        yield f"member {group.leader} leads, and acknowledges nothing: {group.doubt}"
-    if len(group.in_sync) <= group.minimum and len(group.members) > len(group.in_sync):
-        yield f"its in-sync set is at minInSyncReplicas ({group.minimum}): without one more of them sends are refused"
-    for one in group.members:
-        if not one.address:
-            yield f"member {one.member} is in the in-sync set, and not registered at the name servers"
-        elif one.error:
-            yield f"member {one.member} at {one.address} does not answer: {one.error}"
-        elif not one.in_sync:
-            yield f"member {one.member} at {one.address} is not in the in-sync set"

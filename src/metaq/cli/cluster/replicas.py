@@ -12,7 +12,7 @@ import typer
 
 from metaq.cli.cluster import growth
 from metaq.cli.cluster.cleaning import clean_broker
-from metaq.cli.cluster.groups_of_replicas import in_words, troubles
+from metaq.cli.cluster.groups_of_replicas import in_words
 from metaq.cli.groups import App
 from metaq.cli.output import (
     EXIT_FAILED,
@@ -111,7 +111,7 @@ def _print(found: Sequence[Replica]) -> None:
             f"nobody leads: `metaq broker promote {found[0].broker if found else 'NAME'}` makes one of them the master"
         )
     if (group := standing_of(found)) is not None:
-        for line in (in_words(group), *troubles(group)):
+        for line in (in_words(group), *group.troubles()):
             print(f"group: {line}")
     for one in found:
         for cut in one.state.cuts if one.state is not None else ():

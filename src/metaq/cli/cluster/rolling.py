@@ -16,7 +16,7 @@ from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, print_json
 from metaq.errors import ConfigError, MetaqError
 
 if TYPE_CHECKING:
-    from metaq.admin.rolling.moving import MoveProgress
+    from metaq.admin.rolling.moving import HandOverProgress
     from metaq.admin.rolling.plan import Process
     from metaq.admin.rolling.restarting import RollingProgress
 
@@ -47,7 +47,7 @@ def move_leader(
 
     last: list[str] = []
 
-    def told(now: MoveProgress) -> None:
+    def told(now: HandOverProgress) -> None:
         if as_json:
             print_json_line_to_stderr({**msgspec.to_builtins(now), "phase": now.phase.name.lower()})
         elif now.phase.value not in last:

@@ -10,6 +10,7 @@ import typer
 from metaq.cli.groups import App
 from metaq.cli.meta1 import offsets, partitions, servers, tx
 from metaq.cli.meta1.monitor import monitor
+from metaq.cli.meta1.slave_status import show_slave_status
 from metaq.cli.meta1.stats import show_stats
 from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, print_json
 from metaq.errors import BrokerError
@@ -19,6 +20,7 @@ REMOTING_DEFAULT: Final = "127.0.0.1:10911"
 app = App("Operate brokers that serve MetaQ 1.x.")
 app.add_typer(tx.app, name="tx")
 app.command("stats")(show_stats)
+app.command("slave-status")(show_slave_status)
 app.command("monitor")(monitor)
 servers.add_to(app)
 app.command("move-partitions")(partitions.move_partitions)

@@ -36,8 +36,8 @@ class _Servers(MetaqGroup):
             )
         if args and args[0] in _METAQ1:
             raise typer.BadParameter(
-                f"`start {args[0]}` is MetaQ 1.x's: `metaq start broker -f server.ini` starts a broker with its file; ZooKeeper is a server of its "
-                "own here, and slaves are RocketMQ's (docs/replication.md)"
+                f"`start {args[0]}` is MetaQ 1.x's: `metaq start broker -f server.ini` starts a broker with its file, and with "
+                "`--metaslave async_slave.properties` a slave (docs/metaq1-slaves.md); ZooKeeper is a server of its own here"
             )
         found: tuple[str | None, Any, list[str]] = super().resolve_command(ctx, args)
         return found

@@ -342,7 +342,7 @@ class ReaderCore:
             level = logging.DEBUG if reader.failing else logging.WARNING
             log.log(level, "%s cannot be read from %d on, trying again: %s", window.queue, window.next_offset, error)
             reader.failing = True
-            await self._core.leaders.pause(window.queue.broker, judgement.pause)
+            await self._core.leaders.pause(window.queue.broker, judgement.pause, asked)
             return True
         reader.failing = False
         result = pulled.result

@@ -14,6 +14,7 @@ its result; `driver.converse` drives it. A call for a particular peer is an `At(
 `call`             `Call`, `At`, `asked`: the form of all this; `FAULTS`: what asking raises
 `driver`           `converse`, `converse_all`: for threads that may block; `converse_async`, `ask`: for those that await
 `retry`            `judge`: whether, where and when the same may be asked again; `Patience`: how long that may go on
+`leaders`          `LeaderSearch`: when the name servers are asked who leads a broker that is in doubt
 `routes`           `GetRoute`, `GetCluster`, `ListTopics`, `ListSystemTopics`, `DeleteTopicRoute`
 `name_servers`     `NameServers`: which one is asked, the next if it fails, and why a topic has no route
 `offsets`          `GetMinOffset`, `GetMaxOffset`, `GetPosition`, `SetPosition` (a group's progress in a queue)
@@ -22,6 +23,7 @@ its result; `driver.converse` drives it. A call for a particular peer is an `At(
 `slices`           `SliceReading`: every record of [start, end) with two pulls under way, what is gone, what is not there
 `lookups`          `QueryMessages`: messages by key or id
 `sending`          `Send` (`Outgoing` → `Stored`), `GiveBack`: a message that failed
+`tries`            `Tries`: which failures of a send count, and when the next try is made
 `transactions`     `half_message`, `EndTransaction`; `check_of`: what a broker asks about a half message
 `staging`          `Stage`, `SealPart`, `Decide`, `Apply`, `ListStaged`, …: staged transactions; `xa_by_hand`
 `parts`            `Parts`: a transaction's messages gathered into chunks, per queue

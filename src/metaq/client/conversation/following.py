@@ -85,7 +85,7 @@ class FollowTables(Call[TableChanges], frozen=True):
         return "tell what has changed in its tables"
 
     def request(self) -> Command:
-        member, store = (self.place.member, self.place.store) if self.place is not None else (0, "")
+        member, store = (self.place.member, self.place.store) if self.place is not None else (None, None)
         header = headers.FollowTablesHeader(
             feed=self.feed, position=self.position, suspend_ms=self.suspend_ms, member=member, store=store
         )

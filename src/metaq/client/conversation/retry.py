@@ -22,6 +22,7 @@ from metaq.errors import (
     RequestTimeout,
 )
 from metaq.wire.codes import ResponseCode
+from metaq.wire.extensions import IN_DOUBT_MARK, NOT_LEADING_MARK
 
 
 class Purpose(enum.Enum):
@@ -83,7 +84,7 @@ class _Rule(Struct, frozen=True):
     elsewhere: frozenset[ResponseCode] = frozenset()
     """Codes that concern this peer only: another may accept the request."""
     away: frozenset[ResponseCode] = frozenset()
-    """Those of them that a broker answers with that takes nothing now, such as a slave."""
+    """Those of them that a broker answers with that takes nothing now; with NOT_LEADING_MARK because it does not lead."""
     any_peer: bool = False
     """Whether any peer would do, so that another one is asked after a connection error."""
     no_heartbeat: frozenset[ResponseCode] = frozenset()
@@ -170,8 +171,10 @@ def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
     if isinstance(error, BrokerError):
         # A sender leaves a broker that starts or stops; pulls and commits wait for theirs.
         if error.code in rule.elsewhere:
-            away = error.code in rule.away
-            return Judgement(again=True, elsewhere=True, pause=min(pause, AWAY_PAUSE_MAX) if away else pause, away=away)
+            away = error.code in rule.away and error.remark.startswith(NOT_LEADING_MARK)
+            unknown = error.remark.startswith(IN_DOUBT_MARK)
+            wait = min(pause, AWAY_PAUSE_MAX) if away else pause
+            return Judgement(again=True, elsewhere=True, pause=wait, maybe_done=unknown, away=away)
         if error.code in rule.busy:
             wait = pause if rule.busy_pause is None else rule.busy_pause
             done = error.code in rule.maybe_done

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from metaq.client.conversation import driver
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.retry import may_have_moved
 from metaq.client.conversation.staged.atomic import Ask, Oneway, SideBySide, Sleep, Step, Steps
 from metaq.client.conversation.staged.parts import too_old_for_large
 from metaq.client.shared.core import ClientCore
@@ -102,7 +101,7 @@ class Courier:
             except TimeoutError:
                 raise NoRoute(f"no name server told in time where broker {broker} is") from None
         try:
-            outcome = await self._core.ask(address, step.call, step.seconds)
+            outcome = await self._core.ask_leader(broker, address, step.call, step.seconds)
         except FAULTS as error:
             if isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self.capable.discard(broker)
@@ -110,8 +109,6 @@ class Courier:
             if error.retriable:
                 # The next request looks the broker up again: another machine may be the master of that name by now.
                 self._failed[broker] = self.now()
-            if may_have_moved(error):
-                self._core.leaders.doubt(broker)
             raise
         self._failed.pop(broker, None)
         return outcome

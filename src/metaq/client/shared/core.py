@@ -316,24 +316,34 @@ class ClientCore:
         return driver.ask(self.transport, address, call, seconds, self.credentials)
 
     def ask_broker(
-        self, broker: str, call: Call[T], *, broker_id: int = 0, seconds: float | None = None
+        self, broker: str, call: Call[T], *, broker_id: int = 0, seconds: float | None = None, held: bool = False
     ) -> Coroutine[Any, Any, T]:
-        """Ask the broker of that name, as `ask`: its wanted role if that is up.
+        """Ask the broker of that name, as `ask`: its wanted role if that is up. `held`: the answer may come late.
 
         Raises NoRoute, at once: none is.
         """
         address = self.address_of(broker, broker_id)
         if address is None:
             raise NoRoute(f"no broker named {broker} is up")
-        return self._ask_at(broker, address, call, seconds)
+        return self.ask_leader(broker, address, call, seconds, held=held)
 
-    async def _ask_at(self, broker: str, address: str, call: Call[T], seconds: float | None) -> T:
+    async def ask_leader(
+        self, broker: str, address: str, call: Call[T], seconds: float | None = None, *, held: bool = False
+    ) -> T:
+        """Ask who is known to lead the broker of that name, as `ask`. Another one is looked for if that fails, or takes long."""
+        # A leader that is replaced while it sleeps, or whose machine is gone, never answers.
+        silence = (
+            asyncio.get_running_loop().call_later(UNANSWERED_SECONDS, self.leaders.doubt, broker) if not held else None
+        )
         try:
             return await self.ask(address, call, seconds)
         except FAULTS as error:
             if may_have_moved(error):
                 self.leaders.doubt(broker)
             raise
+        finally:
+            if silence is not None:
+                silence.cancel()
 
     async def send_oneway(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
         """Send a call one-way. Raises as `Transport.send_oneway`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 
 from metaq.client.conversation.call import FAULTS
@@ -42,6 +43,7 @@ class Leaders:
         self._monotonic, self._spawn, self._broker, self._look = monotonic, spawn, broker, look
         self._searches: dict[str, LeaderSearch] = {}
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._changed_at: dict[str, float] = {}
         self._last: dict[str, str] = {}
         """Broker → address of its last leader; "": it has had none since it is known."""
 
@@ -71,8 +73,10 @@ class Leaders:
         finally:
             del self._searches[broker]
 
-    async def pause(self, broker: str, seconds: float) -> None:
-        """Wait so long, or until the route of the broker changes."""
+    async def pause(self, broker: str, seconds: float, since: float = math.inf) -> None:
+        """Wait so long, or until the route of the broker changes; not at all if it has changed since that time of the clock."""
+        if self._changed_at.get(broker, -math.inf) > since:
+            return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(broker, set())
         waiting.add(future)
@@ -89,6 +93,7 @@ class Leaders:
     def changed(self, data: BrokerData) -> str | None:
         """Note a broker's addresses, and wake those that wait for others. Returns the address of the leader before if there is
         a new one, or "" if there was none; None: there is no new one."""
+        self._changed_at[data.broker] = self._monotonic()
         for future in self._waiting.pop(data.broker, ()):
             if not future.done():
                 future.set_result(None)

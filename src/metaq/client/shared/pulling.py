@@ -93,7 +93,7 @@ async def pull(
     )
     result = await _pull_of_slave(core, wanted, call)
     if result is None:
-        result = await core.ask_broker(queue.broker, call, seconds=wanted.seconds)
+        result = await core.ask_broker(queue.broker, call, seconds=wanted.seconds, held=call.hold)
         wanted.replicas.suggested(queue, result.suggested_broker_id)
     if result.status is not PullStatus.FOUND:
         return PulledMessages(result, [])
@@ -115,7 +115,7 @@ async def _pull_of_slave(core: ClientCore, wanted: PullSettings[M], call: Pull) 
         return None
     call = structs.replace(call, commit_offset=0)  # a slave would drop it: progress is the master's
     try:
-        result = await core.ask_broker(queue.broker, call, broker_id=broker_id, seconds=wanted.seconds)
+        result = await core.ask_broker(queue.broker, call, broker_id=broker_id, seconds=wanted.seconds, held=call.hold)
     except FAULTS as error:
         wanted.replicas.failed(queue, broker_id)
         log.warning("a slave of the broker %s gives nothing of %s, its master is asked: %s", queue.broker, queue, error)

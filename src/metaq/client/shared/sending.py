@@ -23,7 +23,6 @@ from metaq.client.conversation.retry import Purpose, judge, may_have_moved
 from metaq.client.conversation.sending.sending import Outgoing, Send, Stored, Template
 from metaq.client.conversation.sending.tries import ROUTE_PAUSE, Tries
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.leaders import UNANSWERED_SECONDS
 from metaq.errors import ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model import MessageQueue, SendStatus
 
@@ -214,12 +213,7 @@ class Sender:
             late = RequestTimeout("the time given was over before the request was sent")
             late.sent = False
             raise late
-        # A leader that is replaced while it sleeps, or whose machine is gone, never answers.
-        silence = asyncio.get_running_loop().call_later(UNANSWERED_SECONDS, self._core.leaders.doubt, queue.broker)
-        try:
-            return await self._core.ask(address, self._call(outgoing, queue), seconds)
-        finally:
-            silence.cancel()
+        return await self._core.ask_leader(queue.broker, address, self._call(outgoing, queue), seconds)
 
     def _master_of(self, queue: MessageQueue) -> str:
         data = self._core.routes.broker(queue.broker)

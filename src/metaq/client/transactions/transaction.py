@@ -467,7 +467,7 @@ class TransactionProducerBase(ProducerBase[Sent_contra], Generic[T, Sent_contra]
         if address is None:
             raise NoRoute(f"broker {broker} has no master that is up")
         if self._confirmed(call.ending):
-            await self._core.ask(address, call, seconds)
+            await self._core.ask_leader(broker, address, call, seconds)
         else:
             await self._core.send_oneway(address, call, seconds)
 

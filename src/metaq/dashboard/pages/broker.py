@@ -11,6 +11,7 @@ from metaq.admin import replicas
 from metaq.admin.brokers import BrokerNotFound, BrokerStatus
 from metaq.admin.configuring import changing, reading
 from metaq.admin.configuring.judgement import checked
+from metaq.admin.rolling.standing import GroupStanding, standing_of
 from metaq.client.conversation.call import FAULTS
 from metaq.dashboard.page import Asked, Page
 from metaq.dashboard.pages.brokers import BrokerRow, broker_row
@@ -33,7 +34,8 @@ class BrokerQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReplicaRow(Struct, frozen=True):
-    """`epoch`, `role`: None: of a RocketMQ, or away. `behind`: bytes of the leader's log that it lacks; None: it leads, or is not known."""
+    """`epoch`, `role`: None: of a RocketMQ, or away. `behind`: bytes of the leader's log that it lacks; None: it leads, or is not known.
+    `member`, `in_sync`: in a group with failover; None: there is none, or nobody leads who could tell."""
 
     name: str
     address: str
@@ -44,6 +46,8 @@ class ReplicaRow(Struct, frozen=True):
     behind: int | None
     disk: float | None
     error: str
+    member: int | None
+    in_sync: bool | None
 
 
 class OptionRow(Struct, frozen=True):
@@ -73,12 +77,24 @@ class Figure(Struct, frozen=True):
     value: str
 
 
+class ReplicaGroup(Struct, frozen=True):
+    """The brokers of this name, where leaders change by themselves. `faults`: what is wrong with it."""
+
+    leader: int | None
+    epoch: int
+    in_sync: list[int]
+    minimum: int
+    lease_ms: int
+    faults: list[str]
+
+
 class Broker(Struct, frozen=True):
     """`is_ours`: None: its options could not be asked."""
 
     broker: BrokerRow
     trouble: str
     replicas: list[ReplicaRow]
+    group: ReplicaGroup | None
     options: list[OptionRow]
     options_total: int
     is_ours: bool | None
@@ -102,9 +118,11 @@ def _status(asked: Asked) -> BrokerStatus:
 async def load(asked: Asked) -> Broker:
     query: BrokerQuery = asked.query
     look, status, core = seen(asked), _status(asked), asked.cluster.core
-    notes, rows, options = list[str](), list[ReplicaRow](), None
+    notes, rows, options, group = list[str](), list[ReplicaRow](), None, None
     try:
-        rows = _replica_rows(await asked.ask(replicas.replicas(core, status.broker), OPTIONS_SECONDS))
+        members = await asked.ask(replicas.replicas(core, status.broker), OPTIONS_SECONDS)
+        standing = standing_of(members)
+        rows, group = _replica_rows(members, standing), _group(standing)
     except (BrokerNotFound, *FAULTS) as error:
         notes.append(f"replicas: {error}")
     try:
@@ -122,6 +140,7 @@ async def load(asked: Asked) -> Broker:
         broker=broker_row(asked, look, status),
         trouble=status.trouble,
         replicas=rows,
+        group=group,
         options=shown,
         options_total=len(found),
         is_ours=options.is_ours if options is not None else None,
@@ -133,7 +152,16 @@ async def load(asked: Asked) -> Broker:
     )
 
 
-def _replica_rows(found: list[replicas.Replica]) -> list[ReplicaRow]:
+def _group(standing: GroupStanding | None) -> ReplicaGroup | None:
+    if standing is None:
+        return None
+    return ReplicaGroup(
+        standing.leader, standing.epoch, list(standing.in_sync), standing.minimum, standing.lease_ms, list(standing.troubles()),
+    )  # fmt: skip
+
+
+def _replica_rows(found: list[replicas.Replica], standing: GroupStanding | None) -> list[ReplicaRow]:
+    members = {one.address: one for one in standing.members} if standing is not None else {}
     leader = next((one for one in found if one.leads and not one.error), None)
     return [
         ReplicaRow(
@@ -141,7 +169,8 @@ def _replica_rows(found: list[replicas.Replica]) -> list[ReplicaRow]:
             one.state.role if one.state is not None else None, one.state.epoch if one.state is not None else None, one.log_end,
             None if one is leader or leader is None or leader.log_end is None or one.log_end is None
             else max(0, leader.log_end - one.log_end),
-            one.disk_used, one.error,
+            one.disk_used, one.error, members[one.address].member if one.address in members else None,
+            members[one.address].in_sync if one.address in members else None,
         )
         for one in found
     ]  # fmt: skip

@@ -5,12 +5,15 @@ What a master asks of its slave, and what it hears, as values; `metaq.wire.metaq
 
 from __future__ import annotations
 
+import enum
 from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 STATUS_TOPIC: Final = "_metaq_slave_status_test"
 """Topic of a gregor, in which a samsa that was refused too often stores a message now and then, to see whether it can again."""
+BRANCHES_TOPIC: Final = "rmq_sys_METAQ_BRANCHES"
+"""Topic of syncs that are steps of XA branches; nothing is stored in it."""
 NO_ID: Final = -1
 """Message id in an offset of a consumer that has consumed nothing yet."""
 
@@ -84,7 +87,26 @@ class AskHead(Struct, frozen=True):
     position: int
 
 
-ToSlave: TypeAlias = SyncMessage | AskEnd | AskHead
+class BranchStep(enum.Enum):
+    """What becomes of the slave's copy of an XA branch."""
+
+    ASK = "ask"
+    """Nothing: does this slave keep branches? One of 1.4.6.2 does not."""
+    PUT = "put"
+    PREPARE = "prepare"
+    END = "end"
+    """It is committed or rolled back at the master; what a commit has made visible is synced as any other message."""
+
+
+class BranchCopy(Struct, frozen=True):
+    """`sync` to `BRANCHES_TOPIC`: a step of the slave's copy of an XA branch. `message`: of PUT."""
+
+    step: BranchStep
+    key: str = ""
+    message: SyncMessage | None = None
+
+
+ToSlave: TypeAlias = SyncMessage | AskEnd | AskHead | BranchCopy
 
 
 class Heard(Struct, frozen=True):

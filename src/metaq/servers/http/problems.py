@@ -33,6 +33,7 @@ STATUS_OF: Final[Mapping[Reason, int]] = {
     Reason.BUSY: 503,
     Reason.THROTTLED: 429,
     Reason.UNAVAILABLE: 503,
+    Reason.NOT_LEADING: 503,
     Reason.NOT_STORED: 507,
 }
 """Status of each reason. Complete: tests/servers/http/test_problems.py."""

@@ -27,7 +27,7 @@ from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, short
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
-from metaq.model.metaq1.pair import PartitionSync
+from metaq.model.metaq1.pair import BRANCHES_TOPIC
 from metaq.model.metaq1.partition import (
     FRAME_HEADER_BYTES,
     Frames,
@@ -46,6 +46,7 @@ from metaq.saved import Saving
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Answers, Behind, Slot, raised_or
 from metaq.servers.metaq1.auditing import audited
+from metaq.servers.metaq1.syncing import UNSUPPORTED, UNSUPPORTED_BEGIN, copy_of, sync_of
 from metaq.servers.metaq1_counters import Counted, Counters
 from metaq.servers.metering import Metering, Sink
 from metaq.servers.pieces import ColdReads
@@ -64,7 +65,6 @@ from metaq.wire.metaq1.commands import (
     Reader,
     ResultLine,
     StatsLine,
-    Step,
     SyncLine,
     TooLong,
     TransactionLine,
@@ -81,9 +81,6 @@ log = logging.getLogger(__name__)
 TEXT_CHARS_MAX: Final = 4096
 """Characters of an error text in an answer: some carry what the peer sent."""
 _P: Final = ord("p")
-_UNSUPPORTED_BEGIN: Final = "Unsupported beginTransaction"
-_UNSUPPORTED: Final = {Step.RECOVER: "Unsupported getPreparedTransactions"}
-"""Texts of the original's slave, which has no transactions."""
 LATE_GETS_MAX: Final = 4
 """Most late gets of one connection, each up to maxTransferSize."""
 
@@ -413,7 +410,7 @@ class Metaq1Session:
                 return b"%d" % space.partitions.offset(line.topic, line.partition, line.offset, self.caller)
             case TransactionLine():
                 if space.gregor is not None:
-                    raise Refused(Reason.INVALID, _UNSUPPORTED.get(line.step, _UNSUPPORTED_BEGIN))
+                    raise Refused(Reason.INVALID, UNSUPPORTED.get(line.step, UNSUPPORTED_BEGIN))
                 return space.transactions.step(line, self)
             case VersionLine():
                 return space.version
@@ -445,16 +442,11 @@ class Metaq1Session:
         if space.gregor is None:
             # The original answers 503 on a broker without a handler for `sync`.
             raise Refused(Reason.UNAVAILABLE, "this broker is nobody's synchronous slave: it takes no sync")
-        sync = PartitionSync(
-            topic=line.topic,
-            partition=line.partition,
-            message_id=line.message_id,
-            body=line.body,
-            flag=line.flag,
-            checksum=line.checksum,
-            born_host=self.born_host,
-        )
-        stored = space.gregor.sync(sync, self.caller)
+        if line.topic == BRANCHES_TOPIC:
+            space.gregor.branch(copy_of(line), self.born_host, self)
+            self._steps = True
+            return b""
+        stored = space.gregor.sync(sync_of(line, self.born_host), self.caller)
         return put_body(stored.message_id, stored.partition, stored.position)
 
     def _stored(self, topic: str, run: Callable[[], PartitionStored]) -> bytes:

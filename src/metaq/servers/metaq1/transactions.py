@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from metaq.broker.channel import Channel
@@ -11,6 +12,7 @@ from metaq.broker.metaq1.transactions import Metaq1Transactions
 from metaq.errors import Refused
 from metaq.model.metaq1.partition import PartitionPut
 from metaq.model.transactions.metaq1 import BranchRefused, Ended, Fault, Vote
+from metaq.saved import Saving
 from metaq.wire.metaq1.commands import PutLine, Step, TransactionLine, put_body
 
 XA_CODES: Final[Mapping[Fault, int]] = {
@@ -45,8 +47,20 @@ class TransactionSteps:
         """
         try:
             return self._step(line, session)
+        except Saving as saving:
+            if saving.then is None:
+                raise
+            # The master of a pair waits for its slave, or for the rest of a commit.
+            raise Saving(*saving.pending, then=functools.partial(self._rest, line, saving.then)) from None
         except BranchRefused as error:
-            raise Refused(error.reason, f"XAException:code={XA_CODES[error.fault]},msg={error.text}") from error
+            raise _refused(error) from error
+
+    def _rest(self, line: TransactionLine, then: Callable[[], Ended]) -> bytes:
+        try:
+            ended = then()
+        except BranchRefused as error:
+            raise _refused(error) from error
+        return VOTES[ended.vote] if line.step is Step.PREPARE else b""
 
     def _step(self, line: TransactionLine, session: Channel) -> bytes | None:
         branches, key, ended = self._branches, line.key, Ended(stored=False)
@@ -83,3 +97,7 @@ class TransactionSteps:
     def due(self) -> Due | None:
         """Return what the answers to the steps so far wait for; None: nothing."""
         return self._branches.due()
+
+
+def _refused(error: BranchRefused) -> Refused:
+    return Refused(error.reason, f"XAException:code={XA_CODES[error.fault]},msg={error.text}")

@@ -38,6 +38,7 @@ from metaq.servers.tally import UNKNOWN, Tally
 from metaq.servers.waiting import Parked, Parking, Wording
 from metaq.wire.codes import ResponseCode, request_name
 from metaq.wire.command import FRAME_BYTES_MAX, LENGTH_BYTES, Command, decode, encode, frame_bytes, reply
+from metaq.wire.extensions import NOT_LEADING_MARK
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
     Reason.BUSY: ResponseCode.SYSTEM_BUSY,
     Reason.THROTTLED: ResponseCode.SYSTEM_BUSY,
     Reason.UNAVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Reason.NOT_LEADING: ResponseCode.SERVICE_NOT_AVAILABLE,
     Reason.NOT_STORED: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
 """Response code of each reason. Complete: a reason without a code would be a request without an answer
@@ -78,6 +80,7 @@ CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
 BEGINNINGS: Final[Mapping[Reason, str]] = {
     Reason.ILLEGAL_MESSAGE: "the message is illegal: ",
     Reason.THROTTLED: "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: ",
+    Reason.NOT_LEADING: f"{NOT_LEADING_MARK}service not available now: ",
     Reason.NOT_STORED: "service not available now: ",
 }
 """RocketMQ's own beginnings of such remarks: users' alarms look for these words."""

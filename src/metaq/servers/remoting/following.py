@@ -42,7 +42,7 @@ class FollowingHandlers:
     @handles(RequestCode.FOLLOW_TABLES, headers.FollowTablesHeader, Action.OBSERVE)
     def _follow(self, call: Call[headers.FollowTablesHeader]) -> Answer:
         header, session = call.header, call.session
-        if header.member and (acks := self._broker.table_acks) is not None:
+        if header.member and header.store and (acks := self._broker.table_acks) is not None:
             acks.taken(Place(header.member, header.store), header.feed, header.position)
         if (earlier := self._held.pop(session, None)) is not None:
             self._answer(earlier)

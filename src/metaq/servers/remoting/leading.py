@@ -20,7 +20,7 @@ from metaq.servers.remoting.relaying import Relay, caller_behind
 from metaq.servers.remoting.replies import REPLIES
 from metaq.servers.remoting.session import SENDS
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.extensions import LEADING, NOT_LEADING, RELAYED_FIELD
+from metaq.wire.extensions import LEADING, NOT_LEADING, NOT_LEADING_MARK, RELAYED_FIELD
 
 if TYPE_CHECKING:
     from metaq.broker.failover.table_acks import TableAcks
@@ -100,7 +100,7 @@ def _appending(
                 return _not_leading(why)
             if relay is not None and broker.roles.relays():
                 return relay.take(call, why)
-            raise Refused(Reason.NOT_STORED, why)
+            raise Refused(Reason.NOT_LEADING, why)
         return run(_of_client(call, broker))
 
     return guarded
@@ -148,7 +148,9 @@ def _of_client(call: Call[Any], broker: Broker) -> Call[Any]:
 
 def _not_leading(why: str) -> Reply:
     """Return the answer to a relayed request: it was not carried out, and whoever relays it may try again."""
-    return Reply({RELAYED_FIELD: NOT_LEADING}, code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=why)
+    return Reply(
+        {RELAYED_FIELD: NOT_LEADING}, code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"{NOT_LEADING_MARK}{why}"
+    )
 
 
 def _changing(run: Callable[[Call[Any]], Answer], broker: Broker) -> Callable[[Call[Any]], Answer]:

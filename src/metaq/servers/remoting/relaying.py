@@ -28,7 +28,7 @@ from metaq.servers.remoting.relay_link import RelayLink, link_to
 from metaq.servers.remoting.session import BrokerSession, session_of
 from metaq.wire.codes import RequestCode, ResponseCode, request_name
 from metaq.wire.command import ONEWAY_FLAG, Command
-from metaq.wire.extensions import LEADING, NOT_LEADING, RELAYED_FIELD
+from metaq.wire.extensions import IN_DOUBT_MARK, LEADING, NOT_LEADING, RELAYED_FIELD
 
 if TYPE_CHECKING:
     from metaq.net.tls.client import ClientTls
@@ -125,18 +125,18 @@ class Relay:
         roles, caller, now = self._roles, call.caller, self._clock.monotonic()
         roles.asked_to_lead_at = now
         if self._closed:
-            raise Refused(Reason.NOT_STORED, why)
+            raise Refused(Reason.NOT_LEADING, why)
         if caller.identity.startswith(WHITE) and not self._broker.gatekeeper.unguarded:
             # Known by its address, which the leader would not see.
             raise Refused(
-                Reason.NOT_STORED, f"{why}; it relays only what is signed, and a white list has let this client in"
+                Reason.NOT_LEADING, f"{why}; it relays only what is signed, and a white list has let this client in"
             )
         failing = self._failing
         if failing is not None and (failing.address != roles.leader_address or now - failing.at >= HOLD_SECONDS):
             failing = self._failing = None
         if failing is not None and now - failing.since >= HOLD_SECONDS:
             self._connect()  # one more try, for those that come later
-            raise Refused(Reason.NOT_STORED, f"{why}, and {failing.why}")
+            raise Refused(Reason.NOT_LEADING, f"{why}, and {failing.why}")
         session, command = session_of(call), call.command
         size = REQUEST_BYTES + len(command.body) + sum(map(len, command.ext.values()))
         count, kept = self._of_peers.get(session, (0, 0))
@@ -148,7 +148,7 @@ class Relay:
             or not session.may_keep(size)
         ):
             raise Refused(
-                Reason.NOT_STORED,
+                Reason.NOT_LEADING,
                 f"{why}; {count} requests of this connection with {kept} bytes are being relayed to the leader, {self._count} with "
                 f"{self._bytes} of all, and no more are taken: try again",
             )
@@ -181,7 +181,7 @@ class Relay:
             if item.otherwise is not None:
                 return item.otherwise(item.call)
             raise Refused(
-                Reason.NOT_STORED, f"{self._broker.store.state.follows or 'this broker has stepped down'}, and {why}"
+                Reason.NOT_LEADING, f"{self._broker.store.state.follows or 'this broker has stepped down'}, and {why}"
             )
 
         self._finish(item, answer)
@@ -191,7 +191,7 @@ class Relay:
         name = request_name(item.call.command.code)
         text = f"{name} was relayed to the leader, and whether it was carried out is not known: {why}"
         self._faults.warning("lost", "%s", text)
-        self._finish(item, lambda: Reply(code=ResponseCode.SYSTEM_ERROR, remark=text))
+        self._finish(item, lambda: Reply(code=ResponseCode.SYSTEM_ERROR, remark=f"{IN_DOUBT_MARK}{text}"))
 
     # ------------------------------------------------------------------ the connection
 

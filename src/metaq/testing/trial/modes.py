@@ -75,7 +75,7 @@ MODES: Final[dict[str, Mode]] = {
     ),
 }
 """Name → mode."""
-NIGHTLY: Final = ("sync",)
+NIGHTLY: Final = ("sync", "failover", "failover-3")
 """The modes of `make nightly`: those whose brokers are there."""
 
 

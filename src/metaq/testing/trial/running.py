@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
 import threading
@@ -257,4 +258,4 @@ def command(trial: Trial, seed: int) -> str:
             words += [flag, str(value)]
     for key, value in trial.options.items():
         words += ["-o", f"{key}={value}"]
-    return " ".join(words)
+    return shlex.join(words)

@@ -83,7 +83,7 @@ class LeaderWatch:
         except (ValueError, KeyError, TypeError) as error:
             self._ledger.tell(f"ZooKeeper's node of {broker} cannot be read: {error}: {text[:200]}")
             return
-        if member is None:
+        if not member:  # nobody leads
             return
         leader = next(
             (

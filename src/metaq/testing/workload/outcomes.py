@@ -16,6 +16,7 @@ from metaq.errors import (
 )
 from metaq.model import SendReceipt, StoredMessage
 from metaq.testing.checking import Outcome, Place
+from metaq.wire.extensions import IN_DOUBT_MARK
 
 _SURE = "so nothing was stored"
 """How the client ends the text of a `SendFailed` of which it is sure."""
@@ -29,7 +30,9 @@ def outcome_of(error: MetaqError) -> Outcome:
         return "ambiguous" if error.sent else "refused"
     if isinstance(error, TransactionFailed):
         return "refused" if error.retriable else "ambiguous"
-    if isinstance(error, NoRoute | BrokerError | BufferFull):
+    if isinstance(error, BrokerError):
+        return "ambiguous" if error.remark.startswith(IN_DOUBT_MARK) else "refused"
+    if isinstance(error, NoRoute | BufferFull):
         return "refused"
     return "ambiguous"
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from metaq import aio
+from metaq.client.producing import producer_async
 from metaq.client.producing.producer import Producer
 from metaq.client.shared.futures import SendFuture
 from metaq.clock import SYSTEM, Chance
@@ -158,10 +158,10 @@ class InALoop(LoadProducer):
         asyncio.run(self._run())
 
     async def _run(self) -> None:
-        async with aio.Producer[bytes](self._namesrv, **self._options) as producer:
+        async with producer_async.Producer[bytes](self._namesrv, **self._options) as producer:
             await asyncio.gather(*(self._one_task(producer) for _ in range(self._TASKS)))
 
-    async def _one_task(self, producer: aio.Producer[bytes]) -> None:
+    async def _one_task(self, producer: producer_async.Producer[bytes]) -> None:
         while not self._over.is_set():
             await asyncio.sleep(self._pause * 2 * self._TASKS * self._chance.random())
             queue = self._chance.choice(self._queues)

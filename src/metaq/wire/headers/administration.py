@@ -220,9 +220,9 @@ class JoinInSyncReply(Header, kw_only=True):
 class FollowTablesHeader(Header, kw_only=True):
     """FOLLOW_TABLES (30014), ours: what has changed in the tables since change `position` of the feed `feed`."""
 
-    member: Int = 0
-    """Of a group with failover, the number of who asks; 0: it is in none."""
-    store: str = ""
+    member: Int | None = None
+    """Of a group with failover, the number of who asks; None: it is in none."""
+    store: str | None = None
     """And the token of its folder."""
 
     feed: Long = 0

@@ -28,6 +28,7 @@ CODE_OF: Final[Mapping[Reason, Code]] = {
     Reason.BUSY: Code.UNAVAILABLE,
     Reason.THROTTLED: Code.UNAVAILABLE,
     Reason.UNAVAILABLE: Code.UNAVAILABLE,
+    Reason.NOT_LEADING: Code.ERROR,
     Reason.NOT_STORED: Code.ERROR,
 }
 """Code of each reason. Complete: a reason without a code would be a command without an answer

@@ -11,11 +11,14 @@ from msgspec import Struct
 from metaq.model.metaq1.pair import SyncMessage
 from metaq.model.metaq1.partition import FRAME_HEADER_BYTES
 from metaq.store.queues.consume_queue import ConsumeQueue
-from metaq.wire.hot import QueueTail
+from metaq.wire.hot import QueueTail, crc31
 
 _HEAD: Final = struct.Struct(">iiqi")
 HEAD_BYTES: Final = 16
 """Length, checksum and id of a frame: by these it is known again."""
+
+
+TEST_BODY: Final = b"test"
 
 
 class LaneState(enum.Enum):
@@ -87,3 +90,21 @@ def messages_of(topic: str, partition: int, frames: bytes) -> list[SyncMessage]:
         found.append(SyncMessage(topic, partition, flag, message_id, body, checksum))
         start = stop
     return found
+
+
+class UnderWay(Struct, eq=False):
+    """A message that the slave has not answered."""
+
+    lane: Lane
+    queue_offset: int
+    place: int
+    """LogOffset of its record."""
+    message_id: int
+    size: int
+    position: int | None
+    deadline: float
+
+
+def waking(lane: Lane) -> SyncMessage:
+    """Return a message that the slave refuses, since its checksum is wrong, and opens its copy for."""
+    return SyncMessage(lane.topic, lane.partition, 0, 0, TEST_BODY, crc31(TEST_BODY) ^ 1)

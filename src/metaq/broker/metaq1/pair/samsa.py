@@ -16,21 +16,31 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
-
-from msgspec import Struct
+from typing import Any, Final
 
 from metaq.broker.environment import Environment
 from metaq.broker.log.appender import Appender
+from metaq.broker.metaq1.pair.branches import BranchCopies
 from metaq.broker.metaq1.pair.given_up import Outcomes
 from metaq.broker.metaq1.pair.health import SlaveHealth
-from metaq.broker.metaq1.pair.lanes import HEAD_BYTES, Lane, LaneState, messages_of
+from metaq.broker.metaq1.pair.lanes import HEAD_BYTES, TEST_BODY, Lane, LaneState, UnderWay, messages_of, waking
+from metaq.broker.metaq1.pair.slave_link import SlaveLink
 from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.position_bases import Bases
 from metaq.broker.part import BrokerPart
 from metaq.errors import Refused
 from metaq.log import RateLimitedLog
-from metaq.model.metaq1.pair import STATUS_TOPIC, AskEnd, AskHead, Heard, SamsaSettings, SyncMessage, ToSlave
+from metaq.model.metaq1.pair import (
+    STATUS_TOPIC,
+    AskEnd,
+    AskHead,
+    BranchCopy,
+    BranchStep,
+    Heard,
+    SamsaSettings,
+    SyncMessage,
+    ToSlave,
+)
 from metaq.model.metaq1.partition import FRAME_HEADER_BYTES
 from metaq.model.topics.system import HALF_TOPIC, SCHEDULE_TOPIC
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -57,46 +67,6 @@ UNFLUSHED_SECONDS: Final = 12.0
 """How long a slave that has come back may have less than it has acknowledged: until the original's unflushInterval, 10 s, is over."""
 FRAME_BYTES_MAX: Final = 1 << 28
 _OPAQUES: Final = 1 << 32
-_TEST_BODY: Final = b"test"
-
-
-def _waking(lane: Lane) -> SyncMessage:
-    """Return a message that the slave refuses, since its checksum is wrong, and opens its copy for."""
-    return SyncMessage(lane.topic, lane.partition, 0, 0, _TEST_BODY, crc31(_TEST_BODY) ^ 1)
-
-
-class SlaveLink(Protocol):
-    """The connection to the slave."""
-
-    @property
-    def congested(self) -> bool:
-        """The slave leaves much unread. `Samsa.go_on` is called when it reads again."""
-        ...
-
-    def send(self, opaque: int, what: ToSlave) -> None:
-        """Send a command. Its answer comes by `Samsa.answered`."""
-        ...
-
-    def read(self, job: Callable[[], FramesRead], done: Callable[[FramesRead | Refused], None]) -> None:
-        """Run `job` in a thread, and pass its result, or why it failed, to `done` in this one; never after the connection's end."""
-        ...
-
-    def drop(self, why: str) -> None:
-        """End the connection; another one is tried soon."""
-        ...
-
-
-class _Sent(Struct, eq=False):
-    """A message that the slave has not answered."""
-
-    lane: Lane
-    queue_offset: int
-    place: int
-    """LogOffset of its record."""
-    message_id: int
-    size: int
-    position: int | None
-    deadline: float
 
 
 class Samsa(BrokerPart):
@@ -128,7 +98,7 @@ class Samsa(BrokerPart):
         self._lanes: list[Lane] = []
         self._listed: Sequence[Any] = ()
         self._opaques = itertools.count()
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, UnderWay] = {}
         """By opaque, oldest first."""
         self._sent_bytes = 0
         self._asked: dict[int, Lane] = {}
@@ -146,6 +116,12 @@ class Samsa(BrokerPart):
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._pumping = False
         self._changed: list[Callable[[], None]] = []
+        self.generation = 0
+        self.keeps_branches = False
+        self._steps: dict[int, tuple[Callable[[Heard | None], None], float]] = {}
+        """Opaque → who waits for the answer to a step of a branch, and until when."""
+        self.branches = BranchCopies(self)
+        """The slave's copies of XA branches."""
         self.health = SlaveHealth(settings, self._now, self._tell)
         self._faults = RateLimitedLog(log, environment.clock)
         appender.when_grown(self._grew)
@@ -211,6 +187,8 @@ class Samsa(BrokerPart):
     def attach(self, link: SlaveLink) -> None:
         """Use a connection to the slave."""
         self._link = link
+        self.generation += 1
+        self.tell(BranchCopy(BranchStep.ASK), self._keeps)
         self._patient_until = self._now() + UNFLUSHED_SECONDS
         self._lanes, self._listed = [], ()
         self._look_for_lanes()
@@ -223,6 +201,10 @@ class Samsa(BrokerPart):
             return
         self._link, was_live, self._live = None, self._live, False
         self._asked.clear()
+        self.keeps_branches = False
+        steps, self._steps = self._steps, {}
+        for done, _ in steps.values():
+            done(None)
         now = self._now()
         for sent in list(self._sent.values()):
             self._give_up(sent, now)
@@ -235,6 +217,26 @@ class Samsa(BrokerPart):
         self._release(self._log.end)
         log.warning("the slave %s is disconnected: %s. Puts are refused until it is back", self.settings.url, why)
         self._tell()
+
+    # ------------------------------------------------------------------ branches
+
+    def tell(self, copy: BranchCopy, done: Callable[[Heard | None], None]) -> None:
+        if self._link is None:
+            done(None)
+            return
+        opaque = self._opaque()
+        self._steps[opaque] = done, self._now() + self.settings.send_timeout
+        self._link.send(opaque, copy)
+
+    def when_synced(self, done: Callable[[], None]) -> None:
+        self.when_copied(self._log.end, done)
+
+    def _keeps(self, heard: Heard | None) -> None:
+        self.keeps_branches = heard is not None and heard.code == SUCCESS
+        if self.keeps_branches:
+            self.branches.connected()
+
+    # ------------------------------------------------------------------ partitions
 
     def _look_for_lanes(self) -> None:
         """Have a lane for each partition that clients see."""
@@ -302,7 +304,7 @@ class Samsa(BrokerPart):
             self._question(lane, AskEnd(lane.topic, lane.partition), link)
         elif heard.code == NOT_FOUND and not lane.woken:
             lane.waking = True
-            self._question(lane, _waking(lane), link)
+            self._question(lane, waking(lane), link)
         elif heard.code == NOT_FOUND:
             self._ends_at(lane, 0, link)
         elif heard.code == SUCCESS and heard.body.isdigit() and len(heard.body) < 20:
@@ -486,7 +488,7 @@ class Samsa(BrokerPart):
                 lane.position = self._bases.touch(lane.topic, lane.partition).position(lane.next)
         for message, place in zip(messages, places, strict=False):
             opaque, size = self._opaque(), FRAME_HEADER_BYTES + len(message.body)
-            self._sent[opaque] = _Sent(lane, lane.next, place, message.message_id, size, lane.position, deadline)
+            self._sent[opaque] = UnderWay(lane, lane.next, place, message.message_id, size, lane.position, deadline)
             heapq.heappush(self._places, (place, opaque))
             self._sent_bytes += size
             lane.under_way += 1
@@ -515,6 +517,9 @@ class Samsa(BrokerPart):
             if sent.lane.left or not self._live:
                 self._soon()
             return
+        if (step := self._steps.pop(opaque, None)) is not None:
+            step[0](heard)
+            return
         lane, link = self._asked.pop(opaque, None), self._link
         self._answer_by = self._now() + QUESTION_SECONDS
         if lane is not None and link is not None:
@@ -525,7 +530,7 @@ class Samsa(BrokerPart):
         elif self.health.is_test(opaque):
             self.health.tested(good=heard.code == SUCCESS)
 
-    def _check_position(self, sent: _Sent, heard: Heard) -> None:
+    def _check_position(self, sent: UnderWay, heard: Heard) -> None:
         lane, words = sent.lane, heard.body.split(b" ")
         was, lane.checked = lane.checked, True
         if sent.position is None or lane.differs or len(words) != 3:
@@ -553,7 +558,7 @@ class Samsa(BrokerPart):
             self._give_up_rest(lane, self._now())
         self._look_at_copied()
 
-    def _give_up(self, sent: _Sent, now: float) -> None:
+    def _give_up(self, sent: UnderWay, now: float) -> None:
         sent.lane.given_up = max(sent.lane.given_up, sent.queue_offset + 1)
         self.outcomes.gave_up(sent.place, sent.lane.topic, sent.message_id, now)
 
@@ -613,7 +618,7 @@ class Samsa(BrokerPart):
         if self._link is not None:
             opaque, message_id = self._opaque(), self._partitions.ids.take()
             self.health.begin(opaque)
-            self._link.send(opaque, SyncMessage(STATUS_TOPIC, 0, 0, message_id, _TEST_BODY, crc31(_TEST_BODY)))
+            self._link.send(opaque, SyncMessage(STATUS_TOPIC, 0, 0, message_id, TEST_BODY, crc31(TEST_BODY)))
 
     def tick(self) -> None:
         """Give up what has waited too long, and go on with what waits."""
@@ -630,6 +635,11 @@ class Samsa(BrokerPart):
             self.health.failed()
         if self._asked and now > self._answer_by and self._link is not None:
             self._link.drop(f"it answers no question within {QUESTION_SECONDS:g} s")
+        for opaque, (done, deadline) in list(self._steps.items()):
+            if deadline > now:
+                break
+            del self._steps[opaque]
+            done(None)
         self.outcomes.forget_old(now)
         self._test()
         self._faults.tick()

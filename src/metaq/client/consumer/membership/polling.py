@@ -238,6 +238,7 @@ class Polling:
 
     async def _fill(self, queue: MessageQueue, place: _Place) -> None:
         """Pull once. The next pull is started by the next look."""
+        asked = self._core.clock.monotonic()
         try:
             if place.next_offset < 0:
                 place.next_offset = place.position = await self._member.position(queue)
@@ -252,7 +253,7 @@ class Polling:
             if isinstance(error, AccessDenied):
                 self.refuse(error)
             await self._core.leaders.pause(
-                queue.broker, DENIED_SECONDS if isinstance(error, AccessDenied) else PAUSE_SECONDS
+                queue.broker, DENIED_SECONDS if isinstance(error, AccessDenied) else PAUSE_SECONDS, asked
             )
         else:
             self._faults.over(f"{queue}")

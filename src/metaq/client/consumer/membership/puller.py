@@ -129,6 +129,7 @@ class QueuePuller:
         """The newest message that was pulled."""
         self.pulled_ms = 0
         """When the last pull was begun."""
+        self._asked_at = 0.0
         pulling.queues_of[queue.topic] += 1
         self._wake = asyncio.Event()
         self.task = pulling.core.spawn(self._pull_for_ever())
@@ -156,13 +157,14 @@ class QueuePuller:
         while not self.window.dropped:
             if pause := await self._pull_once():
                 # Shorter if another one leads the queue's broker meanwhile.
-                await self._pulling.core.leaders.pause(self.queue.broker, pause)
+                await self._pulling.core.leaders.pause(self.queue.broker, pause, self._asked_at)
 
     async def _pull_once(self) -> float:
         """Pull once, when there is room. Returns the pause before the next pull, s."""
         pulling, window, queue, seconds = self._pulling, self.window, self.queue, self._options.seconds
         count = await self._room()
-        asked, self.pulled_ms = pulling.core.clock.monotonic(), pulling.core.clock.now_ms()
+        asked = self._asked_at = pulling.core.clock.monotonic()
+        self.pulled_ms = pulling.core.clock.now_ms()
         try:
             pulled = await pull(
                 pulling.core, pulling.wanted, queue, window.next_offset, count, pulling.subscriptions[queue.topic],

@@ -120,6 +120,26 @@ class BrokerMetrics:
         for address, copied in broker.replicas.reported().items():
             yield Sample(table.REPLICA_LAG, max(0, end - copied), (address,))
             yield Sample(table.REPLICA_LAG_SECONDS, broker.replicas.behind_ms(copied, now) / 1000, (address,))
+        yield from of_group(broker)
+
+
+def of_group(broker: Broker) -> Iterator[Sample]:
+    """Yield the samples of a broker's part in a group with failover; none: it has no failover."""
+    role = broker.replicas.group_role
+    if role is None:
+        return
+    group = (broker.options.broker_cluster_name, broker.environment.name)
+    leads = bool(role.in_sync)
+    yield Sample(table.FAILOVER_LEADS, int(leads), group)
+    yield Sample(table.FAILOVER_EPOCH, broker.roles.kept.epoch, group)
+    yield Sample(table.FAILOVER_DOUBT, int(bool(role.doubt)), group)
+    yield Sample(table.FAILOVER_IN_SYNC, len(role.in_sync), group)
+    yield Sample(table.FAILOVER_MINIMUM, role.minimum, group)
+    yield Sample(table.FAILOVER_LEASE, role.lease_ms / 1000, group)
+    for member, copied in role.copied.items():
+        labels = (*group, str(member))
+        yield Sample(table.FAILOVER_LAG, max(0, broker.store.log.end - copied), labels)
+        yield Sample(table.FAILOVER_LAG_SECONDS, role.behind_ms.get(member, 0) / 1000, labels)
 
 
 class Since:

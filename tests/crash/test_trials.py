@@ -1,0 +1,68 @@
+"""Trials by seed, in every mode whose brokers are there: nothing that was acknowledged is lost, whatever the nemesis does.
+
+A failing seed is told with its report, its schedule, and the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from metaq.testing.trial import NIGHTLY, Trial, run_trials
+from metaq.testing.workload import Load
+from tests.support import PATIENCE
+
+SHORT = 10
+"""Runs of CI, of all modes together: they have a minute."""
+SHORT_SECONDS, SECONDS = 2.0, 12.0
+SHORT_PATIENCE = 10.0
+"""For what does not come: a group that has passed over messages which were lost and written anew."""
+AT_ONCE = 4
+"""Most of a run is waiting."""
+FIRST_ALL = int(os.environ.get("METAQ_TRIALS_FROM", SHORT + 1))
+"""`make nightly` sets it by the day: each night has other schedules."""
+SEEDS_ALL, IN_A_TEST_ALL = 500, 25
+
+
+def failures(trial: Trial, first: int, count: int) -> list[str]:
+    """The reports of the failing ones of so many seeds."""
+    results = list(run_trials(trial, range(first, first + count), AT_ONCE))
+    assert sum(result.verdict.counts.get("acked", 0) for result in results) > 0
+    return [result.text for result in results if not result.ok]
+
+
+@pytest.mark.all
+@pytest.mark.long
+@pytest.mark.parametrize("mode", NIGHTLY)
+def test_short_trials_find_nothing(mode):
+    """The same ones each time."""
+    trial = Trial(mode, seconds=SHORT_SECONDS, patience=PATIENCE)
+    told = failures(trial, 1, max(1, SHORT // len(NIGHTLY)))
+    assert not told, "\n".join(told)
+
+
+@pytest.mark.all
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("mode", NIGHTLY)
+@pytest.mark.parametrize("first", range(FIRST_ALL, FIRST_ALL + SEEDS_ALL, IN_A_TEST_ALL))
+def test_many_more_trials_find_nothing(mode, first):
+    """Longer ones."""
+    told = failures(Trial(mode, seconds=SECONDS, patience=PATIENCE), first, IN_A_TEST_ALL)
+    assert not told, "\n".join(told)
+
+
+@pytest.mark.all
+@pytest.mark.long
+def test_a_broker_that_acknowledges_too_early_is_found(tmp_path):
+    """With ASYNC_FLUSH a power cut takes what was acknowledged, and the mode `single` promises that it does not."""
+    trial = Trial(
+        "single", faults=("power",), seconds=SHORT_SECONDS, patience=SHORT_PATIENCE, load=Load(("sync", "submit"), rate=200.0),
+        options={"flushDiskType": "ASYNC_FLUSH", "flushIntervalCommitLog": 10_000},
+    )  # fmt: skip
+    # A cut may leave what it could have taken, so one of several.
+    results = list(run_trials(trial, range(4, 16), AT_ONCE, tmp_path))
+    lost = [one for one in results if "acked is kept" in {violation.check for violation in one.verdict.violations}]
+    assert lost
+    assert f"--mode single --seeds {lost[0].seed} --seconds {SHORT_SECONDS:g} --faults power" in lost[0].text
+    assert "power process 0" in lost[0].text

@@ -1,0 +1,293 @@
+"""docs/failure-procedures.md: its commands are run as they stand, behind the failures that they are for.
+
+A start of a broker there, by the name of its file, is a start of a process of the cluster; folders have other names.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+import metaq
+from metaq.cli.commands import all_commands
+from metaq.errors import ConfigError, MetaqError
+from metaq.model import SendStatus
+from metaq.testing import Cluster
+from metaq.testing.zookeeper import java, zookeeper_jars
+from tests.support import PATIENCE, ROOT, eventually, run_metaq
+
+pytestmark = pytest.mark.xdist_group("failure procedures")
+
+PAGE = (ROOT / "docs" / "failure-procedures.md").read_text()
+SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
+BROKERS = {"broker-a.conf": 0, "broker-a-s.conf": 1}
+TOPIC = "orders"
+SOON: Mapping[str, object] = {"registerNameServerPeriod": 1000, "slaveTimeout": 500, "flushDiskType": "SYNC_FLUSH"}
+FAILOVER: Mapping[str, object] = {"failover": "zookeeper", "failoverSessionTimeout": 1000, "inSyncTimeout": 2000}
+
+
+def blocks(heading: str) -> list[list[str]]:
+    """The commands of a section, block by block."""
+    found = re.findall(r"```bash\n(.*?)```", SECTIONS[heading], re.DOTALL)
+    return [[line.partition(" #")[0] for line in block.splitlines() if line] for block in found]
+
+
+def follow(cluster: Cluster, heading: str, block: int, **words: object) -> str:
+    """Run a block, with these words in place of those of the page. Returns what it has printed."""
+    printed = ""
+    for line in blocks(heading)[block]:
+        command = shlex.split(line)[1:]
+        if command[:2] == ["broker", "-c"]:
+            _start(cluster, command[2], command[3:])
+        elif command == ["namesrv"]:
+            cluster.name_servers[0].start()
+        else:
+            command = [_replaced(word, words) for word in command]
+            done = run_metaq(*command, *([] if command[0] == "store" else ["-n", cluster.namesrv]))
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+            printed += done.stdout
+    return printed
+
+
+def _replaced(word: str, words: Mapping[str, object]) -> str:
+    for name, value in {"broker-a": "broker-0", **words}.items():
+        word = word.replace(name, str(value))
+    return word
+
+
+def _start(cluster: Cluster, file: str, flags: list[str]) -> None:
+    """Start a broker, with `-o` options for this once."""
+    broker = cluster.brokers[BROKERS[file]]
+    options = broker.options
+    broker.options = {**options, **dict(word.split("=") for word in flags if word != "-o")}
+    try:
+        broker.start()
+    finally:
+        broker.options = options
+
+
+def send(cluster: Cluster, *bodies: bytes, wanted: SendStatus = SendStatus.SEND_OK) -> None:
+    with metaq.Producer(cluster.namesrv, timeout=PATIENCE) as producer:
+        for body in bodies:
+            assert producer.send(TOPIC, body).status is wanted
+
+
+def stored(cluster: Cluster) -> list[bytes]:
+    with metaq.Reader(cluster.namesrv, TOPIC, start="earliest", stop_at_end=True) as reader:
+        return [message.body for message in reader]
+
+
+def leads(cluster: Cluster, number: int) -> None:
+    eventually(lambda: cluster.leader() == number, what=f"broker {number} leads")
+
+
+def refused(cluster: Cluster) -> str:
+    """What a send is refused with, as soon as it is."""
+    said: list[str] = []
+
+    def is_refused() -> bool:
+        with metaq.Producer(cluster.namesrv, timeout=1, retries=0) as producer:
+            try:
+                producer.send(TOPIC, b"refused")
+            except MetaqError as error:
+                said.append(str(error))
+        return bool(said)
+
+    eventually(is_refused, what="sends are refused")
+    return said[0]
+
+
+@pytest.fixture(scope="module")
+def shared_pair() -> Iterator[Cluster]:
+    with Cluster(replicas=2, faulty_disks=True, options=SOON) as cluster:
+        with metaq.admin.Admin(cluster.namesrv) as admin:
+            admin.create_topic(TOPIC, queues=1)
+        cluster.wait_in_sync()
+        yield cluster
+
+
+@pytest.fixture
+def pair(shared_pair: Cluster) -> Iterator[Cluster]:
+    """Its first broker leads, and the other has all; before each test and behind it."""
+    yield shared_pair
+    assert shared_pair.leader() == 0
+    shared_pair.wait_in_sync(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Cluster]:
+    try:
+        java()
+        zookeeper_jars()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    with Cluster(replicas=2, zookeeper=True, options={**SOON, **FAILOVER}) as cluster:
+        cluster.wait_in_sync(PATIENCE)
+        with metaq.admin.Admin(cluster.namesrv) as admin:
+            admin.create_topic(TOPIC, queues=1)
+        yield cluster
+
+
+@pytest.mark.parametrize("line", sorted({line for heading in SECTIONS for block in blocks(heading) for line in block}))
+def test_every_line_is_a_command_with_its_flags(line: str) -> None:
+    words, command = shlex.split(line)[1:], all_commands()
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    for word in words:
+        if re.match(r"--?[a-z]", word):
+            known = [flag for parameter in command.params for flag in parameter.opts]
+            assert word in known or word.startswith(("-F", "-f")), word
+
+
+def test_look_first(pair: Cluster) -> None:
+    told = follow(pair, "Look first", 0)
+    assert pair.address(0) in told
+    assert pair.address(1) in told
+
+
+def test_a_master_is_started_again(pair: Cluster) -> None:
+    send(pair, b"before")
+    pair.brokers[0].kill()
+    follow(pair, "One of several masters without slaves is lost", 0)
+    leads(pair, 0)
+    pair.wait_in_sync(PATIENCE)
+    send(pair, b"behind")
+    assert {b"before", b"behind"} <= set(stored(pair))
+
+
+def test_the_master_of_a_pair_is_lost(pair: Cluster) -> None:
+    heading = "The master of a pair is lost"
+    send(pair, b"acknowledged")
+    pair.brokers[0].kill()
+    follow(pair, heading, 0)
+    leads(pair, 1)
+    assert b"acknowledged" in stored(pair)
+    send(pair, b"alone", wanted=SendStatus.SLAVE_NOT_AVAILABLE)
+    follow(pair, heading, 1)
+    send(pair, b"both")
+    follow(pair, heading, 2)
+    leads(pair, 0)
+    assert {b"acknowledged", b"alone", b"both"} <= set(stored(pair))
+
+
+def test_a_slave_is_lost_with_its_disk(pair: Cluster) -> None:
+    pair.brokers[1].kill()
+    shutil.rmtree(pair.brokers[1].data)
+    send(pair, b"one copy", wanted=SendStatus.SLAVE_NOT_AVAILABLE)
+    follow(pair, "A slave is lost", 0)
+    send(pair, b"two copies")
+
+
+def test_both_are_lost(pair: Cluster, tmp_path) -> None:
+    heading, backup = "Both are lost", tmp_path / "backup"
+    send(pair, b"in the copy")
+    follow(pair, heading, 0, STORE=pair.brokers[0].data, BACKUP=backup)
+    send(pair, b"behind the copy")
+    for broker in pair.brokers:
+        broker.kill()
+        shutil.rmtree(broker.data)
+    shutil.copytree(backup, pair.brokers[0].data)
+    follow(pair, heading, 1, BACKUP=backup)
+    assert b"in the copy" in stored(pair)
+    assert b"behind the copy" not in stored(pair)
+    send(pair, b"new")
+
+
+def test_a_disk_is_full(pair: Cluster) -> None:
+    """It goes on by itself with room; the other one leads meanwhile."""
+    send(pair, b"with room")
+    pair.brokers[0].set_disk(room=0)
+    refused(pair)
+    assert b"with room" in stored(pair)
+    pair.brokers[0].set_disk()
+    eventually(lambda: send(pair, b"with room again") is None, what="the master takes messages again")
+    follow(pair, "A disk is full", 0)
+    leads(pair, 1)
+    send(pair, b"at the other")
+    follow(pair, "The wrong one was promoted", 0)
+    leads(pair, 0)
+
+
+def test_a_power_cut(pair: Cluster) -> None:
+    bodies = {b"durable %d" % number for number in range(10)}
+    send(pair, *bodies)
+    for broker in pair.brokers:
+        broker.cut_power()
+    follow(pair, "A power cut", 0)
+    assert bodies <= set(stored(pair))
+
+
+def test_two_have_led(pair: Cluster) -> None:
+    """A slave that did not copy for a moment leads by force."""
+    master, slave = pair.brokers
+    slave.pause()
+    with metaq.Producer(pair.namesrv, timeout=PATIENCE) as producer:
+        assert producer.send(TOPIC, b"at one alone").status is not SendStatus.SEND_OK
+    master.kill()
+    slave.resume()
+    follow(pair, "The master of a pair is lost", 0)
+    send(pair, b"at the next", wanted=SendStatus.SLAVE_NOT_AVAILABLE)
+    master.start()
+    eventually(lambda: any((master.data / "cut").glob("*")), what="what was cut off is kept")
+    offsets = sorted((master.data / "cut").iterdir())
+    printed = follow(pair, "Two have led", 0, STORE=master.data, OFFSET=offsets[-1].name)
+    assert TOPIC in printed
+    assert b"at one alone" not in stored(pair)
+    follow(pair, "The wrong one was promoted", 0)
+    leads(pair, 0)
+
+
+def test_a_name_server_is_lost(pair: Cluster) -> None:
+    with metaq.Producer(pair.namesrv, timeout=PATIENCE) as producer:
+        producer.send(TOPIC, b"known")
+        pair.name_servers[0].kill()
+        producer.send(TOPIC, b"still known")
+    pair.name_servers[0].start()
+    pair.wait_registered()
+    pair.name_servers[0].stop()
+    follow(pair, "A name server is lost", 0)
+    pair.wait_registered()
+    send(pair, b"new clients")
+
+
+def test_the_leader_of_a_group_is_lost(group: Cluster) -> None:
+    send(group, b"acknowledged")
+    leads(group, 0)
+    group.brokers[0].kill()
+    leads(group, 1)
+    send(group, b"at the next")
+    told = follow(group, "The leader of a group is lost", 0)
+    assert group.address(0) in told
+    group.wait_in_sync(PATIENCE)
+    assert {b"acknowledged", b"at the next"} <= set(stored(group))
+
+
+def test_zookeeper_is_away(group: Cluster) -> None:
+    leader = group.leader()
+    group.zookeepers[0].kill()
+    assert "ZooKeeper" in refused(group)
+    stored(group)
+    group.zookeepers[0].start()
+    eventually(lambda: send(group, b"again") is None, what="sends go on")
+    assert group.leader() == leader
+
+
+def test_the_data_of_zookeeper_is_lost(group: Cluster) -> None:
+    heading, server = "The data of ZooKeeper is lost", group.zookeepers[0]
+    send(group, b"before")
+    group.wait_in_sync(PATIENCE)
+    server.kill()
+    shutil.rmtree(server.folder / "data" / "version-2")
+    server.start()
+    refused(group)
+    follow(group, heading, 0)
+    for broker in group.brokers:
+        broker.stop()
+    follow(group, heading, 1)
+    leads(group, 0)
+    send(group, b"behind")
+    assert {b"before", b"behind"} <= set(stored(group))
