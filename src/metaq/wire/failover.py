@@ -17,8 +17,6 @@ from metaq.errors import BadRequest, ConfigError, LocalProtocolError
 from metaq.model.failover import CHANGING, MEMBERS_MAX, NOBODY, TOKEN_CHARS_MAX, GroupState, Member, Membership
 
 FORMAT: Final = 1
-MEMBERSHIP_FILE: Final = "metaqFailover.json"
-"""In the store's `config` folder, see `membership`."""
 BYTES_MAX: Final = 64 * 1024
 ADDRESS_CHARS_MAX: Final = 300
 """A host's name has 253 at most."""

@@ -371,7 +371,7 @@ def test_a_second_time_as_leader_does_not_go_by_what_was_reported_in_the_first(l
     leader.connect(TWO, 100)
     leader.set.end()
     leader.append(200)
-    leader.begin(ONE, TWO)
+    leader.begin(ONE, TWO, epoch_start=200)
     assert leader.set.copied == 100
     leader.report(TWO, 200)  # the connection of the first time
     assert leader.set.copied == 100
