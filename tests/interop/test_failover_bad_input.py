@@ -21,6 +21,7 @@ from metaq.client.shared.transport import Transport
 from metaq.errors import BrokerError, ConfigError
 from metaq.model.failover import GroupState
 from metaq.options import BrokerOptions, StoreOptions
+from metaq.store.upkeep.copy import copy
 from metaq.wire.failover import group_state, group_state_of
 from tests.interop.metaq1 import Nodes, Zookeeper
 from tests.interop.test_failover import asked
@@ -384,7 +385,6 @@ def test_a_folder_with_messages_that_was_in_no_group(group: Group, caplog: pytes
             assert await send(first, b"x") == ""
             async with group.started(2):
                 await until(lambda: "is not a begin of that of" in caplog.text)
-                await asyncio.sleep(0.5)
                 assert {one.member for one in group.state().in_sync} == {1}
             assert group.log_bytes("member-2") == before
 
@@ -446,6 +446,32 @@ def test_promotion_of_a_member_outside_the_set(group: Group) -> None:
                     await until(lambda: {one.member for one in group.state().in_sync} == {1, 2})
                     (cut,) = first._broker.roles.state().cuts
                     assert cut.log_offset == end and cut.records >= 1
+        finally:
+            await transport.close()
+
+    run(work)
+
+
+def test_a_restored_copy_does_not_lead_by_itself(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    """It may lack what was acknowledged since. By force it does, with what it has."""
+
+    async def work() -> None:
+        await group.led(1)
+        copy(group.folder / "member-1", group.folder / "restored")
+        transport = Transport()
+        try:
+            async with group.started(1, "restored") as restored:
+                await until(
+                    lambda: (
+                        f"this broker does not lead {group.name}: this broker is not in the in-sync set" in caplog.text
+                    )
+                )
+                assert not leads(restored)
+                with pytest.raises(BrokerError, match="this broker is not in the in-sync set"):
+                    await ask(transport, restored.address, Promote())
+                await ask(transport, restored.address, Promote(force=True))
+                await until(lambda: leads(restored))
+                assert await send(restored, b"goes on") == ""
         finally:
             await transport.close()
 

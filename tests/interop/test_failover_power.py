@@ -12,7 +12,7 @@ from metaq.admin import Admin
 from metaq.testing import Cluster
 from metaq.testing.trial.running import FILES
 from tests.interop.test_failover import OPTIONS, QUICK, TOPIC, Group, Load
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 pytestmark = [pytest.mark.interop, pytest.mark.all, pytest.mark.xdist_group("failover")]
 
@@ -58,7 +58,7 @@ def test_one_member_loses_its_power(group: Group, which: str) -> None:
 def test_all_members_lose_their_power(group: Group) -> None:
     """With SYNC_FLUSH nothing is lost. Without, the longest log leads, when all are back, and the others follow it."""
     leader, cluster = group.whole(), group.cluster
-    with metaq.Producer(cluster.namesrv, timeout=60.0, **QUICK) as producer:
+    with metaq.Producer(cluster.namesrv, timeout=PATIENCE, **QUICK) as producer:
         for at in range(100):
             producer.send(TOPIC, b"all-%d" % at)
     for number in range(3):
@@ -75,7 +75,7 @@ def test_all_members_lose_their_power(group: Group) -> None:
     for number in (second, leader):
         cluster.brokers[number].start()
     group.whole()
-    with metaq.Producer(cluster.namesrv, timeout=60.0, **QUICK) as producer:
+    with metaq.Producer(cluster.namesrv, timeout=PATIENCE, **QUICK) as producer:
         producer.send(TOPIC, b"after")
     found = group.read()
     assert found[b"after"] == 1

@@ -290,6 +290,8 @@ CONSUMER_OFFSETS: Final = ConsumerOffsets()
 DELAY_OFFSETS: Final = DelayOffsets()
 LEADERSHIP: Final = LeadershipFile()
 QUOTAS: Final = QuotaTable()
+MEMBERSHIP_NAME: Final = "metaqFailover.json"
+"""Its format is `metaq.wire.failover.membership`."""
 OPTIONS: Final = ChangedOptionsFile()
 
 

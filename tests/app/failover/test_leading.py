@@ -48,6 +48,8 @@ class Nodes:
         self._fail()
         return self._elapsed()
 
+    async def announce(self, _own: object) -> None: ...
+
     async def swap(self, state: GroupState, _version: int) -> int | None:
         self._fail()
         if self.version is not None:

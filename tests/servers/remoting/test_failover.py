@@ -14,8 +14,9 @@ from metaq.servers.remoting.server import RemotingServer
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command
+from metaq.wire.following import table_changes_of
 from tests.servers.remoting.test_acl import ADMIN, CONSUMER, SENDER, ask, denied, guarding, rules_of
-from tests.servers.support import Client, open_server
+from tests.servers.support import Client, open_server, tick
 
 ONE, TWO = Place(1, "one"), Place(2, "two")
 GROUP = {"failover": "zookeeper", "broker_id": 1}
@@ -95,3 +96,65 @@ def test_with_access_control_an_administrator_s_account_gets_one(tmp_path):
             assert "nobody at 10.0.0.2 has proven to be a broker" in answer.remark
         assert ask(client, ADMIN, RequestCode.JOIN_IN_SYNC, header).code == 0
         assert guarded.broker.slave_admission.why_not("10.0.0.2") == ""
+
+
+# ---------------------------------------------------------------------- changes of tables
+
+
+class Member2:
+    """A follower's connection, which takes what has changed in the leader's tables."""
+
+    def __init__(self, server: RemotingServer) -> None:
+        self.client, self.feed, self.position = Client(server), 0, 0
+
+    def ask(self) -> None:
+        """Take what there is, which says that what came with the answer before was taken."""
+        header = headers.FollowTablesHeader(feed=self.feed, position=self.position, member=2, store="two")
+        answer = self.client.ask(RequestCode.FOLLOW_TABLES, header)
+        changes = table_changes_of(answer.body)
+        self.feed, self.position = changes.feed, changes.position
+
+
+CHANGES = {
+    "a topic": (
+        RequestCode.UPDATE_AND_CREATE_TOPIC, headers.CreateTopicHeader(topic="orders", read_queues=4, write_queues=4, perm=6), b"",
+    ),
+    "the end of a topic": (RequestCode.DELETE_TOPIC_IN_BROKER, headers.TopicHeader(topic="old"), b""),
+    "a group": (
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"G","consumeEnable":true,"retryQueueNums":1}',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_is_answered_when_the_in_sync_set_has_it(server, what):
+    server.broker.lead()
+    server.broker.topics.ensure("old")
+    member, admin = Member2(server), Client(server)
+    for _ in range(2):
+        member.ask()
+    code, header, body = CHANGES[what]
+    assert admin.tell(code, header, body) == []
+    tick(server)
+    assert admin.received() == []
+    member.ask()  # gets it
+    tick(server)
+    assert admin.received() == []
+    member.ask()
+    tick(server)
+    (answer,) = admin.received()
+    assert answer.code == 0
+
+
+def test_a_change_that_a_member_does_not_take_is_answered_with_what_that_means(server):
+    server.broker.lead()
+    member, admin = Member2(server), Client(server)
+    member.ask()
+    code, header, body = CHANGES["a topic"]
+    assert admin.tell(code, header, body) == []
+    server.broker.clock.advance(server.broker.options.slave_timeout / 1000 + 0.1)
+    tick(server)
+    (answer,) = admin.received()
+    assert answer.code != 0
+    assert "is not known to be at the other brokers of the in-sync set" in answer.remark
+    assert server.broker.topics.get("orders") is not None

@@ -56,6 +56,17 @@ def test_a_copy_of_a_folder_at_rest_is_the_same_and_no_larger(tmp_path):
     assert all_damage(check(tmp_path / "copy")) == []
 
 
+def test_a_copy_is_not_the_broker_that_was_in_sync(tmp_path):
+    """In a group with failover: a folder of yesterday would lead with what it has, and all since then would be cut off elsewhere."""
+    root = filled(tmp_path / "store")
+    for name in ("metaqFailover.json", "metaqFailover.json.bak"):
+        (root / "config").mkdir(exist_ok=True)
+        (root / "config" / name).write_text("{}")
+    copy(root, tmp_path / "copy")
+    assert not list((tmp_path / "copy" / "config").glob("metaqFailover*"))
+    assert all_damage(check(tmp_path / "copy")) == []
+
+
 def test_a_copy_of_a_store_that_is_written_holds_all_that_was_there_before(tmp_path):
     """A thread goes on putting; log files are closed and the oldest deleted meanwhile; the copy is a whole store."""
     with open_store(tmp_path / "store", file_reserved_time=0) as store:

@@ -13,12 +13,13 @@ from metaq.saved import Pending
 from metaq.saved_file import TextFile
 from metaq.servers.server import CallSoon
 from metaq.wire import failover as wire
+from metaq.wire.files import MEMBERSHIP_NAME
 
 
 class MembershipFormat:
     """Format of `metaqFailover.json` (docs/formats/failover.md)."""
 
-    name: Final = "metaqFailover.json"
+    name: Final = MEMBERSHIP_NAME
     remedy: Final = "restore it from its .bak; without it this broker counts as new in its group: remove its whole folder then, so that it copies all"
 
     def parse(self, text: str) -> Membership:

@@ -367,8 +367,7 @@ class FailoverRole:
         elif self._slave is None and self._stepped_down is not None:
             pass  # it waits for its successor
         elif self._leading.epoch is not None or self._slave is None:
-            who = f"member {state.leader} leads" if state.leader != NOBODY else "it has handed over"
-            self._leading.resign(f"{who} in epoch {state.epoch}")
+            self._leading.resign(f"member {state.leader or state.hand_to} leads, or is to, in epoch {state.epoch}")
         else:
             await self._be_led(own, state, seen)
 

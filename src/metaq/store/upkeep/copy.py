@@ -31,7 +31,7 @@ from metaq.store.mapped_file import TEMPORARY, any_byte
 from metaq.store.offline.log_pieces import Borders, find_end, find_log_files
 from metaq.store.upkeep.check_tables import Unsynced, read_table
 from metaq.store.upkeep.findings import Progress, silent
-from metaq.wire.files import DELETED_TOPICS, GENERATIONS, GROUPS, LEADERSHIP, TOPICS, NamedConfigs
+from metaq.wire.files import DELETED_TOPICS, GENERATIONS, GROUPS, LEADERSHIP, MEMBERSHIP_NAME, TOPICS, NamedConfigs
 
 log = logging.getLogger(__name__)
 COPYING: Final = ".copying"
@@ -120,7 +120,9 @@ class _Copy:
             if file.end <= end:
                 self._copy_closed(file)
         self._copy_config(_FIRST)
+        # In a group with failover the copy is another broker than the one that was in sync: it may be behind that one.
         names = [path.name for path in self._entries("config") if path.name not in _FIRST]
+        names = [name for name in names if not name.startswith(MEMBERSHIP_NAME)]
         self._copy_config([name for name in names if not name.startswith(_LAST)])
         self._copy_whole(self._source.checkpoint)
         for part in ("consumequeue", "index", "positions", "namesrv"):
