@@ -41,9 +41,6 @@ class Nodes:
         if error is not None:
             raise error
 
-    async def announce(self, _own: object) -> None:
-        """Nobody else has its node."""
-
     async def renew(self, _own: object) -> float:
         self._fail()
         return self._elapsed()
