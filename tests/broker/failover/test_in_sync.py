@@ -685,3 +685,13 @@ def test_the_role_says_who_is_in_sync_and_how_far(leader):
     assert 0 < role.lease_ms <= SESSION * 500
     leader.set.end()
     assert leader.set.group_role.in_sync == ()
+
+
+def test_who_has_reported_and_is_gone_cannot_be_handed_over_to(leader):
+    """Without traffic nothing else tells that its process has just died."""
+    leader.begin(ONE, TWO, THREE)
+    leader.connect(TWO, 0)
+    leader.connect(THREE)
+    assert leader.set.present == {2}  # member 3 has reported nothing
+    leader.set.disconnect(leader.links[2])
+    assert (leader.set.present, leader.set.followers) == (set(), {2: 0})

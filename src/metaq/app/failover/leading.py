@@ -177,8 +177,8 @@ class Leading:
 
     def _successor(self, state: GroupState, to: int) -> int:
         """Return who can lead next. Raises Refused."""
-        name, reported = self._group.name, self._in_sync.followers
-        able = [one.member for one in state.in_sync if one.member != self._group.number and one.member in reported]
+        name, reported, present = self._group.name, self._in_sync.followers, self._in_sync.present
+        able = [one.member for one in state.in_sync if one.member != self._group.number and one.member in present]
         if to in able:
             return to
         if to != NOBODY:

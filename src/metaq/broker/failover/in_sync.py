@@ -365,6 +365,14 @@ class InSyncReplicas(Replicas):
         return (now - one.seen) * 1000
 
     @property
+    def present(self) -> frozenset[int]:
+        """Members that copy this log now, and have reported in this epoch."""
+        connected = {id(one) for one in self.connected}
+        return frozenset(
+            number for number, one in self._followers.items() if one.copied != NOT_YET and id(one.replica) in connected
+        )
+
+    @property
     def followers(self) -> dict[int, int]:
         """Member → LogOffset up to which it has the log, of those that have reported in this epoch."""
         return {number: one.copied for number, one in self._followers.items() if one.copied != NOT_YET}
