@@ -212,7 +212,7 @@ class SlowDisk(FaultyDisk):
 class Doubtful:
     """The in-sync set of a leader that does not know whether it still leads, and whose followers report nothing."""
 
-    required = available = enough = in_doubt = True
+    required = available = enough = in_doubt = lacks_for_now = True
     copied, lacking, carries_alone = 0, "", False
 
     def lacks(self, begin: int, end: int) -> bool:

@@ -405,6 +405,20 @@ def test_sends_are_taken_while_the_minimum_is_here(minimum, enough):
     assert leader.set.enough is (minimum == 1)
 
 
+def test_the_followers_of_a_new_leader_are_waited_for_by_who_sends():
+    """They come within a moment. What lacks later than inSyncTimeout is told as it is."""
+    leader = Leader(minimum=2)
+    assert leader.set.lacks_for_now
+    leader.begin(ONE, TWO)
+    assert not leader.set.enough and leader.set.lacks_for_now
+    leader.later(9.8)
+    assert leader.set.lacks_for_now
+    leader.later(0.4)
+    assert not leader.set.enough and not leader.set.lacks_for_now
+    leader.clock.advance(SESSION)
+    assert leader.set.lacks_for_now  # in doubt
+
+
 def test_who_is_not_in_the_set_does_not_make_it_enough():
     leader = Leader(minimum=2)
     leader.begin(ONE, TWO)

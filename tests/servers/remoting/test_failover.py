@@ -14,9 +14,10 @@ from metaq.servers.remoting.server import RemotingServer
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command
+from metaq.wire.extensions import NOT_LEADING, NOT_LEADING_MARK, RELAYED_FIELD
 from metaq.wire.following import table_changes_of
 from tests.servers.remoting.test_acl import ADMIN, CONSUMER, SENDER, ask, denied, guarding, rules_of
-from tests.servers.support import Client, open_server, tick
+from tests.servers.support import Client, open_server, send_header, tick
 
 ONE, TWO = Place(1, "one"), Place(2, "two")
 GROUP = {"failover": "zookeeper", "broker_id": 1}
@@ -158,3 +159,20 @@ def test_a_change_that_a_member_does_not_take_is_answered_with_what_that_means(s
     assert answer.code != 0
     assert "is not known to be at the other brokers of the in-sync set" in answer.remark
     assert server.broker.topics.get("orders") is not None
+
+
+def test_what_is_relayed_to_a_new_leader_is_held_there_until_its_followers_have_come(tmp_path):
+    """An unchanged client of the former leader would fail otherwise: it tries again at once, and gives up."""
+    with open_server(tmp_path, FakeClock(), min_in_sync_replicas=2, **GROUP) as (broker, server):
+        lead(broker)
+        broker.lead()
+        client = Client(server)
+        relayed = {**send_header("orders").to_ext(), RELAYED_FIELD: "127.0.0.1:5"}
+        answer = client.ask(RequestCode.SEND_MESSAGE_V2, relayed, b"x")
+        assert (answer.code, answer.ext.get(RELAYED_FIELD)) == (ResponseCode.SERVICE_NOT_AVAILABLE, NOT_LEADING)
+        answer = client.ask(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x")
+        assert answer.remark.startswith(NOT_LEADING_MARK) and "minInSyncReplicas is 2" in answer.remark
+        broker.clock.advance(broker.options.in_sync_timeout / 1000 + 0.1)
+        broker.in_sync.renewed(broker.clock.elapsed(), 60.0)
+        answer = client.ask(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x")
+        assert "minInSyncReplicas is 2" in answer.remark and not answer.remark.startswith(NOT_LEADING_MARK)

@@ -167,6 +167,11 @@ class InSyncReplicas(Replicas):
         return self.is_certain and self._there >= self._options.min_in_sync_replicas
 
     @property
+    def lacks_for_now(self) -> bool:
+        """In doubt, and for as long as the followers of a new leader have to come (inSyncTimeout)."""
+        return self.in_doubt or (self._clock.monotonic() - self._since) * 1000 < self._options.in_sync_timeout
+
+    @property
     def lacking(self) -> str:
         if self._doubt:
             return self._doubt

@@ -80,6 +80,11 @@ class Copies(Protocol):
         ...
 
     @property
+    def lacks_for_now(self) -> bool:
+        """Whether there will be `enough` soon by itself, or another broker leads: followers of a new leader are just coming."""
+        ...
+
+    @property
     def in_doubt(self) -> bool:
         """Whether another broker may lead by now."""
         ...
@@ -115,6 +120,7 @@ class NoCopies:
     enough = True
     lacking = ""
     in_doubt = False
+    lacks_for_now = False
     copied = 0
     carries_alone = False
 

@@ -100,7 +100,7 @@ class Appender(BrokerPart):
             return Refused(Reason.NOT_STORED, self.reserved)
         copies = self._acks.copies
         if not (copies.enough or (carrying and copies.carries_alone)):
-            return Refused(Reason.NOT_LEADING if copies.in_doubt else Reason.NOT_STORED, copies.lacking)
+            return Refused(Reason.NOT_LEADING if copies.lacks_for_now else Reason.NOT_STORED, copies.lacking)
         unflushed = self._log.end - state.flushed
         if unflushed > options.unflushed_bytes_max:
             return Refused(

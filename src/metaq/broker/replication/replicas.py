@@ -100,6 +100,10 @@ class Replicas(BrokerPart):
         return False
 
     @property
+    def lacks_for_now(self) -> bool:
+        return False
+
+    @property
     def lacking(self) -> str:
         return (
             f"fewer than {self._options.min_in_sync_replicas} brokers would have it, this one included (minInSyncReplicas): slaves are "

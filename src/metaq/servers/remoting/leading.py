@@ -101,6 +101,9 @@ def _appending(
             if relay is not None and broker.roles.relays():
                 return relay.take(call, why)
             raise Refused(Reason.NOT_LEADING, why)
+        copies = broker.acks.copies
+        if RELAYED_FIELD in call.command.ext and not copies.enough and copies.lacks_for_now:
+            return _not_leading(copies.lacking)  # its followers are just coming: who relays it tries again
         return run(_of_client(call, broker))
 
     return guarded

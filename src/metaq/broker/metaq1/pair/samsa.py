@@ -75,6 +75,7 @@ class Samsa(BrokerPart):
     required = True
     carries_alone = True
     in_doubt = False
+    lacks_for_now = False
     """Byte positions of the slave are made by its own hand, of the same messages."""
 
     def __init__(
