@@ -5,6 +5,7 @@ A start of a broker there, by the name of its file, is a start of a process of t
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -85,14 +86,14 @@ def leads(cluster: Cluster, number: int) -> None:
     eventually(lambda: cluster.leader() == number, what=f"broker {number} leads")
 
 
-def refused(cluster: Cluster) -> str:
+def refused(cluster: Cluster, body: bytes = b"refused") -> str:
     """What a send is refused with, as soon as it is."""
     said: list[str] = []
 
     def is_refused() -> bool:
-        with metaq.Producer(cluster.namesrv, timeout=1, retries=0) as producer:
+        with metaq.Producer(cluster.namesrv, timeout=2, retries=0) as producer:
             try:
-                producer.send(TOPIC, b"refused")
+                producer.send(TOPIC, body)
             except MetaqError as error:
                 said.append(str(error))
         return bool(said)
@@ -211,7 +212,7 @@ def test_a_disk_is_full(pair: Cluster) -> None:
     """It goes on by itself with room; the other one leads meanwhile."""
     send(pair, b"with room")
     pair.brokers[0].set_disk(room=0)
-    refused(pair)
+    refused(pair, os.urandom(2 << 20))  # the file that there is already has its room
     assert b"with room" in stored(pair)
     pair.brokers[0].set_disk()
     eventually(lambda: send(pair, b"with room again") is None, what="the master takes messages again")
