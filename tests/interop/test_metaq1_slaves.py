@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
@@ -359,3 +360,31 @@ def test_our_python_client_reads_from_the_server_that_it_is_told_to(
         OurTextSlave(tmp_path / "s", zookeeper, {"test": {}}, registry=registry(root)) as slave,
     ):
         check(master, slave)
+
+
+def test_our_slave_takes_the_masters_place_and_the_old_master_comes_back_as_the_slave(
+    producer: Metaq1Client, zookeeper: Zookeeper, root: str, tmp_path: Path
+) -> None:
+    """docs/failure-procedures.md: the slave without `-Fmetaslave`; the old master with it, and an empty folder."""
+    java = producer
+    with OurServer(tmp_path / "m", zookeeper, {"test": {}}, registry=registry(root)) as old:
+        java.publisher("p", "f", ["test"])
+        sends(java, "p", "test", [f"a{number}" for number in range(10)])
+        consumer(java, "c", root, {"test": MAX_SIZE})
+        java.wait("c", 10)
+        java.shutdown("c")
+        with OurTextSlave(tmp_path / "s", zookeeper, {"test": {}}, registry=registry(root)) as slave:
+            sends(java, "p", "test", [f"b{number}" for number in range(10)])
+            eventually(lambda: are_same(old, slave), what="the slave has all")
+            old.kill()
+            slave.stop()
+            OurServer.start(slave)
+            sends(java, "p", "test", ["c0"])
+            consumer(java, "d", root, {"test": MAX_SIZE})
+            assert bodies(java.wait("d", 11)) == [*(f"b{number}" for number in range(10)), "c0"]
+            shutil.rmtree(old.data)
+            old.data.mkdir()
+            OurTextSlave.start(old)  # type: ignore[arg-type]
+            eventually(lambda: are_same(slave, old), what="the old master has all")
+            sends(java, "p", "test", ["d0"])
+            eventually(lambda: are_same(slave, old), what="the old master follows")
