@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from metaq.errors import BadRequest
-from metaq.model.leadership import CutTail, Epoch, Leadership, ReplicaState, SlaveState
+from metaq.model.leadership import CutTail, Epoch, GroupRole, Leadership, ReplicaState, SlaveState
 from metaq.wire import extensions, files
 
 NUMBERS = st.integers(0, 2**62)
@@ -93,8 +93,16 @@ def test_the_answer_is_as_documented():
     assert extensions.replica_state(state) == (
         b'{"broker":"a","brokerId":0,"role":"SYNC_MASTER","leads":true,"logMin":0,"logEnd":9,"haPort":10912,"epochs":[{"number":1,'
         b'"start":4096,"leader":"7f","sinceMs":1700000000000,"brokerId":1,"term":1}],"master":"","masterEnd":-1,"masterHeardMs":0,'
-        b'"slaves":[{"address":"h:1","copied":8,"behindMs":20}],"cuts":[],"tornFrom":4,"tornEnd":9}'
+        b'"slaves":[{"address":"h:1","copied":8,"behindMs":20}],"cuts":[],"tornFrom":4,"tornEnd":9,"group":null,"quietMs":-1}'
     )
+    in_group = extensions.replica_state(
+        structs.replace(state, group=GroupRole(2, (2, 1), {1: 8}, 7, "", {1: 20}, 2, 900))
+    )
+    assert in_group.endswith(
+        b'"group":{"member":2,"inSync":[2,1],"copied":{"1":8},"acknowledged":7,"doubt":"","behindMs":{"1":20},"minimum":2,'
+        b'"leaseMs":900},"quietMs":-1}'
+    )
+    assert extensions.replica_state_of(in_group).group == GroupRole(2, (2, 1), {1: 8}, 7, "", {1: 20}, 2, 900)
 
 
 @given(st.builds(Leadership, TEXTS, st.integers(0, 9), TEXTS, EPOCHS, CUTS))
