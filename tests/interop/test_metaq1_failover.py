@@ -154,7 +154,7 @@ def test_a_prepared_branch_of_java_is_ended_once_at_the_next_leader(
         assert java.xa("before", "prepare", branch) == 0
     killed, leader = group.kill_leader()
     java.publisher("after", "x", ["test"])
-    assert sorted(java.xa("after", "recover")) == ["7:g:b1", "7:g:b2"]  # type: ignore[call-overload]
+    eventually(lambda: sorted(java.xa("after", "recover")) == ["7:g:b1", "7:g:b2"], what="both are known there")  # type: ignore[call-overload]
     java.xa("after", "commit", "b1")
     java.xa("after", "rollback", "b2")
 
