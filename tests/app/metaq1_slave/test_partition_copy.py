@@ -27,6 +27,7 @@ from metaq.wire.metaq1.frame import frame, frames
 from tests.broker.metaq1.support import CHANNEL, Patient, put, settings
 from tests.broker.metaq1.test_position_bases import bodies, work
 from tests.broker.support import open_broker
+from tests.support import PATIENCE
 
 TOPIC = "test"
 
@@ -46,6 +47,8 @@ class Master:
         self.asked: list[tuple[int, int]] = []
         self.failure: Exception | None = None
         self.beyond_is_moved = False
+        self.answer: ResultLine | None = None
+        """To every get; None: what there is."""
 
     @property
     def end(self) -> int:
@@ -67,6 +70,8 @@ class Master:
             return ResultLine(200, b"%d" % self.begin, 7) if self.data else ResultLine(404, b"nothing", 7)
         assert isinstance(line, GetLine)
         self.asked.append((line.offset, line.max_bytes))
+        if self.answer is not None:
+            return self.answer
         if line.offset < self.begin:
             return ResultLine(301, b"%d" % self.begin, 7)
         if line.offset > self.end and self.beyond_is_moved:
@@ -92,7 +97,9 @@ class Slave:
         self.let_go.append((topic, partition))
         moved: list[bool | None] = []
         self.broker.store.keeper.trim({queue_key(topic, partition): self.broker.store.log.end}, moved.append)
-        self.broker.store.keeper.retain(self.broker.clock.now_ms(), at_once=True)
+        async with asyncio.timeout(PATIENCE):
+            while not moved:  # by the thread of retention
+                await asyncio.sleep(0.001)
         if moved != [True]:
             raise Refused(Reason.BUSY, "not yet")
 
@@ -176,6 +183,18 @@ def test_pauses_grow_while_nothing_comes_and_end_when_something_does(tmp_path, m
         master.failure = ConnectionFailed("away")
         slave.steps()
         assert slave.copy.pause == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    "answer", [ResultLine(403, b"Partition[7-0] has been closed", 7), ResultLine(301, b"0", 7), ResultLine(500, b"", 7)]
+)
+def test_an_answer_that_leads_nowhere_is_not_asked_for_without_a_pause(tmp_path, master, caplog, answer):
+    """A closed partition is told in the log: a slave that waits for it looks like one that has all."""
+    master.answer = answer
+    with opened(tmp_path, master) as slave:
+        slave.steps(3)
+        assert slave.copy.pause == pytest.approx(0.15)
+        assert ("has been closed" in caplog.text) == (answer.code == 403)
 
 
 def test_a_damaged_message_is_never_passed_over(tmp_path, master):

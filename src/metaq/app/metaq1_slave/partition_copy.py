@@ -7,7 +7,6 @@ message here is compared with the master's at that position, so that two brokers
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NoReturn, Protocol, TypeVar
 
@@ -25,8 +24,6 @@ from metaq.saved import Saving
 from metaq.store.log.writer import PutRecord
 from metaq.wire.metaq1.commands import Answer, Code, GetLine, OffsetLine, ResultLine, TooLong
 from metaq.wire.metaq1.frame import HEAD, HEAD_BYTES, Frame, frames
-
-log = logging.getLogger(__name__)
 
 GET_BYTES: Final = 1 << 20
 """What is asked for at once, as by the original's slaves; more for a message that is longer."""
@@ -150,8 +147,7 @@ class PartitionCopy:
             case answers.Found(data=data):
                 return await self._take(data, position)
             case answers.Moved(offset=offset):
-                await self._moved(position, offset)
-                return True
+                return await self._moved(position, offset)
         return False
 
     async def _ask_begin(self, link: Asked) -> int:
@@ -170,6 +166,9 @@ class PartitionCopy:
             action,
             ASK_SECONDS,
         )
+        if isinstance(answer, ResultLine) and answer.code == Code.FORBIDDEN:
+            # To a consumer that is as if there were nothing; a slave says why it waits.
+            raise answers.refusal(answer, link.address, action)
         return answers.fetched(answer, link.address, action)
 
     async def _compare(self, link: Asked, end: int) -> None:
@@ -238,20 +237,24 @@ class PartitionCopy:
                 f"messages up to position {end}, and with the same ones the copy ends at {now}: it holds messages of others"
             )
 
-    async def _moved(self, position: int, offset: int) -> None:
-        """Go on where the master says: what lies before is not there any more."""
+    async def _moved(self, position: int, offset: int) -> bool:
+        """Go on where the master says: what lies before is not there any more. Returns whether that is somewhere else."""
+        if offset == position:
+            return False
         if self._begin is not None:
             self._begin = offset
-            return
+            return True
         if offset < position:
             raise self._parted(f"its end at position {offset}, before that of the copy at {position}")
-        log.error(
+        self._faults.error(
+            (self.topic, self.partition, "gap"),
             "partition %d of topic %s: the master keeps nothing before position %d any more, and the copy ends at %d: messages of %d bytes "
-            "are lost to this slave. It lets go of its older ones, too, and goes on there", self.partition, self.topic, offset,
-            position, offset - position,
+            "are lost to this slave. It lets go of its older ones, too, and goes on there",
+            self.partition, self.topic, offset, position, offset - position,
         )  # fmt: skip
         await self._let_go(self.topic, self.partition)
         await self._settled(lambda: self._copied.go_on_at(self.topic, self.partition, offset))
+        return True
 
     async def _settled(self, work: Callable[[], Result]) -> Result:
         return await settled(work)
