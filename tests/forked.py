@@ -62,6 +62,9 @@ class Server(subprocess.Popen[str]):
 class Forks:
     """The test worker's end."""
 
+    _sending = threading.Lock()
+    """One for all: whether this process takes orphans is of the whole process, and who waits for one must not be stopped by another."""
+
     def __init__(self, folder: pathlib.Path, environment: Mapping[str, str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -69,7 +72,6 @@ class Forks:
                 [sys.executable, "-m", "tests.forked", str(theirs.fileno())],
                 cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
             )  # fmt: skip
-        self._sending = threading.Lock()
         self._environment, self._folder = dict(environment), folder
 
     def imported_under(self, environment: Mapping[str, str]) -> bool:
@@ -171,9 +173,17 @@ def _text(file: IO[str]) -> str:
     return file.read()
 
 
+_making = threading.Lock()
+
+
+def forks(hot: str | None) -> Forks:
+    """This worker's, begun at the first call. From any thread."""
+    with _making:
+        return _forks(hot)
+
+
 @functools.cache
-def forks(hot: str | None) -> Forks:  # chosen at import: a process for each
-    """This worker's, begun at the first call."""
+def _forks(hot: str | None) -> Forks:  # chosen at import: a process for each
     from tests.support import ROOT, environment
 
     return Forks(ROOT, environment())
