@@ -22,10 +22,15 @@ class Samsa:
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, Heard]] = []
+        self.over = 0
+        """Answers at the last call of `answers_over`."""
         self.why: str | None = None
 
     def answered(self, opaque: int, heard: Heard) -> None:
         self.answers.append((opaque, heard))
+
+    def answers_over(self) -> None:
+        self.over = len(self.answers)
 
     def go_on(self) -> None:
         pass
@@ -69,6 +74,7 @@ def test_what_one_turn_says_goes_out_together_and_answers_come_in_pieces() -> No
             assert samsa.answers == [
                 (1, Heard(200, b"-5468925858225827840 0 0")), (2, Heard(200, b"abc")), (-7, Heard(404, b"no")),
             ]  # fmt: skip
+            assert samsa.over == 3
 
     session(work)
 

@@ -120,7 +120,13 @@ class SlaveSession:
     # -- metaq.net.peer.Session
     def data_received(self, data: memoryview) -> int:
         self.active_at = self._loop.time()
-        raw, start = bytes(data), 0
+        try:
+            return self._take(bytes(data))
+        finally:
+            self._samsa.answers_over()
+
+    def _take(self, raw: bytes) -> int:
+        start = 0
         while True:
             found = whole_result(raw, start, BODY_BYTES_MAX)
             if found is not None:

@@ -110,6 +110,7 @@ class Wire:
                 assert answer.opaque == opaque
                 told = Heard(answer.code if isinstance(answer, ResultLine) else 200, bytes(answer.body))
             self._samsa.answered(opaque, told)
+        self._samsa.answers_over()
 
 
 class Master:

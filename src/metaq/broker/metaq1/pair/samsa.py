@@ -501,7 +501,7 @@ class Samsa(BrokerPart):
     # ------------------------------------------------------------------ answers
 
     def answered(self, opaque: int, heard: Heard) -> None:
-        """Take an answer of the slave."""
+        """Take an answer of the slave. `answers_over` follows the last one that has come."""
         sent = self._sent.pop(opaque, None)
         if sent is not None:
             self._sent_bytes -= sent.size
@@ -514,7 +514,6 @@ class Samsa(BrokerPart):
                 self._give_up(sent, self._now())
                 self.health.failed()
                 self._refused(sent.lane, heard)
-            self._look_at_copied()
             if sent.lane.left or not self._live:
                 self._soon()
             return
@@ -530,6 +529,10 @@ class Samsa(BrokerPart):
             self._soon()
         elif self.health.is_test(opaque):
             self.health.tested(good=heard.code == SUCCESS)
+
+    def answers_over(self) -> None:
+        """Release what waited for the answers that have come."""
+        self._look_at_copied()
 
     def _check_position(self, sent: UnderWay, heard: Heard) -> None:
         lane, words = sent.lane, heard.body.split(b" ")
