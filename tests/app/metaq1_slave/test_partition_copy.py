@@ -286,7 +286,7 @@ def test_a_slave_takes_no_messages_of_clients(tmp_path, master):
         for attempt in (*puts(), *puts()):
             with pytest.raises(Refused) as caught:
                 attempt()
-            assert caught.value.reason is Reason.NOT_STORED
+            assert caught.value.reason is Reason.NOT_LEADING
             assert "asynchronous slave 0" in caught.value.text
             slave.steps(2)
         assert slave.data() == master.data
