@@ -92,17 +92,17 @@ def test_a_slave_takes_nothing(tmp_path: pathlib.Path):
         partitions, transactions = Patient(pair.follower), pair.follower.metaq1.transactions
         for topic in (TOPIC, "wild-one"):
             wanted = PartitionPut(topic=topic, partition=0, body=b"x", flag=0, born_host=BORN_HOST)
-            assert "this broker is a slave" in refused(Reason.NOT_STORED, partitions.put, wanted)
+            assert "this broker is a slave" in refused(Reason.NOT_LEADING, partitions.put, wanted)
         assert pair.follower.topics.get("wild-one") is None
         assert pair.follower.metaq1.partitions.admits(TOPIC, CHANNEL.caller) is None
         local, branch = transaction_key("TX:s:1"), transaction_key("XID:7:67:62:q")
-        refused(Reason.NOT_STORED, transactions.begin, local, 0, CHANNEL)
+        refused(Reason.NOT_LEADING, transactions.begin, local, 0, CHANNEL)
         for step in (transactions.commit, transactions.rollback, transactions.prepare):
             more = {"one_phase": False} if step == transactions.commit else {}
             with pytest.raises(BranchRefused) as caught:
                 step(branch, CHANNEL, **more)
             assert caught.value.fault is Fault.UNAVAILABLE
-        refused(Reason.NOT_STORED, transactions.recover, None)
+        refused(Reason.NOT_LEADING, transactions.recover, None)
         assert pair.follower.store.log.end == 0
 
 
