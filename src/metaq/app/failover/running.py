@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from metaq.app.failover.group import Group, members
-from metaq.app.failover.leading import HAND_OVER_SECONDS, Leading
+from metaq.app.failover.by_hand import ByHand, carry_out
+from metaq.app.failover.group import Group
+from metaq.app.failover.leading import Leading
 from metaq.app.failover.membership import KeptMembership
 from metaq.app.failover.search import LeaderSearch
 from metaq.app.registration import NameServerRegistration, Registration
@@ -33,11 +34,10 @@ from metaq.broker.failover.protocol import (
     elect,
     fits,
     following,
-    forced,
     leads,
 )
 from metaq.broker.replication.roles import RoleChange
-from metaq.client.conversation.administration import GetReplicaState, Identify, StepDown
+from metaq.client.conversation.administration import GetReplicaState, Identify
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import ask
 from metaq.client.shared.transport import Transport
@@ -64,10 +64,9 @@ PATIENCE_SECONDS: Final = 0.5
 """How long the member that comes first may take to lead, before any other one does."""
 RETRY_SECONDS: Final = (0.05, 0.1, 0.2, 0.5)
 """Pauses between two tries to copy the leader's log."""
-CATCH_UP_SECONDS: Final = 5.0
-"""How long a broker that is promoted may take to come into the in-sync set: one that has just started is about to."""
 STOP_SECONDS: Final = 10.0
 """Longest time that a stop takes to hand over."""
+_NOT_CHANGED: Final = "who leads could not be changed"
 
 
 class FailoverRole:
@@ -139,6 +138,7 @@ class FailoverRole:
         self._tasks: list[asyncio.Task[None]] = []
         self._changing = asyncio.Lock()
         """Held by whoever changes who leads: the look, a hand-over, a stop."""
+        self._by_hand = ByHand(self._group, self._leading, self._transport, address, self._changing, self._try_to_lead)
         self.again: asyncio.Future[str] = self._loop.create_future()
         """Gets a reason when the broker is to be closed and started again, because it does not lead any more."""
 
@@ -527,10 +527,10 @@ class FailoverRole:
     # ------------------------------------------------------------------ by hand
 
     def _begin_promotion(self, change: RoleChange, _role: str, force: bool) -> None:
-        self._begin(change, self._promote(force=force))
+        self._spawn(carry_out(change, self._promote(force=force)), "change who leads", _NOT_CHANGED)
 
     def _begin_to_step_down(self, change: RoleChange, broker_id: int, _master: str) -> None:
-        self._begin(change, self._step_down(broker_id))
+        self._spawn(carry_out(change, self._step_down(broker_id)), "change who leads", _NOT_CHANGED)
 
     async def _step_down(self, to: int) -> ReplicaState:
         async with self._changing:
@@ -539,76 +539,12 @@ class FailoverRole:
         return self._roles.state()
 
     async def _promote(self, *, force: bool) -> ReplicaState:
-        """Have the leader hand over to this broker, or take its place by force."""
-        group = self._group
         if self._stepped_down is not None:
             self._stepped_down.restart_soon("this broker starts again: it has stepped down, and is to lead once more")
             raise Refused(
                 Reason.BUSY, "this broker has led before, and starts again first: promote it again in a moment"
             )
-        if not force:
-            await self._catch_up()
-        async with self._changing:
-            seen = await group.nodes.look()
-            state, own = seen.state, group.membership.member()
-            if state is None:
-                raise Refused(Reason.UNAVAILABLE, f"the group {group.name} has no state in ZooKeeper yet")
-            leader = leads(state, seen.live)
-            if own.place not in state.in_sync and not force:
-                raise Refused(
-                    Reason.UNAVAILABLE,
-                    f"this broker is not in the in-sync set of {group.name} ({members(state)}): it may lack what was acknowledged. Its log "
-                    f"ends at {own.log_end}. With --force it leads with what it has; what only others have is cut off there, and kept",
-                )
-            if force and (leader is None or own.place not in state.in_sync):
-                log.warning("this broker leads %s by force, from log offset %d on", group.name, own.log_end)
-                await self._try_to_lead(forced(own, state), seen.version)
-                return self._roles.state()
-        if leader is not None:
-            await ask(self._transport, leader.address, StepDown(group.number, self._address))
-        await self._led()
-        return self._roles.state()
-
-    async def _catch_up(self) -> None:
-        """Return when this broker is in the in-sync set, or will not be soon."""
-        group = self._group
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CATCH_UP_SECONDS):
-                while True:
-                    seen = await group.nodes.look()
-                    state = seen.state
-                    if (
-                        state is None
-                        or leads(state, seen.live) is None
-                        or group.membership.member().place in state.in_sync
-                    ):
-                        return
-                    await asyncio.sleep(0.05)
-
-    async def _led(self) -> None:
-        """Return when this broker leads. Raises Refused: not within some seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HAND_OVER_SECONDS):
-                while self._leading.epoch is None:  # noqa: ASYNC110  asked for by hand, once
-                    await asyncio.sleep(0.02)
-                return
-        raise Refused(Reason.UNAVAILABLE, f"this broker does not lead {self._group.name} yet: ask for its state")
-
-    def _begin(self, change: RoleChange, work: Coroutine[Any, Any, ReplicaState]) -> None:
-        async def run() -> None:
-            try:
-                state = await work
-            except Refused as error:
-                change.finish(error)
-            except MetaqError as error:
-                change.finish(Refused(Reason.UNAVAILABLE, str(error)))
-            except Exception as error:
-                log.exception("who leads could not be changed")
-                change.finish(Refused(Reason.UNAVAILABLE, f"who leads could not be changed: {error!r}"))
-            else:
-                change.succeed(state)
-
-        self._spawn(run(), "change who leads", "who leads could not be changed")
+        return await self._by_hand.promote(force=force)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str, dead: str) -> None:
         self._tasks = [task for task in self._tasks if not task.done()]
