@@ -123,6 +123,25 @@ def test_an_epoch_begins_once_though_zookeeper_confirms_it_at_the_second_try(bro
     run(work)
 
 
+def test_an_older_state_of_its_epoch_is_replaced_by_its_own(broker, caplog):
+    """A ZooKeeper that was restored within an epoch names members that have left the set since, and lack what was acknowledged."""
+
+    async def work() -> None:
+        leader = Leader(broker)
+        await leader.begin()
+        alone = GroupState("history", 3, 1, leader.own.incarnation, (leader.own.place,))
+        leader.nodes.version = 6
+        await leader.leading.go_on(alone, 5)
+        leader.nodes.states.clear()
+        await leader.leading.go_on(leader.state, 2)
+        assert (leader.nodes.states, leader.in_sync.state) == ([alone], alone)
+        assert "restored from a backup" in caplog.text
+        await leader.leading.go_on(alone, 6)
+        assert leader.nodes.states == [alone]
+
+    run(work)
+
+
 def test_it_hands_over_when_its_successor_has_all(broker):
     async def work() -> None:
         leader = Leader(broker)

@@ -92,6 +92,9 @@ class Leading:
 
     async def go_on(self, state: GroupState, version: int) -> None:
         """Take the state as it is in ZooKeeper, which this process has put there, and change the set if it has to. Raises ConnectionFailed."""
+        if version < self._version and (known := self._in_sync.state) is not None:
+            await self._put_back(known, version)
+            return
         self._version = version
         self._in_sync.settle(state)
         if self._halted:  # it has not handed over: what was sent was not made
@@ -110,6 +113,20 @@ class Leading:
         self._version = changed
         self._in_sync.settle(wanted)
         _tell_set(self._group.name, state, wanted)
+
+    async def _put_back(self, known: GroupState, version: int) -> None:
+        """Put the state of this epoch into a ZooKeeper that has an older one, and so perhaps members that have left the set since.
+
+        Only the leader changes it within an epoch. Raises ConnectionFailed.
+        """
+        log.error(
+            "ZooKeeper has an older state of %s than this leader has put there: it was restored from a backup. The in-sync set is written "
+            "anew: %s", self._group.name, members(known),
+        )  # fmt: skip
+        changed = await self._group.nodes.swap(known, version)
+        if changed is not None:
+            self._version = changed
+        self._group.wake.set()
 
     async def keep_renewing(self) -> None:
         """Renew the lease, for ever."""
