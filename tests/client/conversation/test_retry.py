@@ -181,3 +181,17 @@ def test_a_refusal_is_no_answer_where_its_code_is_one():
         "signed as me: check its secret key, and whether it was changed at the server"
     )
     assert "12345678" not in repr(error) + str(error.__dict__)
+
+
+@pytest.mark.parametrize(
+    ("remark", "is_waited_for"),
+    [
+        ("[NOT_LEADING]service not available now: member 2 leads", True),
+        ("service not available now: broker-a takes no messages here: this broker is a slave (brokerId 1)", True),  # 0.1.0
+        ("service not available now: No space left on device", False),
+        ("service not available now: 1 brokers of the in-sync set are here, and minInSyncReplicas is 2", False),
+    ],
+)
+def test_another_leader_is_waited_for_where_a_refusal_says_that_its_broker_does_not_lead(remark, is_waited_for):
+    """Waiting does not mend a full disk: that costs tries, and the user learns the reason soon."""
+    assert judge(BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, remark), Purpose.SEND).away is is_waited_for

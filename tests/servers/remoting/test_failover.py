@@ -8,6 +8,7 @@ import pytest
 
 from metaq.broker.acl import AccessControl
 from metaq.broker.broker import Broker
+from metaq.broker.failover.lapse import HOLD_SECONDS
 from metaq.clock import FakeClock
 from metaq.model.failover import GroupState, Place
 from metaq.servers.remoting.server import RemotingServer
@@ -170,8 +171,13 @@ def test_what_is_relayed_to_a_new_leader_is_held_there_until_its_followers_have_
         relayed = {**send_header("orders").to_ext(), RELAYED_FIELD: "127.0.0.1:5"}
         answer = client.ask(RequestCode.SEND_MESSAGE_V2, relayed, b"x")
         assert (answer.code, answer.ext.get(RELAYED_FIELD)) == (ResponseCode.SERVICE_NOT_AVAILABLE, NOT_LEADING)
-        answer = client.ask(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x")
+        assert client.tell(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x") == []  # it waits a moment
+        broker.clock.advance(HOLD_SECONDS)
+        broker.in_sync.tick()
+        (answer,) = client.received()
         assert answer.remark.startswith(NOT_LEADING_MARK) and "minInSyncReplicas is 2" in answer.remark
+        answer = client.ask(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x")  # not any more
+        assert answer.remark.startswith(NOT_LEADING_MARK)
         broker.clock.advance(broker.options.in_sync_timeout / 1000 + 0.1)
         broker.in_sync.renewed(broker.clock.elapsed(), 60.0)
         answer = client.ask(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x")

@@ -11,12 +11,14 @@ from typing import Final
 from msgspec import Struct
 
 from metaq.broker.environment import Environment
+from metaq.broker.failover.lapse import Lapse
 from metaq.broker.failover.lease import Lease
 from metaq.broker.failover.protocol import acknowledged, caught_up, grown, may_report, must_have, shrunk
 from metaq.broker.replication.replicas import NOT_YET, Replica, Replicas
 from metaq.errors import Reason, Refused
 from metaq.model.failover import MEMBERS_MAX, NOBODY, TOKEN_CHARS_MAX, GroupState, Place
 from metaq.model.leadership import GroupRole
+from metaq.saved import Pending
 
 TICKET_SECONDS: Final = 30.0
 """How long a ticket lets its follower connect."""
@@ -67,6 +69,7 @@ class InSyncReplicas(Replicas):
 
     def __init__(self, environment: Environment) -> None:
         self.lease = Lease(environment.clock)
+        self._lapse = Lapse(environment.clock)
         self.state: GroupState | None = None
         """Of the group, as ZooKeeper has it, while this broker leads; None: it does not."""
         self._attempts: list[GroupState] = []
@@ -224,6 +227,11 @@ class InSyncReplicas(Replicas):
             for done in due:
                 done()
         self._limit_reads(near=True)
+        self._lapse.look("" if self.enough else self.lacking)
+
+    def until_enough(self) -> Pending | None:
+        """Return what a request waits for that comes while not `enough` are there for a moment; None: it need not, or it cannot."""
+        return None if self.enough or self.state is None or not self.lacks_for_now else self._lapse.wait()
 
     def renewed(self, sent: float, session_timeout: float) -> None:
         """Note a renewal of the lease, see `Lease.renewed`. What waited for it is released."""

@@ -137,6 +137,7 @@ _ACL_EXCEPTION = "AclException"
 AWAY_PAUSE_MAX = 0.2
 """Longest pause of a send that waits for a leader, s."""
 _NOT_LEADING = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION})
+_EARLIER_WORDS = "takes no messages here"
 _NOT_YET_SECONDS = 0.1
 """Pause after a pull was refused because our newest heartbeat had not arrived, s."""
 
@@ -151,6 +152,11 @@ def refusal(code: int, remark: str, peer: str, action: str) -> BrokerError:
     if denied(code, remark):
         return AccessDenied(code, remark, peer, action)
     return BrokerError(code, remark, peer, action, retriable=code in _BUSY_OR_STARTING)
+
+
+def says_not_leading(remark: str) -> bool:
+    """Return whether a refusal says that its broker does not lead; one of an earlier release of ours has other words for it."""
+    return remark.startswith(NOT_LEADING_MARK) or _EARLIER_WORDS in remark
 
 
 def may_have_moved(error: BaseException) -> bool:
@@ -171,7 +177,7 @@ def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
     if isinstance(error, BrokerError):
         # A sender leaves a broker that starts or stops; pulls and commits wait for theirs.
         if error.code in rule.elsewhere:
-            away = error.code in rule.away and error.remark.startswith(NOT_LEADING_MARK)
+            away = error.code in rule.away and says_not_leading(error.remark)
             unknown = error.remark.startswith(IN_DOUBT_MARK)
             wait = min(pause, AWAY_PAUSE_MAX) if away else pause
             return Judgement(again=True, elsewhere=True, pause=wait, maybe_done=unknown, away=away)

@@ -14,7 +14,7 @@ from msgspec import structs
 from metaq.broker.broker import Broker
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
-from metaq.saved import Pending
+from metaq.saved import Pending, Saving
 from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later, Reply
 from metaq.servers.remoting.relaying import Relay, caller_behind
 from metaq.servers.remoting.replies import REPLIES
@@ -104,6 +104,8 @@ def _appending(
         copies = broker.acks.copies
         if RELAYED_FIELD in call.command.ext and not copies.enough and copies.lacks_for_now:
             return _not_leading(copies.lacking)  # its followers are just coming: who relays it tries again
+        if (in_sync := broker.in_sync) is not None and (lapse := in_sync.until_enough()) is not None:
+            raise Saving(lapse)
         return run(_of_client(call, broker))
 
     return guarded
