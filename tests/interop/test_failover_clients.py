@@ -31,7 +31,7 @@ DEFAULT_POLL_MS, DEFAULT_SEND_MS = 30_000, 3000
 """The Java client's own."""
 DELAY_LEVEL, DELAYS = 1, "3s 10s"
 FAILOVER: Mapping[str, object] = {
-    "failover": "zookeeper", "failoverSessionTimeout": 1000, "inSyncTimeout": 2000, "messageDelayLevel": DELAYS,
+    "failover": "zookeeper", "failoverSessionTimeout": 2000, "inSyncTimeout": 2000, "messageDelayLevel": DELAYS,
     "transactionTimeOut": 0, "transactionCheckInterval": 500, "transactionCheckMax": 1000,
 }  # fmt: skip
 ASKS_NOBODY: Mapping[str, object] = {"transactionCheckInterval": 3_600_000}

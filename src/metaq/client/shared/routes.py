@@ -107,12 +107,13 @@ class KnownRoutes:
             try:
                 known = await self.route(topic, fresh=True)
             except NoRoute:
-                before = known if topic not in self._guessed else None
-                try:
-                    known = await self._guess(topic, template)
-                except NoRoute as error:
-                    error.away = before is not None and await self._lacks_brokers(before)
-                    raise
+                if known is not None and topic not in self._guessed and await self._lacks_brokers(known):
+                    # As RocketMQ's clients, which keep the route they know: the topic is not made at other brokers.
+                    names = ", ".join(sorted(data.broker for data in known.queues))
+                    missing = NoRoute(f"the brokers of topic {topic} ({names}) are away, and no name server lists them")
+                    missing.away = True
+                    raise missing from None
+                known = await self._guess(topic, template)
             except FAULTS as error:
                 # While no name server answers, sends use the known route.
                 if known is None or not judge(error, Purpose.LOOK_UP).again:
