@@ -163,9 +163,11 @@ def test_killed_broker_has_its_messages_after_a_start(mended, topic):
         broker.kill()
         assert not broker.alive
         assert not broker.death, "a killed process has not died by itself"
-        with metaq.Producer(mended.namesrv, timeout=SMALL_WAIT, retries=0) as hurried:
-            with pytest.raises(metaq.SendFailed, match="nothing was stored"):
-                hurried.send(topic, b"meanwhile")
+        with (
+            metaq.Producer(mended.namesrv, timeout=SMALL_WAIT, retries=0) as hurried,
+            pytest.raises(metaq.SendFailed, match="nothing was stored"),
+        ):
+            hurried.send(topic, b"meanwhile")
         before = broker.port
         broker.start()
         assert broker.port == before
