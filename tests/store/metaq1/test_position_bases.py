@@ -87,7 +87,7 @@ def test_the_newest_base_of_each_queue_counts_and_none_from_before_a_deletion(tm
         def say(body: bytes) -> int:
             return put(store, POSITIONS_TOPIC, 0, body).log_offset
 
-        assert newest_bases(store) == Known({}, frozenset(), {})
+        assert newest_bases(store) == Known({}, frozenset(), {}, {})
         old = say(encode_bases([(("a", 0), 0, 0), (("b", 0), 5, 0)]))
         before = say(encode_bases([(("c", 0), 1, 11)]))
         dropped = say(encode_dropped(["b"]))
