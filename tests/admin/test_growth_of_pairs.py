@@ -19,7 +19,7 @@ def test_a_slave_is_drained_with_its_master_and_stops_before_it():
     """The slave's own address is refused by name; who is promoted then is drained, too."""
     cluster = Cluster(brokers=3, broker_options=({}, {"brokerId": 1, "brokerRole": "SLAVE"}))
     for one in cluster.brokers[:2]:
-        one.name = "pair"
+        one.name = one.broker_name = "pair"
     with cluster, Admin(cluster.namesrv) as admin:
         eventually(lambda: len(admin.list_brokers()) == 3)
         admin.create_topic("pairs", queues=2)

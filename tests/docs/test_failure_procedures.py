@@ -29,6 +29,8 @@ BROKERS = {"broker-a.conf": 0, "broker-a-s.conf": 1}
 TOPIC = "orders"
 SOON: Mapping[str, object] = {"registerNameServerPeriod": 1000, "slaveTimeout": 500, "flushDiskType": "SYNC_FLUSH"}
 FAILOVER: Mapping[str, object] = {"failover": "zookeeper", "failoverSessionTimeout": 1000, "inSyncTimeout": 2000}
+SHORT_WAIT = 2.0
+"""Of sends that are to fail, s."""
 
 
 def blocks(heading: str) -> list[list[str]]:
@@ -91,7 +93,7 @@ def refused(cluster: Cluster, body: bytes = b"refused") -> str:
     said: list[str] = []
 
     def is_refused() -> bool:
-        with metaq.Producer(cluster.namesrv, timeout=2, retries=0) as producer:
+        with metaq.Producer(cluster.namesrv, timeout=SHORT_WAIT, retries=0) as producer:
             try:
                 producer.send(TOPIC, body)
             except MetaqError as error:

@@ -95,13 +95,14 @@ def test_the_newest_base_of_each_queue_counts_and_none_from_before_a_deletion(tm
             {("a", 0): Base(0, 0, old), ("c", 0): Base(1, 11, before)},
             frozenset({"b"}),
             {("b", 0): (Base(5, 0, old), dropped)},
+            {"b": dropped},
         )
         began = store.log.end
         round_ = say(encode_bases([(("a", 0), 9, 99)]))
         say(encode_complete(began))
         again = say(encode_bases([(("b", 0), 0, 0)]))
         assert newest_bases(store) == Known(
-            {("a", 0): Base(9, 99, round_), ("b", 0): Base(0, 0, again)}, frozenset(), {}
+            {("a", 0): Base(9, 99, round_), ("b", 0): Base(0, 0, again)}, frozenset(), {}, {}
         )
         assert bases_below(store, ("a", 0), 8) == Base(0, 0, old)
         assert bases_below(store, ("a", 0), 9) == Base(9, 99, round_)
