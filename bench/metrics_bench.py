@@ -20,6 +20,7 @@ import argparse
 import asyncio
 import gc
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -73,6 +74,10 @@ def scraped(port: int) -> Iterator[None]:
         thread.join()
 
 
+TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+"""Of the CPU time of a process."""
+
+
 def ratios(disk: Path, pairs: int, share: float, against: Path | None) -> dict[str, float]:
     """CPU a message with metrics over that without."""
     found: dict[str, list[float]] = {row: [] for row in LOADS}
@@ -89,8 +94,10 @@ def ratios(disk: Path, pairs: int, share: float, against: Path | None) -> dict[s
                     before = server.cpu_seconds()
                     processes.load(cache, mode, server.address, count=max(500, int(count * share)), **options)
                     spent[server.process.pid] = server.cpu_seconds() - before
-                if number and (base := spent[without.process.pid]) > 0:  # the first runs open files and gates
-                    found[row].append(spent[with_metrics.process.pid] / base)
+                if number:  # the first runs open files and gates
+                    # What the system counts in ticks may be none after a load of a smoke test.
+                    ours, base = (max(spent[one.process.pid], TICK_SECONDS) for one in (with_metrics, without))
+                    found[row].append(ours / base)
     told = dict[str, float]()
     for row, values in found.items():
         low, median, high = statistics.quantiles(values, n=4) if len(values) > 1 else [*values, *values, *values]
