@@ -29,8 +29,8 @@ BROKERS = {"broker-a.conf": 0, "broker-a-s.conf": 1}
 TOPIC = "orders"
 SOON: Mapping[str, object] = {"registerNameServerPeriod": 1000, "slaveTimeout": 500, "flushDiskType": "SYNC_FLUSH"}
 FAILOVER: Mapping[str, object] = {"failover": "zookeeper", "failoverSessionTimeout": 1000, "inSyncTimeout": 2000}
-SHORT_WAIT = 2.0
-"""Of sends that are to fail, s."""
+SHORT_WAIT = 5.0
+"""Of sends that are to fail, s. Longer than a leader has them wait for ZooKeeper."""
 
 
 def blocks(heading: str) -> list[list[str]]:
