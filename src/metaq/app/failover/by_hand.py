@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from metaq.app.failover.group import Group, members
 from metaq.app.failover.leading import HAND_OVER_SECONDS, Leading
 from metaq.broker.failover.protocol import forced, leads
-from metaq.broker.replication.roles import RoleChange
 from metaq.client.conversation.administration import StepDown
 from metaq.client.conversation.driver import Caller, ask
-from metaq.errors import MetaqError, Reason, Refused
+from metaq.errors import Reason, Refused
 from metaq.model.failover import GroupState
 from metaq.model.leadership import ReplicaState
 
@@ -99,18 +98,3 @@ class ByHand:
                     await asyncio.sleep(LED_SECONDS)
                 return
         raise Refused(Reason.UNAVAILABLE, f"this broker does not lead {self._group.name} yet: ask for its state")
-
-
-async def carry_out(change: RoleChange, work: Coroutine[Any, Any, ReplicaState]) -> None:
-    """Do the work of a change, and finish it with what becomes of that."""
-    try:
-        state = await work
-    except Refused as error:
-        change.finish(error)
-    except MetaqError as error:
-        change.finish(Refused(Reason.UNAVAILABLE, str(error)))
-    except Exception as error:
-        log.exception("who leads could not be changed")
-        change.finish(Refused(Reason.UNAVAILABLE, f"who leads could not be changed: {error!r}"))
-    else:
-        change.succeed(state)

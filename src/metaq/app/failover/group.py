@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from msgspec import Struct
 
@@ -14,8 +13,6 @@ from metaq.log import RateLimitedLog
 from metaq.model.failover import GroupState
 from metaq.registry.zookeeper.group import GroupNodes
 from metaq.servers.server import CallSoon
-
-log = logging.getLogger(__name__)
 
 
 class Group(Struct, eq=False):

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from metaq.app.failover.by_hand import ByHand, carry_out
+from metaq.app.failover.by_hand import ByHand
 from metaq.app.failover.group import Group
 from metaq.app.failover.leading import Leading
 from metaq.app.failover.membership import KeptMembership
 from metaq.app.failover.search import LeaderSearch
 from metaq.app.registration import NameServerRegistration, Registration
-from metaq.app.role.pending import ended
+from metaq.app.role.pending import carry_out, ended
 from metaq.app.role.slave import Slave
 from metaq.app.role.stepping_down import SteppedDown
 from metaq.broker.broker import Broker
@@ -66,7 +66,8 @@ RETRY_SECONDS: Final = (0.05, 0.1, 0.2, 0.5)
 """Pauses between two tries to copy the leader's log."""
 STOP_SECONDS: Final = 10.0
 """Longest time that a stop takes to hand over."""
-_NOT_CHANGED: Final = "who leads could not be changed"
+_WHO_LEADS: Final = "who leads"
+_NOT_CHANGED: Final = f"{_WHO_LEADS} could not be changed"
 
 
 class FailoverRole:
@@ -527,10 +528,10 @@ class FailoverRole:
     # ------------------------------------------------------------------ by hand
 
     def _begin_promotion(self, change: RoleChange, _role: str, force: bool) -> None:
-        self._spawn(carry_out(change, self._promote(force=force)), "change who leads", _NOT_CHANGED)
+        self._spawn(carry_out(change, self._promote(force=force), _WHO_LEADS), "change who leads", _NOT_CHANGED)
 
     def _begin_to_step_down(self, change: RoleChange, broker_id: int, _master: str) -> None:
-        self._spawn(carry_out(change, self._step_down(broker_id)), "change who leads", _NOT_CHANGED)
+        self._spawn(carry_out(change, self._step_down(broker_id), _WHO_LEADS), "change who leads", _NOT_CHANGED)
 
     async def _step_down(self, to: int) -> ReplicaState:
         async with self._changing:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import TypeVar
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
-from metaq.errors import Reason, Refused
+from metaq.errors import MetaqError, Reason, Refused
 from metaq.saved import Pending, PendingOutcome
 from metaq.servers.server import CallSoon
 from metaq.store.message_store import MessageStore
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 async def ended(pending: Pending) -> None:
@@ -40,6 +43,25 @@ async def outcome_of(pending: PendingOutcome[T]) -> T:
     """Return the outcome of work when it has ended. Raises Refused."""
     await ended(pending)
     return pending.outcome()
+
+
+async def carry_out(change: PendingOutcome[T], work: Coroutine[Any, Any, T], what: str) -> None:
+    """Do the work of a change, and finish the change with what becomes of that.
+
+    Args:
+        what: is to be changed, for people.
+    """
+    try:
+        outcome = await work
+    except Refused as error:
+        change.finish(error)
+    except MetaqError as error:
+        change.finish(Refused(Reason.UNAVAILABLE, str(error)))
+    except Exception as error:
+        log.exception("%s could not be changed", what)
+        change.finish(Refused(Reason.UNAVAILABLE, f"{what} could not be changed: {error!r}"))
+    else:
+        change.succeed(outcome)
 
 
 async def durable(store: MessageStore, call_soon: CallSoon) -> None:

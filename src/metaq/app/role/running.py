@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from metaq.app.registration import NameServerRegistration, Registration
 from metaq.app.role.configured import check_role
-from metaq.app.role.pending import durable, ended
+from metaq.app.role.pending import carry_out, durable, ended
 from metaq.app.role.stepping_down import SteppedDown
 from metaq.broker.broker import Broker
 from metaq.broker.metaq1.settings import Metaq1Settings
@@ -25,7 +25,7 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import ask
 from metaq.client.conversation.routes import GetCluster
 from metaq.client.shared.transport import Transport
-from metaq.errors import BrokerError, ConfigError, MetaqError, Reason, Refused
+from metaq.errors import BrokerError, ConfigError, Reason, Refused
 from metaq.model.acl.secret import Credentials
 from metaq.model.leadership import ASYNC_MASTER, MASTERS, SLAVE, Found, ReplicaState
 from metaq.option_table import decide
@@ -304,20 +304,7 @@ class RunningRole:
             change.finish(Refused(Reason.BUSY, "the role of this broker is being changed already; ask for its state"))
             return
 
-        async def run() -> None:
-            try:
-                state = await work
-            except Refused as error:
-                change.finish(error)
-            except MetaqError as error:
-                change.finish(Refused(Reason.UNAVAILABLE, str(error)))
-            except Exception as error:
-                log.exception("the role of this broker could not be changed")
-                change.finish(Refused(Reason.UNAVAILABLE, f"the role could not be changed: {error!r}"))
-            else:
-                change.succeed(state)
-
-        self._changing = self._loop.create_task(run(), name="change the role")
+        self._changing = self._loop.create_task(carry_out(change, work, "the role"), name="change the role")
 
     def _begin_promotion(self, change: RoleChange, role: str, force: bool) -> None:
         self._begin(change, self._promote(role, force=force))
