@@ -8,33 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.clock import FakeClock
 from metaq.errors import BadRequest
 from metaq.model.metaq1.pair import BranchCopy, BranchStep, Heard, SyncMessage
 from metaq.wire.metaq1.branches import decode_copy, encode_copy
 from metaq.wire.metaq1.frame import checksum, frames
-from tests.broker.metaq1.pair.support import Slave, frames_of, open_master, open_slave
+from tests.broker.metaq1.pair.support import Slave, frames_of, open_slave
 from tests.servers.metaq1.support import open_metaq1_server
 
 KEY = b"XID:7:6731:6231:uqA"
 XID = KEY.decode()
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
-
-
-@pytest.fixture
-def slave(tmp_path, clock):
-    with open_slave(tmp_path / "slave", clock) as made:
-        yield made
-
-
-@pytest.fixture
-def master(tmp_path, clock):
-    with open_master(tmp_path / "master", clock) as made:
-        yield made
 
 
 def ask(master, wire, line: bytes, body: bytes = b"") -> tuple[int, bytes]:
@@ -60,13 +42,6 @@ def begun(master, wire) -> None:
     for partition, body in ((0, b"t1"), (1, b"t2"), (0, b"t3")):
         answer = ask(master, wire, b"put test %d 2 0 %b 5" % (partition, KEY), body)
         assert answer[0] == 200
-
-
-@pytest.fixture
-def wire(master, slave):
-    wire = master.connect(slave)
-    master.settle(wire)
-    return wire
 
 
 def prepared(slave: Slave) -> list[str]:

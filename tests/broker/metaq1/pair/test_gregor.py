@@ -6,7 +6,6 @@ import pytest
 
 from metaq.broker.metaq1.pair.gregor import KNOWN_MAX
 from metaq.broker.requests import Send
-from metaq.clock import FakeClock
 from metaq.errors import Refused
 from metaq.model.metaq1.partition import born_id
 from metaq.wire.metaq1.commands import ResultLine
@@ -16,11 +15,6 @@ from tests.broker.support import BORN_HOST
 
 HELLO = checksum(b"hello")
 PLACE = "Put message to [broker 'meta://10.0.0.5:8123'] [partition '{}'] failed.Detail:"
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
 
 
 @pytest.fixture

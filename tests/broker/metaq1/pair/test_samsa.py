@@ -8,7 +8,6 @@ import pytest
 
 from metaq.app.pair.link import line_of
 from metaq.broker.requests import Send
-from metaq.clock import FakeClock
 from metaq.errors import Refused
 from metaq.model.message import SysFlag
 from metaq.model.metaq1.pair import Heard, SyncMessage
@@ -19,30 +18,6 @@ from tests.broker.metaq1.support import settled
 from tests.broker.support import BORN_HOST
 
 FAILED = f"Put message to [slave 'meta://{SLAVE}'] [partition 'test-0'] failed".encode()
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
-
-
-@pytest.fixture
-def slave(tmp_path, clock):
-    with open_slave(tmp_path / "slave", clock) as server:
-        yield server
-
-
-@pytest.fixture
-def master(tmp_path, clock):
-    with open_master(tmp_path / "master", clock) as made:
-        yield made
-
-
-@pytest.fixture
-def wire(master, slave):
-    wire = master.connect(slave)
-    master.settle(wire)
-    return wire
 
 
 def refuse(what):
