@@ -149,7 +149,7 @@ STEPS = (
     # The formats on the pure-Python fallback, beside the compiler; its own tests run in fresh-clone, which has none.
     Step(
         "fallback", (RUN, "-m", "pytest", "-n", "3", "--dist", "loadgroup"), 40, ("tests/wire/test_*", "tests/wire/metaq1/*"),
-        environment=(("METAQ_HOT", "0"),), strict=True,
+        data=("docs/formats/failover.md",), environment=(("METAQ_HOT", "0"),), strict=True,
     ),
     # Foreign clients, by what they speak: MetaQ 1.x is another server of ours than RocketMQ's.
     _interop("interop metaq1", 130, "test_metaq1_*", uses=("metaq.logging_handler", "metaq.metaq1", "metaq.xa"), data=("docs/metaq1_from_java.md", "docs/which_generation.md", "examples/metaq1/*", "examples/README.md")),

@@ -23,7 +23,7 @@ class Leading:
         return self._state.follows or self._settings.follows
 
     def check(self, key: TransactionKey | None = None) -> None:
-        """Return if it leads. Raises Refused NOT_STORED; for the key of a branch BranchRefused UNAVAILABLE: its transaction manager
+        """Return if it leads. Raises Refused NOT_LEADING; for the key of a branch BranchRefused UNAVAILABLE: its transaction manager
         asks again where the master is."""
         if (why := self.refusal) is None:
             return

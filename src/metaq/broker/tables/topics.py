@@ -164,9 +164,9 @@ class Topics:
         return self.table.get(name)
 
     def taking(self, name: str) -> TopicConfig | None:
-        """Return the topic to append to; None: there is none. Raises Saving while it is being deleted; Refused NOT_STORED."""
+        """Return the topic to append to; None: there is none. Raises Saving while it is being deleted; Refused NOT_LEADING."""
         if self.refusal is not None and not self.is_system(name):
-            raise Refused(Reason.NOT_STORED, self.refusal)
+            raise Refused(Reason.NOT_LEADING, self.refusal)
         return self._there(name)
 
     def _there(self, name: str) -> TopicConfig | None:
