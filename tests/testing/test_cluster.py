@@ -156,7 +156,7 @@ def test_throttled_network_is_slow_and_complete(mended, topic):
 
 
 def test_killed_broker_has_its_messages_after_a_start(mended, topic):
-    """kill -9 and start: same address, same messages, registered again; meanwhile it refuses connections."""
+    """kill -9 and start: same address, same messages, registered again; meanwhile nobody answers."""
     broker = mended.brokers[0]
     with metaq.Producer(mended.namesrv, timeout=PATIENCE, retries=0) as producer:
         producer.send(topic, b"before")
@@ -165,7 +165,8 @@ def test_killed_broker_has_its_messages_after_a_start(mended, topic):
         assert not broker.death, "a killed process has not died by itself"
         with (
             metaq.Producer(mended.namesrv, timeout=SMALL_WAIT, retries=0) as hurried,
-            pytest.raises(metaq.SendFailed, match="nothing was stored"),
+            # The network between them accepts, and ends the connection before or after the request is on its way.
+            pytest.raises(metaq.SendFailed, match="nothing was stored|is unknown"),
         ):
             hurried.send(topic, b"meanwhile")
         before = broker.port
