@@ -167,7 +167,8 @@ class InSyncReplicas(Replicas):
 
     @property
     def enough(self) -> bool:
-        return self.is_certain and self._there >= self._options.min_in_sync_replicas
+        minimum = self._options.min_in_sync_replicas
+        return self.is_certain and (minimum <= 1 or self._there >= minimum)  # asked at each read event
 
     @property
     def lacks_for_now(self) -> bool:
@@ -201,17 +202,26 @@ class InSyncReplicas(Replicas):
         )
 
     @property
-    def copied(self) -> int:  # what is required changes without a report
-        """LogOffset up to which this leader may acknowledge."""
-        if self.is_certain:
-            reported = {one.place: one.copied for one in self._followers.values()}
-            self._acknowledged = max(self._acknowledged, acknowledged(self._log.end, reported, self._required))
+    def copied(self) -> int:
+        """LogOffset up to which this leader may acknowledge.
+
+        It is asked several times for each read event, and grows with a report, or with a change of what is required. Only a leader
+        that waits for nobody goes by the end of its log.
+        """
+        if not self._required:
+            self._acknowledge()
         return self._acknowledged
 
     @copied.setter
     def copied(self, value: int) -> None:
         """As the base class does when the log is cut, which a leader's never is."""
         self._acknowledged = value
+
+    def _acknowledge(self) -> None:
+        """Note how far the required members have the log, if nobody else can lead now."""
+        if self.is_certain:
+            reported = {one.place: one.copied for one in self._followers.values()}
+            self._acknowledged = max(self._acknowledged, acknowledged(self._log.end, reported, self._required))
 
     def when_copied(self, log_end: int, done: Callable[[], None]) -> None:
         if self.copied >= log_end:
@@ -220,7 +230,8 @@ class InSyncReplicas(Replicas):
             self._waiting.append((log_end, done))
 
     def _release(self) -> None:
-        copied = self.copied
+        self._acknowledge()
+        copied = self._acknowledged
         due = [done for place, done in self._waiting if place <= copied]
         if due:
             self._waiting = [entry for entry in self._waiting if entry[0] > copied]
