@@ -166,7 +166,7 @@ def test_killed_broker_has_its_messages_after_a_start(mended, topic):
         with (
             metaq.Producer(mended.namesrv, timeout=SMALL_WAIT, retries=0) as hurried,
             # The network between them accepts, and ends the connection before or after the request is on its way.
-            pytest.raises(metaq.SendFailed, match="nothing was stored|is unknown"),
+            pytest.raises(metaq.SendFailed, match=r"nothing was stored|is unknown"),
         ):
             hurried.send(topic, b"meanwhile")
         before = broker.port
