@@ -105,17 +105,21 @@ class FakeClock:
         self._random = random.Random(seed)  # noqa: S311  a test wants the same numbers
 
     def now_ms(self) -> int:
+        """Return the wall clock, ms since 1970."""
         return self._now_ms
 
     def monotonic(self) -> float:
+        """Return seconds since the clock was made, by `advance`. `elapsed` is the same."""
         return self._monotonic
 
     elapsed = monotonic
 
     def random_below(self, stop: int) -> int:
+        """Return a number from 0 to `stop` - 1, of the seed's."""
         return self._random.randrange(stop)
 
     def token(self) -> str:
+        """Return 32 hexadecimal digits, of the seed's."""
         return f"{self._random.getrandbits(128):032x}"
 
     def advance(self, seconds: float) -> None:

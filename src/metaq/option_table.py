@@ -127,6 +127,7 @@ class OptionTable:
         }
 
     def replace(self, **changes: Any) -> Self:
+        """Return options of which these fields have other values. Raises TypeError: there is no such field."""
         return dataclasses.replace(self, **changes)
 
     @classmethod

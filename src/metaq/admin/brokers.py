@@ -36,6 +36,7 @@ class BrokerStatus(Struct, frozen=True):
 
     @property
     def version(self) -> str:
+        """Release that it reports, such as `V4_9_7`; "": it has not answered."""
         return self.runtime.get("brokerVersionDesc", "")
 
     @property
@@ -93,6 +94,7 @@ class BrokerStatus(Struct, frozen=True):
 
     @property
     def started_ms(self) -> int:
+        """When its process started, ms since 1970; 0: it does not say."""
         return int(_first_number(self.runtime.get("bootTimestamp", "")))
 
 

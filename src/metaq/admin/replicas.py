@@ -45,6 +45,7 @@ class Replica(Struct, frozen=True):
 
     @property
     def leads(self) -> bool:
+        """Whether it is the master, or the leader of its group."""
         return self.state.leads if self.state is not None else self.broker_id == MASTER_ID
 
 

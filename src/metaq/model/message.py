@@ -307,20 +307,24 @@ class StoredMessage:
 
     @property
     def properties(self) -> dict[str, str]:
+        """All properties, ours and the producer's; bytes that are no UTF-8 are replaced."""
         if self._properties is None:
             self._properties = props.parse(self.properties_raw.decode("utf-8", "replace"))
         return self._properties
 
     @property
     def tag(self) -> str | None:
+        """The tag; None: it has none."""
         return self.properties.get(props.TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """The keys; empty: it has none."""
         return tuple(self.properties.get(props.KEYS, "").split())
 
     @property
     def delay_level(self) -> int:
+        """The delay level that it was sent with, from 1 on; 0: none."""
         # Anything may stand there: a property text comes from a producer.
         text = self.properties.get(props.DELAY, "0")
         return int(text) if text.isdecimal() and len(text) < 10 else 0
@@ -332,6 +336,7 @@ class StoredMessage:
 
     @property
     def queue(self) -> MessageQueue:
+        """The queue that it lies in."""
         return MessageQueue(self.topic, self.broker, self.queue_id)
 
     @property
@@ -347,10 +352,12 @@ class StoredMessage:
 
     @property
     def born_host(self) -> tuple[str, int]:
+        """Address and port of the producer, as the broker saw it."""
         return host_of(self.born_host_raw)
 
     @property
     def store_host(self) -> tuple[str, int]:
+        """Address and port of the broker that stored it."""
         return host_of(self.store_host_raw)
 
     @property

@@ -200,6 +200,7 @@ class Run:
 
     @property
     def status(self) -> Status:
+        """What the run does now, and what it has done so far."""
         return self._status
 
     def at_end(self, act: Callable[[], None], name: str | None = None) -> None:

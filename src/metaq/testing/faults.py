@@ -64,6 +64,7 @@ class FaultyDisk(Disk):
         super().sync_all(descriptor)
 
     def used_percent(self, path: Path) -> float:
+        """How full the file system of `path` is, in percent: `used` where it is set."""
         return super().used_percent(path) if self.used is None else self.used
 
     def _may_sync(self) -> None:

@@ -66,7 +66,9 @@ class Resource(Protocol[Handle_co]):
     """A system that takes part. `name`: tells it from the others of a coordinator, in this process and the next."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """By which a transaction's record knows it; never to change."""
+        ...
 
     def begin(self, name: BranchName, note: Callable[[str], None]) -> Branch[Handle_co]:
         """Begin a branch.

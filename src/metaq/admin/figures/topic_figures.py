@@ -27,6 +27,7 @@ class QueueFigures(Struct, frozen=True):
 
     @property
     def messages(self) -> int:
+        """Number of messages between `begin` and `end`."""
         return max(0, self.end - self.begin)
 
 
@@ -41,10 +42,12 @@ class TopicFigures(Struct, frozen=True):
 
     @property
     def messages(self) -> int:
+        """Number of messages in all queues."""
         return sum(queue.messages for queue in self.queues)
 
     @property
     def size(self) -> Size | None:
+        """Bytes of all queues together; None: a broker does not tell."""
         return total(queue.size for queue in self.queues)
 
     def unread(self, queue: QueueFigures) -> bool:

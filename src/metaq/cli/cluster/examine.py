@@ -196,4 +196,5 @@ def examine_servers(
 
 
 def as_json(findings: list[Finding]) -> list[dict[str, Any]]:
+    """Return findings for JSON, in their order."""
     return [finding.as_dict() for finding in findings]

@@ -29,6 +29,7 @@ class ReceivedBatch:
 
     @property
     def num_rows(self) -> int:
+        """Number of messages."""
         return len(self.messages)
 
     def __len__(self) -> int:

@@ -209,15 +209,19 @@ class SendFuture:
         return self._batch.message_id(self._index)
 
     def done(self) -> bool:
+        """Return whether the send has ended, well or not."""
         return self._batch.settled
 
     def running(self) -> bool:
+        """Return whether the send has not ended yet."""
         return not self._batch.settled
 
     def cancel(self) -> bool:
+        """Return False: a send cannot be cancelled."""
         return False
 
     def cancelled(self) -> bool:
+        """Return False: a send cannot be cancelled."""
         return False
 
     def result(self, timeout: float | None = None) -> SendReceipt:

@@ -32,6 +32,7 @@ class LruMessageIdCache:
         self._lock = threading.Lock()
 
     def seen(self, group: str, message_id: int) -> bool:
+        """Say whether the message was consumed, as far as is known."""
         key = (group, message_id)
         if key not in self._ids:  # mostly so, and without the lock
             return False
@@ -41,6 +42,7 @@ class LruMessageIdCache:
         return True
 
     def add(self, group: str, message_id: int) -> None:
+        """Remember a message that was consumed, and forget the one that was used longest ago if there are more than `size`."""
         if not self.size:
             return
         with self._lock:

@@ -49,6 +49,7 @@ class SubscriptionData(Struct, frozen=True):
 
     @property
     def takes_all(self) -> bool:
+        """Whether every message of the topic is wanted."""
         return not self.tags and self.expression_type == "TAG"
 
 

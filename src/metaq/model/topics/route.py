@@ -85,6 +85,7 @@ class BrokerData(Struct, frozen=True):
 
     @property
     def master(self) -> str | None:
+        """Address of the master; None: it is not registered."""
         return self.addresses.get(MASTER_ID)
 
     @property
@@ -102,6 +103,7 @@ class Route(Struct, frozen=True):
     order: str | None = None
 
     def broker(self, name: str) -> BrokerData | None:
+        """Return the addresses of a broker name; None: the route does not have it."""
         return next((data for data in self.brokers if data.broker == name), None)
 
     def readable(self) -> list[MessageQueue]:

@@ -52,10 +52,12 @@ class TopicConfig(Struct, frozen=True):
 
     @property
     def writable(self) -> bool:
+        """Whether it may be sent to."""
         return bool(self.perm & Perm.WRITE)
 
     @property
     def readable(self) -> bool:
+        """Whether it may be consumed."""
         return bool(self.perm & Perm.READ)
 
 

@@ -47,14 +47,17 @@ class QueueLag(Struct, frozen=True):
 
     @property
     def topic(self) -> str:
+        """Topic of the queue."""
         return self.queue.topic
 
     @property
     def broker(self) -> str:
+        """Name of the queue's broker."""
         return self.queue.broker
 
     @property
     def queue_id(self) -> int:
+        """Number of the queue at its broker."""
         return self.queue.queue_id
 
     @property

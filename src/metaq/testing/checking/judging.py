@@ -51,6 +51,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing was found."""
         return not self.violations
 
     def as_dict(self) -> dict[str, Any]:

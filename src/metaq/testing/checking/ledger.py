@@ -44,10 +44,12 @@ class Ledger:
         return self._clock.monotonic()
 
     def write(self, event: Event) -> None:
+        """Write an event."""
         with self._lock:
             self._out.write(encoded(event))
 
     def write_all(self, events: Sequence[Event]) -> None:
+        """Write events that follow one another, with no other thread's in between."""
         with self._lock:
             self._out.write(b"".join(map(encoded, events)))
 
@@ -80,6 +82,7 @@ class Ledger:
         self.write(Trouble(self.now(), text))
 
     def close(self) -> None:
+        """Close the file. Nothing can be written any more."""
         with self._lock:
             self._out.close()
 

@@ -90,6 +90,7 @@ class TrialResult(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """Whether nothing was found."""
         return self.verdict.ok
 
     def as_dict(self) -> dict[str, Any]:
