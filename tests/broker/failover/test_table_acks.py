@@ -69,6 +69,43 @@ def test_others_than_members_do_not_count(at):
     assert not change.done
 
 
+def test_a_follower_comes_into_the_set_with_the_tables_that_there_were(at):
+    """What was answered without it, such as a topic, it must have before it can lead: its log does not say that."""
+    leader = at.leader
+    leader.set.settle(a_state(ONE))
+    assert at.change().done
+    leader.append(100)
+    leader.set.alive({1, 2})
+    leader.connect(TWO, 100)
+    at.acks.taken(TWO, FEED, 1)  # it is nobody's business yet: it is not noted
+    leader.set.tick()
+    assert leader.set.required_places == {TWO}
+    assert leader.set.wanted() is None
+    at.acks.taken(TWO, FEED, 0)
+    assert leader.set.wanted() is None
+    at.acks.taken(TWO, FEED, 1)
+    assert leader.set.wanted() == a_state(ONE, TWO)
+    change = at.change()  # meanwhile, and behind it
+    assert not change.done
+    at.acks.taken(TWO, FEED, 2)
+    assert change.done
+
+
+def test_a_follower_that_comes_first_gets_a_feed_that_begins_with_it(at):
+    leader = at.leader
+    leader.set.settle(a_state(ONE))
+    at.tables.mark = 0, 0
+    leader.set.alive({1, 2})
+    leader.connect(TWO, 0)
+    leader.set.tick()
+    assert leader.set.wanted() is None
+    at.tables.mark, at.tables.at_first = (9, 12), 10
+    at.acks.taken(TWO, 9, 9)
+    assert leader.set.wanted() is None
+    at.acks.taken(TWO, 9, 10)
+    assert leader.set.wanted() == a_state(ONE, TWO)
+
+
 def test_a_position_of_another_feed_says_nothing(at):
     change = at.change()
     for place in (TWO, THREE):

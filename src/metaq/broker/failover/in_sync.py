@@ -6,7 +6,7 @@ What ZooKeeper says of it comes from outside, by `begin`, `attempt`, `settle` an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -41,6 +41,11 @@ class Follower(Struct, eq=False):
     """When it was connected last, monotonic seconds."""
 
 
+TableMark: TypeAlias = tuple[int, int]
+"""(identity of a feed of tables, number of a change); (0, 0): nothing has changed."""
+NO_CHANGES: Final[TableMark] = 0, 0
+
+
 class Joining(Struct, frozen=True):
     """A follower that is about to come into the set: acknowledgements wait for it already, so that it can catch up with them."""
 
@@ -49,6 +54,8 @@ class Joining(Struct, frozen=True):
     """LogOffset up to which was acknowledged without it."""
     since: float
     """Monotonic seconds."""
+    tables: TableMark
+    """Newest change of the tables then: the next leader must know what was answered without it."""
 
 
 class Ticket(Struct, frozen=True):
@@ -57,6 +64,19 @@ class Ticket(Struct, frozen=True):
     place: Place
     epoch: int
     until: float
+
+
+class FollowedTables(Protocol):
+    """What is known of the followers' tables."""
+
+    @property
+    def mark(self) -> TableMark:
+        """The newest change of this leader's tables."""
+        ...
+
+    def has(self, place: Place, mark: TableMark) -> bool:
+        """Return whether a member has said that it has taken this change, and all before it."""
+        ...
 
 
 class InSyncReplicas(Replicas):
@@ -78,6 +98,8 @@ class InSyncReplicas(Replicas):
         """Places whose copies are waited for."""
         self._doubt = ""
         self._joining: Joining | None = None
+        self.tables: FollowedTables | None = None
+        """Asked before a follower comes into the set; None: only its log counts."""
         self._own, self._incarnation, self._epoch_start = NOBODY, "", 0
         self._followers = dict[int, Follower]()
         self._tickets = dict[int, Ticket]()
@@ -350,7 +372,8 @@ class InSyncReplicas(Replicas):
             return less
         if (joining := self._joining) is not None:
             one = self._followers[joining.place.member]
-            if one.place == joining.place and caught_up(one.copied, self._epoch_start, joining.acknowledged):
+            has_tables = self.tables is None or self.tables.has(joining.place, joining.tables)
+            if one.place == joining.place and has_tables and caught_up(one.copied, self._epoch_start, joining.acknowledged):
                 return grown(state, joining.place)
         return None
 
@@ -375,7 +398,7 @@ class InSyncReplicas(Replicas):
                 and one.copied >= self._epoch_start
                 and self.behind_ms(one.copied, now) <= NEAR_MS
             ):
-                self._joining = Joining(one.place, self.copied, now)
+                self._joining = Joining(one.place, self.copied, now, NO_CHANGES if self.tables is None else self.tables.mark)
                 self._require()
                 return
 

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from metaq.broker.environment import Environment
-from metaq.broker.failover.in_sync import InSyncReplicas
+from metaq.broker.failover.in_sync import InSyncReplicas, TableMark
 from metaq.broker.replication.feed import TableFeed
 from metaq.errors import Reason, Refused
 from metaq.model.failover import Place
@@ -37,6 +37,12 @@ class TableAcks:
         self._taken = dict[Place, tuple[int, int]]()
         """Member → (feed, position) of its newest question."""
         self._waiting: list[_Waiting] = []
+        in_sync.tables = self
+
+    @property
+    def mark(self) -> TableMark:
+        """The newest change; of feed 0: of whichever begins next."""
+        return self._feed.mark
 
     def taken(self, place: Place, feed: int, position: int) -> None:
         """Note a member's question for what is behind this number."""
@@ -87,15 +93,16 @@ class TableAcks:
             one.pending.finish()
 
     def _is_done(self, one: _Waiting) -> bool:
-        return all(self._has(place, one) for place in self._in_sync.required_places)
+        return all(self.has(place, (one.feed, one.position)) for place in self._in_sync.required_places)
 
-    def _has(self, place: Place, one: _Waiting) -> bool:
+    def has(self, place: Place, mark: TableMark) -> bool:
+        """Return whether a member has said that it has taken this change, and all before it."""
         feed, position = self._taken.get(place, (0, 0))
         current, first = self._feed.mark[0], self._feed.at_first
         if not current or feed != current:
             return False
         # A feed that began behind the change has it among all that there is.
-        return position >= one.position if one.feed == current else position >= first
+        return position >= (mark[1] if mark[0] == current else first)
 
 
 def _not_known() -> Refused:
