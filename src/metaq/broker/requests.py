@@ -115,6 +115,8 @@ class OffsetCommit(Struct, frozen=True, kw_only=True):
     """`Caller.client` of the sender, for whom an automatically created group counts."""
     generation: int | None = None
     """Generation of the topic that the offset is of; None: the client does not know generations."""
+    instead_of: int | None = None
+    """The offset that this one is to replace; where there is another one by now, that stays. None: whatever is there."""
 
 
 class KeyQuery(Struct, frozen=True, kw_only=True):

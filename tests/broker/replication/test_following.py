@@ -154,7 +154,7 @@ def test_progress_comes_back_and_goes_back_as_with_a_rocketmq(two):
     two.master.offsets.put("g", "other", 0, 1)
     two.tell()
     assert offset(two.slave) == 9
-    assert two.slave.followed.ahead() == [("g", "orders", 0, 9)]
+    assert two.slave.followed.ahead() == [("g", "orders", 0, 9, 5)]
     two.commit(9)
     two.tell()
     assert two.slave.followed.ahead() == []
@@ -164,6 +164,57 @@ def test_progress_comes_back_and_goes_back_as_with_a_rocketmq(two):
     two.master.delete_group("g", with_offsets=True)
     two.tell()
     assert (offset(two.slave), offset(two.slave, "other")) == (None, None)
+
+
+def carry(two: Two) -> None:
+    """What the slave tells its master, as servers do."""
+    for group, topic, queue_id, offset, told in two.slave.followed.ahead():
+        commit = OffsetCommit(group=group, topic=topic, queue_id=queue_id, offset=offset, instead_of=told)
+        two.master.commit_offset(commit)
+
+
+def test_what_the_slave_tells_takes_no_group_back_behind_what_it_has_committed_at_the_master_since(two):
+    """Its members commit at the slave while the master starts, and go on at the master before the slave has told it."""
+    two.commit(1)
+    two.tell()
+    two.commit(4, at=two.slave)
+    two.commit(9)
+    carry(two)
+    assert offset(two.master) == 9
+    two.tell()
+    assert offset(two.slave) == 9
+    assert two.slave.followed.ahead() == []
+
+
+def test_a_reset_is_not_undone_by_what_the_slave_tells(two):
+    two.commit(5)
+    two.tell()
+    two.commit(7, at=two.slave)
+    two.commit(2)
+    carry(two)
+    assert offset(two.master) == 2
+    two.tell()
+    assert offset(two.slave) == 2
+
+
+def test_what_was_committed_here_stays_while_the_master_comes_nearer(two):
+    two.commit(1)
+    two.tell()
+    two.commit(9, at=two.slave)
+    two.commit(4)
+    two.tell()
+    assert offset(two.slave) == 9
+    carry(two)
+    assert offset(two.master) == 9
+
+
+def test_what_was_committed_here_before_the_master_told_anything_is_told_to_it(two):
+    two.commit(4)
+    two.slave.offsets.put("g", "orders", 0, 9)  # behind its start; the topic is in its file
+    two.tell()
+    assert offset(two.slave) == 9
+    carry(two)
+    assert offset(two.master) == 9
 
 
 def test_a_topic_made_anew_between_two_looks_loses_its_old_messages_here(two):

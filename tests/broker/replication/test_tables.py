@@ -36,9 +36,9 @@ def test_progress_follows_and_what_was_committed_here_stays_unless_it_is_set_bac
     slave.offsets.put("g", "orders", 0, 9)
     take({KEY: {0: 5}})
     assert offset(slave) == 9
-    assert slave.followed.ahead() == [("g", "orders", 0, 9)]
+    assert slave.followed.ahead() == [("g", "orders", 0, 9, 5)]
     take({KEY: {0: 5}, ("other", "g"): {0: 1}})
-    assert slave.followed.ahead() == [("g", "orders", 0, 9)]
+    assert slave.followed.ahead() == [("g", "orders", 0, 9, 5)]
     take({KEY: {0: 9}})
     assert slave.followed.ahead() == []
     take({KEY: {0: 7}})
@@ -51,12 +51,12 @@ def test_progress_follows_and_what_was_committed_here_stays_unless_it_is_set_bac
 
 def test_after_a_start_the_further_of_the_two_counts(slave):
     """Nothing is known of what the master had before."""
-    slave.offsets.put("g", "orders", 0, 9)
+    slave.offsets.take("g", "orders", 0, 9)  # from its file
     slave.followed.take_offsets({KEY: {0: 5, 1: 3}})
     assert (offset(slave), slave.offsets.get("g", "orders", 1)) == (9, 3)
     assert slave.followed.ahead() == []  # whether it is newer than a reset at the master is not known
     slave.offsets.put("g", "orders", 0, 11)
-    assert slave.followed.ahead() == [("g", "orders", 0, 11)]
+    assert slave.followed.ahead() == [("g", "orders", 0, 11, 5)]
 
 
 def test_a_topic_that_the_master_does_not_have_goes_with_its_messages(slave, tmp_path):

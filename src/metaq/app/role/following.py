@@ -20,7 +20,7 @@ from metaq.client.conversation.following import (
     FollowTables,
     GetTable,
 )
-from metaq.client.conversation.reading.offsets import SetPosition
+from metaq.client.conversation.reading.offsets import GetPosition, SetPosition
 from metaq.client.shared.transport import Transport
 from metaq.errors import BrokerError
 from metaq.in_pieces import InPieces
@@ -145,12 +145,21 @@ class TableFollowing:
         return PAUSE_SECONDS if self._search.place is None else PAUSE_IN_GROUP_SECONDS
 
     async def _tell(self, master: str, *, generations: bool) -> None:
-        """Tell the master what groups have committed here while it was away: it must not hand that out again."""
-        for group, topic, queue_id, offset in self._followed.ahead()[:TELL_MAX]:
+        """Tell the master what groups have committed here while it was away: it must not hand that out again.
+
+        It is not to go back there, behind what a group has committed at the master meanwhile. Args: generations: the master is ours.
+        """
+        for group, topic, queue_id, offset, told in self._followed.ahead()[:TELL_MAX]:
             queue = MessageQueue(topic, self._broker.environment.name, queue_id)
             generation = self._broker.deletions.generation(topic) if generations else None
             try:
-                await ask(self._transport, master, SetPosition(group, queue, offset, generation))
+                if not generations and await ask(self._transport, master, GetPosition(group, queue)) != told:
+                    continue
+                await ask(
+                    self._transport,
+                    master,
+                    SetPosition(group, queue, offset, generation, told if generations else None),
+                )
             except BrokerError as error:  # a group or topic that is gone there
                 self._faults.warning("ahead", "the master does not take the progress of group %s: %s", group, error)
 

@@ -373,7 +373,11 @@ class InSyncReplicas(Replicas):
         if (joining := self._joining) is not None:
             one = self._followers[joining.place.member]
             has_tables = self.tables is None or self.tables.has(joining.place, joining.tables)
-            if one.place == joining.place and has_tables and caught_up(one.copied, self._epoch_start, joining.acknowledged):
+            if (
+                one.place == joining.place
+                and has_tables
+                and caught_up(one.copied, self._epoch_start, joining.acknowledged)
+            ):
                 return grown(state, joining.place)
         return None
 
@@ -398,7 +402,9 @@ class InSyncReplicas(Replicas):
                 and one.copied >= self._epoch_start
                 and self.behind_ms(one.copied, now) <= NEAR_MS
             ):
-                self._joining = Joining(one.place, self.copied, now, NO_CHANGES if self.tables is None else self.tables.mark)
+                self._joining = Joining(
+                    one.place, self.copied, now, NO_CHANGES if self.tables is None else self.tables.mark
+                )
                 self._require()
                 return
 

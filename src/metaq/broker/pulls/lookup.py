@@ -100,7 +100,9 @@ class Lookup:
             raise Refused(
                 Reason.INVALID, f"commitOffset={commit.offset} of {commit.topic}:{commit.queue_id} is negative"
             )
-        self._offsets.put(commit.group, commit.topic, commit.queue_id, commit.offset)
+        known = self._offsets.get(commit.group, commit.topic, commit.queue_id)
+        if commit.instead_of is None or commit.instead_of == known:
+            self._offsets.put(commit.group, commit.topic, commit.queue_id, commit.offset)
 
     def record(self, log_offset: int) -> bytes:
         """Return the record at a LogOffset (33). Raises Refused: no record begins there, or its topic was deleted."""

@@ -12,8 +12,8 @@ from metaq.model.topics.system import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 
 _OF_A_PIECE: Final = 1000
 
-Ahead = tuple[str, str, int, int]
-"""(group, topic, queue id, offset)."""
+Ahead = tuple[str, str, int, int, int]
+"""(group, topic, queue id, offset, what the master has told)."""
 
 
 class FollowedProgress:
@@ -89,7 +89,9 @@ class FollowedProgress:
             if told is not None:
                 self._forget(place)
             return
-        if known is None or (offset != told if told is not None else offset > known):
+        if known is not None and known > offset >= (told or 0) and place in self._here and group != TRANSACTION_GROUP:
+            pass  # the master has come nearer, and goes back to nothing: what was committed here is further
+        elif known is None or (offset != told if told is not None else offset > known):
             self._own.take(group, topic, queue_id, offset)
             self._agreed.pop(place, None)
         elif told is None and known != offset:  # of a time before this broker's start: whether it is newer is not known
@@ -161,7 +163,7 @@ class FollowedProgress:
             if told is None or offset is None or topic in without or group == TRANSACTION_GROUP:
                 continue
             if offset > max(told, self._agreed.get(place, told)):
-                found.append((group, topic, queue_id, offset))
+                found.append((group, topic, queue_id, offset, told))
             else:
                 settled.append(place)
         self._here.difference_update(settled)

@@ -327,7 +327,7 @@ class FollowedTables:
             self._again_at = self._clock.monotonic() + AGAIN_SECONDS
 
     def ahead(self) -> list[Ahead]:
-        """Return (group, topic, queue id, offset) of what groups have committed here beyond what the master has told last."""
+        """Return what groups have committed here beyond what the master has told last."""
         return self._progress.ahead(self._marks.waiting)
 
     # -- of any master

@@ -112,6 +112,7 @@ class MessageHandlers:
                 offset=header.commit_offset,
                 client=call.caller.client,
                 generation=header.generation,
+                instead_of=header.instead_of,
             )
         )
 

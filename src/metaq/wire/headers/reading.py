@@ -90,13 +90,15 @@ class QueryOffsetHeader(Header, kw_only=True):
 
 
 class UpdateOffsetHeader(Header, kw_only=True):
-    """UPDATE_CONSUMER_OFFSET (15). `generation`, ours: of the topic that the offset is of; no other takes it."""
+    """UPDATE_CONSUMER_OFFSET (15). Ours: `generation`: of the topic that the offset is of; no other takes it. `instead_of`: the offset
+    that it replaces; another one stays."""
 
     group: str = field(name="consumerGroup")
     topic: str
     queue_id: Int
     commit_offset: Long
     generation: Long | None = field(name=GENERATION, default=None)
+    instead_of: Long | None = field(name="metaqInsteadOf", default=None)
     broker_name: str | None = field(name="bname", default=None)
 
 

@@ -111,12 +111,13 @@ class GetPosition(Call[int | None], frozen=True):
 
 
 class SetPosition(Order, frozen=True):
-    """Commit `offset` as the next one that the group consumes (15)."""
+    """Commit `offset` as the next one that the group consumes (15); with `instead_of`, where that is what the broker has."""
 
     group: str
     queue: MessageQueue
     offset: int
     generation: int | None = None
+    instead_of: int | None = None
 
     @property
     def action(self) -> str:
@@ -130,6 +131,7 @@ class SetPosition(Order, frozen=True):
             queue_id=queue.queue_id,
             commit_offset=self.offset,
             generation=self.generation,
+            instead_of=self.instead_of,
             broker_name=queue.broker,
         )
         return request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
