@@ -74,7 +74,7 @@ class SlaveSession:
         """Done when the connection has ended; says why."""
         peer.on_writable = samsa.go_on
 
-    # -- metaq.broker.metaq1.pair.samsa.SlaveLink
+    # -- metaq.broker.metaq1.pair.slave_link.SlaveLink
     @property
     def congested(self) -> bool:
         return self._peer.congested

@@ -16,9 +16,9 @@ from metaq.wire.hot import QueueTail, crc31
 _HEAD: Final = struct.Struct(">iiqi")
 HEAD_BYTES: Final = 16
 """Length, checksum and id of a frame: by these it is known again."""
-
-
 TEST_BODY: Final = b"test"
+REFUSED_SECONDS: Final = 1.0
+"""Pause before a partition of which the slave has refused a message is tried again."""
 
 
 class LaneState(enum.Enum):
@@ -75,6 +75,10 @@ class Lane(Struct, eq=False):
     def left(self) -> bool:
         """Whether there is something to send."""
         return self.tail.next_offset > self.next
+
+    def pause(self, now: float) -> None:
+        """Send nothing for a while, and ask again then. `now`: monotonic seconds."""
+        self.state, self.again_at = LaneState.REFUSED, now + REFUSED_SECONDS
 
 
 def messages_of(topic: str, partition: int, frames: bytes) -> list[SyncMessage]:

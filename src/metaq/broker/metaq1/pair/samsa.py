@@ -4,9 +4,8 @@ The log is followed, not the puts: what a 1.x client, a RocketMQ client or a com
 sent as `sync`, in the order of each partition and many at a time. Acknowledgements of all servers wait for the slave as they do for
 RocketMQ's synchronous slaves (`metaq.broker.log.acks.Copies`).
 
-When the slave comes, it is asked where its copy of each partition ends. If that is a place here, and the message before it is the same,
-it gets what it lacks, so that byte positions stay the same on both sides; only then are puts taken. If it is none, it gets what is put
-from now on, as with the original.
+When the slave comes, it is asked where its copy of each partition ends (`copy_ends`). It gets what it lacks, so that byte positions stay
+the same on both sides; only then are puts taken. A copy that differs gets what is put from now on, as with the original.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from typing import Any, Final
 from metaq.broker.environment import Environment
 from metaq.broker.log.appender import Appender
 from metaq.broker.metaq1.pair.branches import BranchCopies
+from metaq.broker.metaq1.pair.copy_ends import CopyEnds
 from metaq.broker.metaq1.pair.given_up import Outcomes
 from metaq.broker.metaq1.pair.health import SlaveHealth
-from metaq.broker.metaq1.pair.lanes import HEAD_BYTES, TEST_BODY, Lane, LaneState, UnderWay, messages_of, waking
+from metaq.broker.metaq1.pair.lanes import TEST_BODY, Lane, LaneState, UnderWay, messages_of
 from metaq.broker.metaq1.pair.slave_link import SlaveLink
 from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.position_bases import Bases
@@ -32,14 +32,11 @@ from metaq.errors import Refused
 from metaq.log import RateLimitedLog
 from metaq.model.metaq1.pair import (
     STATUS_TOPIC,
-    AskEnd,
-    AskHead,
     BranchCopy,
     BranchStep,
     Heard,
     SamsaSettings,
     SyncMessage,
-    ToSlave,
 )
 from metaq.model.metaq1.partition import FRAME_HEADER_BYTES
 from metaq.model.topics.system import HALF_TOPIC, SCHEDULE_TOPIC
@@ -52,19 +49,11 @@ from metaq.wire.hot import crc31
 log = logging.getLogger(__name__)
 
 SUCCESS: Final = 200
-NOT_FOUND: Final = 404
 RUN_MESSAGES: Final = 512
 RUN_BYTES: Final = 1 << 20
 """Messages, and bytes of their records, that are read at a time; one message at least."""
 WINDOW_BYTES: Final = 16 << 20
 """Bytes of messages that wait for the slave's answers, about: above that it gets no more."""
-REFUSED_SECONDS: Final = 1.0
-"""Pause before a partition of which the slave has refused a message is tried again."""
-QUESTIONS_MAX: Final = 256
-QUESTION_SECONDS: Final = 10.0
-"""Longest time without an answer to any question; then another connection is tried."""
-UNFLUSHED_SECONDS: Final = 12.0
-"""How long a slave that has come back may have less than it has acknowledged: until the original's unflushInterval, 10 s, is over."""
 FRAME_BYTES_MAX: Final = 1 << 28
 _OPAQUES: Final = 1 << 32
 
@@ -102,12 +91,6 @@ class Samsa(BrokerPart):
         self._sent: dict[int, UnderWay] = {}
         """By opaque, oldest first."""
         self._sent_bytes = 0
-        self._asked: dict[int, Lane] = {}
-        self._answer_by = 0.0
-        """Monotonic seconds by which the slave has to answer some question, if there is one."""
-        self._reached: dict[tuple[str, int], int] = {}
-        """Partition → byte position up to which this slave has said that it has it."""
-        self._patient_until = 0.0
         self._places: list[tuple[int, int]] = []
         """Heap of (LogOffset, opaque) of `_sent`; some have been answered."""
         self.outcomes = Outcomes()
@@ -125,6 +108,7 @@ class Samsa(BrokerPart):
         """The slave's copies of XA branches."""
         self.health = SlaveHealth(settings, self._now, self._tell)
         self._faults = RateLimitedLog(log, environment.clock)
+        self._copy_ends = CopyEnds(self, bases, settings, self._now, self._faults)
         appender.when_grown(self._grew)
 
     def when_changed(self, changed: Callable[[], None]) -> None:
@@ -190,7 +174,7 @@ class Samsa(BrokerPart):
         self._link = link
         self.generation += 1
         self.tell(BranchCopy(BranchStep.ASK), self._keeps)
-        self._patient_until = self._now() + UNFLUSHED_SECONDS
+        self._copy_ends.attached()
         self._lanes, self._listed = [], ()
         self._look_for_lanes()
         self._soon()
@@ -201,7 +185,7 @@ class Samsa(BrokerPart):
         if self._link is None:
             return
         self._link, was_live, self._live = None, self._live, False
-        self._asked.clear()
+        self._copy_ends.detached()
         self.keeps_branches = False
         steps, self._steps = self._steps, {}
         for done, _ in steps.values():
@@ -225,7 +209,7 @@ class Samsa(BrokerPart):
         if self._link is None:
             done(None)
             return
-        opaque = self._opaque()
+        opaque = self.next_opaque()
         self._steps[opaque] = done, self._now() + self.settings.send_timeout
         self._link.send(opaque, copy)
 
@@ -259,102 +243,17 @@ class Samsa(BrokerPart):
             lanes.append(lane)
         self._lanes = lanes
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ where copies end
 
-    def _ask(self, lane: Lane, link: SlaveLink) -> None:
-        """Ask the slave where its copy of a partition ends."""
-        if lane.tail.next_offset == 0:
-            lane.state = LaneState.OPEN
-            return
-        try:
-            positions = self._bases.touch(lane.topic, lane.partition)
-            positions.max  # noqa: B018  known from now on
-            positions.min  # noqa: B018
-        except Saving:
-            return  # the next tick asks again
-        except Refused as error:
-            self._faults.warning("positions", "partition %s waits for its byte positions: %s", lane.name, error)
-            return
-        lane.state = LaneState.ASKING
-        self._question(lane, AskEnd(lane.topic, lane.partition), link)
+    @property
+    def link(self) -> SlaveLink | None:
+        return self._link
 
-    def _question(self, lane: Lane, what: ToSlave, link: SlaveLink) -> None:
-        lane.opaque = self._opaque()
-        if not self._asked:
-            self._answer_by = self._now() + QUESTION_SECONDS
-        self._asked[lane.opaque] = lane
-        link.send(lane.opaque, what)
-
-    def _opaque(self) -> int:
+    def next_opaque(self) -> int:
+        """Return the opaque of the next command to the slave."""
         return next(self._opaques) % _OPAQUES - (_OPAQUES >> 1)
 
-    def _heard(self, lane: Lane, heard: Heard, link: SlaveLink) -> None:
-        """Take an answer to a question."""
-        if lane.asked is not None:
-            behind, end, head = lane.asked
-            lane.asked = None
-            if heard.code != SUCCESS:
-                self._refused(lane, heard)
-            elif heard.body[:HEAD_BYTES] == head:
-                self._begin(lane, behind, end)
-            else:
-                self._differ(lane, f"another message lies before position {end} there")
-            return
-        if lane.waking:
-            lane.waking, lane.woken = False, True
-            self._question(lane, AskEnd(lane.topic, lane.partition), link)
-        elif heard.code == NOT_FOUND and not lane.woken:
-            lane.waking = True
-            self._question(lane, waking(lane), link)
-        elif heard.code == NOT_FOUND:
-            self._ends_at(lane, 0, link)
-        elif heard.code == SUCCESS and heard.body.isdigit() and len(heard.body) < 20:
-            self._ends_at(lane, int(heard.body), link)
-        else:
-            self._refused(lane, heard)
-
-    def _ends_at(self, lane: Lane, end: int, link: SlaveLink) -> None:
-        """The slave's copy ends at byte position `end`."""
-        try:
-            positions = self._bases.touch(lane.topic, lane.partition)
-            first, begin, stop = positions.min, positions.begin, positions.max
-            if end < self._reached.get((lane.topic, lane.partition), 0) and self._now() < self._patient_until:
-                # 1.4.6.2 does not count what it has acknowledged and not flushed.
-                lane.state, lane.again_at = LaneState.REFUSED, self._now() + REFUSED_SECONDS
-                return
-            if end == first and (self.settings.copy_backlog or first == stop):
-                self._begin(lane, begin, end)
-                return
-            if end == 0 or not first < end <= stop:
-                what = "is empty" if end == 0 else f"ends at position {end}"
-                self._differ(lane, f"it {what} there, and here it has positions from {first} to {stop}")
-                return
-            place = positions.at(end - 1)
-            behind = positions.position(place.queue_offset + 1)
-        except Saving:
-            lane.state = LaneState.UNKNOWN  # asked again
-            return
-        except (Refused, ValueError) as error:
-            self._faults.warning("positions", "partition %s waits for its byte positions: %s", lane.name, error)
-            lane.state, lane.again_at = LaneState.REFUSED, self._now() + REFUSED_SECONDS
-            return
-        if behind != end:
-            self._differ(lane, f"it ends at position {end} there, within a message of here")
-            return
-        size = end - place.position
-
-        def read(found: FramesRead | Refused) -> None:
-            if self._link is not link:
-                return
-            if isinstance(found, Refused) or len(found.body) < HEAD_BYTES:
-                lane.state, lane.again_at = LaneState.REFUSED, self._now() + REFUSED_SECONDS
-                return
-            lane.asked = place.queue_offset + 1, end, bytes(found.body[:HEAD_BYTES])
-            self._question(lane, AskHead(lane.topic, lane.partition, place.position), link)
-
-        self._read(FrameRun(lane.topic, lane.partition, place.queue_offset, 1, 0, size), read, link)
-
-    def _begin(self, lane: Lane, queue_offset: int, position: int) -> None:
+    def begin(self, lane: Lane, queue_offset: int, position: int) -> None:
         """Send from this message on: the slave's copy ends before it."""
         lane.state, lane.next, lane.position, lane.differs = LaneState.OPEN, queue_offset, position, False
         lane.checked = False
@@ -365,7 +264,7 @@ class Samsa(BrokerPart):
             )  # fmt: skip
         self._soon()
 
-    def _differ(self, lane: Lane, why: str, queue_offset: int | None = None) -> None:
+    def differ(self, lane: Lane, why: str, queue_offset: int | None = None) -> None:
         """Send from this message on, or what is put from now on, to other byte positions than here."""
         if queue_offset is None:
             queue_offset = lane.tail.next_offset
@@ -405,8 +304,8 @@ class Samsa(BrokerPart):
         for lane in self._lanes:
             if lane.state is LaneState.REFUSED and lane.again_at <= now and not lane.under_way:
                 lane.state = LaneState.UNKNOWN
-            if lane.state is LaneState.UNKNOWN and len(self._asked) < QUESTIONS_MAX:
-                self._ask(lane, link)
+            if lane.state is LaneState.UNKNOWN:
+                self._copy_ends.ask(lane, link)
             if lane.state is not LaneState.OPEN:
                 unknown = True
                 if self._live:
@@ -468,9 +367,10 @@ class Samsa(BrokerPart):
                 return
             self._send(lane, messages, places, link)
 
-        self._read(FrameRun(lane.topic, lane.partition, lane.next, count, 0, size), read, link)
+        self.read(FrameRun(lane.topic, lane.partition, lane.next, count, 0, size), read, link)
 
-    def _read(self, run: FrameRun, done: Callable[[FramesRead | Refused], None], link: SlaveLink) -> None:
+    def read(self, run: FrameRun, done: Callable[[FramesRead | Refused], None], link: SlaveLink) -> None:
+        """Read frames, in a thread of the connection if they are not at hand."""
         found = self._frames.read(run)
         if isinstance(found, FramesRead):
             done(found)
@@ -488,7 +388,7 @@ class Samsa(BrokerPart):
             with contextlib.suppress(Saving, Refused, ValueError):
                 lane.position = self._bases.touch(lane.topic, lane.partition).position(lane.next)
         for message, place in zip(messages, places, strict=False):
-            opaque, size = self._opaque(), FRAME_HEADER_BYTES + len(message.body)
+            opaque, size = self.next_opaque(), FRAME_HEADER_BYTES + len(message.body)
             self._sent[opaque] = UnderWay(lane, lane.next, place, message.message_id, size, lane.position, deadline)
             heapq.heappush(self._places, (place, opaque))
             self._sent_bytes += size
@@ -513,19 +413,14 @@ class Samsa(BrokerPart):
             else:
                 self._give_up(sent, self._now())
                 self.health.failed()
-                self._refused(sent.lane, heard)
+                self.refused(sent.lane, heard)
             if sent.lane.left or not self._live:
                 self._soon()
             return
         if (step := self._steps.pop(opaque, None)) is not None:
             step[0](heard)
             return
-        lane, link = self._asked.pop(opaque, None), self._link
-        self._answer_by = self._now() + QUESTION_SECONDS
-        if lane is not None and link is not None:
-            if lane.opaque == opaque and lane.state is LaneState.ASKING:
-                lane.opaque = None
-                self._heard(lane, heard, link)
+        if self._copy_ends.answered(opaque, heard):
             self._soon()
         elif self.health.is_test(opaque):
             self.health.tested(good=heard.code == SUCCESS)
@@ -540,15 +435,15 @@ class Samsa(BrokerPart):
         if sent.position is None or lane.differs or len(words) != 3:
             return
         if words[2] == b"%d" % sent.position:
-            self._reached[lane.topic, lane.partition] = sent.position + sent.size
+            self._copy_ends.reached[lane.topic, lane.partition] = sent.position + sent.size
             return
         why = f"message {sent.message_id} lies at position {words[2].decode('ascii', 'replace')[:20]} there, and at {sent.position} here"
         if was:
-            self._differ(lane, why, lane.next)  # more is under way
+            self.differ(lane, why, lane.next)  # more is under way
         else:
-            self._differ(lane, why)
+            self.differ(lane, why)
 
-    def _refused(self, lane: Lane, heard: Heard) -> None:
+    def refused(self, lane: Lane, heard: Heard) -> None:
         """The slave does not take messages of a partition: ask it later where its copy ends."""
         text = heard.body[:200].decode("utf-8", "replace")
         self._faults.warning(
@@ -557,7 +452,7 @@ class Samsa(BrokerPart):
         self._stop_lane(lane)
 
     def _stop_lane(self, lane: Lane) -> None:
-        lane.state, lane.again_at = LaneState.REFUSED, self._now() + REFUSED_SECONDS
+        lane.pause(self._now())
         if self._live:
             self._give_up_rest(lane, self._now())
         self._look_at_copied()
@@ -620,7 +515,7 @@ class Samsa(BrokerPart):
             return
         self.health.pause()  # if there is nobody to ask, or the last test was not answered
         if self._link is not None:
-            opaque, message_id = self._opaque(), self._partitions.ids.take()
+            opaque, message_id = self.next_opaque(), self._partitions.ids.take()
             self.health.begin(opaque)
             self._link.send(opaque, SyncMessage(STATUS_TOPIC, 0, 0, message_id, TEST_BODY, crc31(TEST_BODY)))
 
@@ -637,8 +532,7 @@ class Samsa(BrokerPart):
             sent.lane.under_way -= 1
             self._give_up(sent, now)
             self.health.failed()
-        if self._asked and now > self._answer_by and self._link is not None:
-            self._link.drop(f"it answers no question within {QUESTION_SECONDS:g} s")
+        self._copy_ends.tick(now)
         for opaque, (done, deadline) in list(self._steps.items()):
             if deadline > now:
                 break
