@@ -26,8 +26,7 @@ from msgspec import Struct, field
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
-from metaq.broker.metaq1 import gathering
-from metaq.broker.metaq1 import transactions as service
+from metaq.broker.metaq1 import branch_staging, gathering
 from metaq.broker.metaq1.transactions import Metaq1Transactions
 from metaq.broker.staged import admission as staging_admission
 from metaq.broker.staged import apply as staging_apply
@@ -117,7 +116,7 @@ class BranchesModel(RuleBasedStateMachine):
         self.patches = contextlib.ExitStack()
         for module, name, value in [
             (staging, "AT_ONCE_BYTES", 3000), (staging_admission, "AT_ONCE_BYTES", 3000), (staging_apply, "AT_ONCE_BYTES", 3000),
-            (service, "CHUNK_BYTES", 1000), (gathering, "SHARE_BYTES", 5000),
+            (branch_staging, "CHUNK_BYTES", 1000), (gathering, "SHARE_BYTES", 5000),
             (gathering, "GATHERED_BYTES", 8000),
         ]:  # fmt: skip
             self.patches.enter_context(mock.patch.object(module, name, value))

@@ -18,26 +18,18 @@ from typing import Final
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment
 from metaq.broker.log.acks import AckPolicy, Due, later
-from metaq.broker.metaq1.gathering import (
-    CHUNK_BYTES,
-    Branch,
-    Counts,
-    Entries,
-    GatheredPart,
-    Memory,
-    entry_of,
-)
+from metaq.broker.metaq1.branch_staging import BranchStaging
+from metaq.broker.metaq1.gathering import Branch, Counts, Entries, GatheredPart, Memory, entry_of
 from metaq.broker.metaq1.leading import Leading
 from metaq.broker.metaq1.pair.branches import BranchCopies
 from metaq.broker.metaq1.pair.commits import WholeCommits
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.metaq1.xa_by_hand import PHASE_BY_HAND, EndedByHand, ended_by_hand, named_key, prepared_state
 from metaq.broker.part import BrokerPart
-from metaq.broker.requests import Decide, SealPart, Stage
+from metaq.broker.requests import Decide
 from metaq.broker.staged.service import StagingService
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.log import RateLimitedLog
-from metaq.model.access import Caller
 from metaq.model.metaq1.pair import PartitionSync, SyncMessage
 from metaq.model.metaq1.partition import ANY_PARTITION, PartitionPut, PartitionStored
 from metaq.model.transactions.metaq1 import (
@@ -53,15 +45,13 @@ from metaq.model.transactions.metaq1 import (
     Vote,
     transaction_key,
 )
-from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Outcome, Phase, transaction_id
+from metaq.model.transactions.staging import Chunk, Decision, Outcome, Phase, transaction_id
 from metaq.saved import Pending, Saving
 
 log = logging.getLogger(__name__)
 
 PENDING_POSITION: Final = -1
 """Position in the response to a put in a transaction, as in the original."""
-STAGED_AT_ONCE: Final = 16
-"""Other transactions staged at most to make room in memory for one message."""
 FLUSH_SECONDS: Final = 1.0
 LISTED_MAX: Final = 1000
 _RETRIABLE: Final = {Reason.BUSY, Reason.THROTTLED, Reason.NOT_LEADING, Reason.NOT_STORED, Reason.UNAVAILABLE}
@@ -95,6 +85,7 @@ class Metaq1Transactions(BrokerPart):
         self._due: dict[str, Outcome] = {}
         """Staged transactions to be ended, which could not be written yet → outcome; retried with every tick."""
         self._memory = Memory(lambda: environment.options.peer_bytes_max)
+        self._branch_staging = BranchStaging(staging, self._memory, environment.clock, environment.name)
         self._counts, self._timed = Counts(), 0
         self._timers: list[tuple[float, int, Branch]] = []
         self._numbers = itertools.count()
@@ -224,10 +215,7 @@ class Metaq1Transactions(BrokerPart):
             self._counts.check_parts(self._environment.options.staged_parts_max, branch)
         # One BORNHOST for the whole transaction: its chunks are staged together.
         branch.born_host = branch.born_host or put.born_host
-        while part.waiting or (part.data and len(part.data) + len(data) > CHUNK_BYTES):
-            part.cut()
-            self._stage(branch, [part])
-        self._make_room(branch, len(data))
+        self._branch_staging.make_room(branch, part, len(data), self._local.get(branch.channel, {}).values())
         if known is None:
             branch.parts[place] = part
             self._counts.add(branch, 0, 1)
@@ -239,105 +227,11 @@ class Metaq1Transactions(BrokerPart):
             self.copies.put(str(branch.key), message)
         return PartitionStored(entry.message_id, entry.queue_id, PENDING_POSITION, self._store.log.end)
 
-    def _make_room(self, branch: Branch, size: int) -> None:
-        """Stage buffered messages until `size` more bytes fit into memory. Raises Refused, Saving: they do not."""
-        memory, channel = self._memory, branch.channel
-        # First its own messages, then those of its connection's other transactions, then the longest holders of all.
-        if branch.held and memory.is_full_for(channel, size):
-            self._stage_all(branch)
-        if memory.is_full_for(channel, size):
-            for other in [*self._local.get(channel, {}).values(), *memory.oldest(STAGED_AT_ONCE)]:
-                if other.channel is channel and other.held:
-                    self._stage_other(other)
-                    if not memory.is_full_for(channel, size):
-                        break
-        if memory.is_full(size):
-            for other in memory.oldest(STAGED_AT_ONCE):
-                self._stage_other(other)
-                if not memory.is_full(size):
-                    break
-        memory.check(channel, size)
-
-    def _stage_other(self, branch: Branch) -> None:
-        """Stage another transaction to make room. An error there is that client's, at its next step, and not this one's."""
-        try:
-            self._stage_all(branch)
-        except (Refused, Saving):
-            self._memory.postpone(branch)
-
-    # ------------------------------------------------------------------ into the log
-
-    def _stage_all(self, branch: Branch) -> None:
-        for part in branch.parts.values():
-            part.cut()
-        self._stage(branch, [part for part in branch.parts.values() if part.waiting])
-        self._stage_rest(branch)
-
-    def _stage_rest(self, branch: Branch) -> None:
-        """Stage what was buffered behind chunks that had been waiting."""
-        rest = [part for part in branch.parts.values() if part.data]
-        for part in rest:
-            part.cut()
-        self._stage(branch, rest)
-
-    def _stage(self, branch: Branch, parts: list[GatheredPart]) -> None:
-        """Stage the waiting chunks of these parts. Raises Refused, Saving: it can be repeated."""
-        if parts:
-            # Before the call: a part of the chunks may be stored although it raises.
-            branch.staged = True
-            self._staging.stage(
-                self._request(branch, [part.chunk(seal=False) for part in parts], None), *self._who(branch)
-            )
-            self._are_staged(branch, parts)
-
-    def _are_staged(self, branch: Branch, parts: list[GatheredPart]) -> None:
-        for part in parts:
-            self._memory.add(branch, -len(part.waiting))
-            part.staged()
-
-    def _who(self, branch: Branch) -> tuple[Caller, Channel | None]:
-        """Return the caller it counts for, and the connection with which it ends."""
-        return branch.channel.caller, branch.channel if branch.local else None
-
-    def _request(self, branch: Branch, chunks: list[Chunk], decide: Decide | None) -> Stage:
-        return Stage(
-            transaction=branch.id,
-            chunks=tuple(chunks),
-            born_ms=self._clock.now_ms(),
-            born_host=branch.born_host,
-            lifetime=Lifetime.CONNECTION,  # also of XA branches, without a channel: a restart rolls back unprepared ones
-            decide=decide,
-        )
+    # ------------------------------------------------------------------ deciding
 
     def _decide(self, branch: Branch, outcome: Outcome) -> None:
         """Stage the rest, seal the parts, and decide. Raises Refused; Saving: it can be repeated."""
-        waiting = [part for part in branch.parts.values() if part.waiting and part.data]
-        self._stage(branch, waiting)
-        chunks = []
-        for part in branch.parts.values():
-            part.cut()
-            if part.waiting:
-                chunks.append(part.chunk(seal=True))
-            elif not part.sealed:
-                self._staging.seal(
-                    SealPart(transaction=branch.id, part=part.part, seal=part.seal), branch.channel.caller
-                )
-                part.sealed = True
-        decide = Decide(
-            transaction=branch.id,
-            outcome=outcome,
-            parts=tuple(part.manifest(self._environment.name) for part in branch.parts.values()),
-            label="" if branch.local else str(branch.key),
-        )
-        request = self._request(branch, chunks, decide)
-        branch.staged = True
-        decision: Decision | None
-        if chunks:
-            decision = self._staging.stage(request, *self._who(branch)).decision
-        else:
-            decision = self._staging.decide(decide, None).decision
-        if decision is None or decision.outcome is not outcome:
-            raise Refused(Reason.INVALID, f"the transaction {branch.key} was ended by somebody else")
+        decision = self._branch_staging.decide(branch, outcome)
         if outcome is Outcome.COMMIT:
             self._are_delivered(decision)
         self._is_stored()
