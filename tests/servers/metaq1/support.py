@@ -18,7 +18,7 @@ from metaq.model.metaq1.settings import PartitionRules, PartitionSettings
 from metaq.options import Metaq1Options
 from metaq.saved_file import SavedText
 from metaq.servers.metaq1.server import Metaq1Server
-from metaq.servers.metaq1.session import Transactions
+from metaq.servers.metaq1.space import Transactions
 from metaq.servers.metaq1.transactions import TransactionSteps
 from metaq.servers.metaq1_stats import StatsBodies
 from metaq.store.disk import Disk

@@ -1,4 +1,4 @@
-"""The MetaQ 1.x server of a broker: what its sessions share. `session` has the commands."""
+"""The MetaQ 1.x server of a broker: its sessions and what they share. `session` has the commands."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from metaq.net.peer import Peer
 from metaq.options import MIB
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Behind
+from metaq.servers.metaq1.failures import Failures
 from metaq.servers.metaq1.late import not_at_the_slave, too_late
-from metaq.servers.metaq1.session import Metaq1Session, Space, Transactions
+from metaq.servers.metaq1.session import Metaq1Session
+from metaq.servers.metaq1.space import Space, Transactions
 from metaq.servers.metaq1.transactions import TransactionSteps
 from metaq.servers.metaq1_stats import StatsBodies
 from metaq.servers.pieces import ColdReads
@@ -105,8 +107,14 @@ class Metaq1Server:
             cold_reads=ColdReads(self._cold_readers),
             counters=stats.counters,
             stats=stats.body,
-            faults=RateLimitedLog(log, broker.clock),
-            url=stats.url,
+            failures=Failures(
+                stats.counters,
+                RateLimitedLog(log, broker.clock),
+                stats.url,
+                audit,
+                master=samsa is not None,
+                slave=services.gregor is not None,
+            ),
             version=version.encode(),
             fast_path=services.fast_path,
             # 1.x answers carry neither region nor trace switch; only the buffer is used.
@@ -116,8 +124,6 @@ class Metaq1Server:
             behind=Behind(),
             slow_work=SlowWork(broker.clock.monotonic),
             gregor=services.gregor,
-            bare=samsa is not None,
-            audit=audit,
             identify=identify,
         )
 
@@ -131,7 +137,7 @@ class Metaq1Server:
         space.parking.expire()
         space.held_acks.expire()
         space.counters.tick()
-        space.faults.tick()
+        space.failures.tick()
 
     def close(self) -> None:
         self._cold_readers.shutdown(wait=False, cancel_futures=True)

@@ -11,25 +11,16 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from msgspec import Struct
-
-from metaq.broker.audit import Audit
-from metaq.broker.broker import Broker
 from metaq.broker.channel import Notice, OnAnswer, Unanswered
-from metaq.broker.log.acks import Due, later
-from metaq.broker.metaq1.fast_path import PartitionFastPath
-from metaq.broker.metaq1.pair.gregor import NO_PUTS, Gregor
-from metaq.broker.metaq1.partitions import Partitions
-from metaq.broker.metaq1.settings import Metaq1Settings
-from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, shortage
-from metaq.log import RateLimitedLog
-from metaq.model.access import Action, Caller
+from metaq.broker.log.acks import later
+from metaq.broker.metaq1.pair.gregor import NO_PUTS
+from metaq.errors import Reason, Refused, RemoteProtocolError
+from metaq.model.access import Action
 from metaq.model.message import host_bytes
 from metaq.model.metaq1.pair import BRANCHES_TOPIC
 from metaq.model.metaq1.partition import (
-    FRAME_HEADER_BYTES,
     Frames,
     Got,
     Judged,
@@ -43,17 +34,14 @@ from metaq.model.metaq1.partition import (
 from metaq.net.address import join_address
 from metaq.net.peer import Peer
 from metaq.saved import Saving
-from metaq.servers.held_acks import HeldAcks
-from metaq.servers.metaq1.answers import Answers, Behind, Slot, raised_or
-from metaq.servers.metaq1.auditing import audited
+from metaq.servers.metaq1.answers import Answers, Slot, raised_or
+from metaq.servers.metaq1.space import Space
 from metaq.servers.metaq1.syncing import UNSUPPORTED, UNSUPPORTED_BEGIN, copy_of, sync_of
-from metaq.servers.metaq1_counters import Counted, Counters
+from metaq.servers.metaq1_counters import Counted
 from metaq.servers.metering import Metering, Sink
-from metaq.servers.pieces import ColdReads
 from metaq.servers.server import caller_of
-from metaq.servers.slices import Slices, SlowWork
-from metaq.servers.waiting import Parked, ParkedRequest, Parking
-from metaq.wire.hot import AppendOutcome, Replies
+from metaq.servers.slices import Slices
+from metaq.servers.waiting import Parked, ParkedRequest
 from metaq.wire.metaq1.commands import (
     Code,
     Command,
@@ -74,72 +62,12 @@ from metaq.wire.metaq1.commands import (
     result,
     value_head,
 )
-from metaq.wire.metaq1.refusals import CODE_OF
 
 log = logging.getLogger(__name__)
 
-TEXT_CHARS_MAX: Final = 4096
-"""Characters of an error text in an answer: some carry what the peer sent."""
 _P: Final = ord("p")
 LATE_GETS_MAX: Final = 4
 """Most late gets of one connection, each up to maxTransferSize."""
-
-
-class Transactions(Protocol):
-    """Transactions, as sessions need them (`metaq.servers.metaq1.transactions`)."""
-
-    def step(self, line: TransactionLine, session: Metaq1Session) -> bytes | None:
-        """Take a step. Return the body of the answer; None: END has none. Raises Refused with the whole text,
-        Saving."""
-        ...
-
-    def put(self, line: PutLine, put: PartitionPut, session: Metaq1Session) -> bytes:
-        """Put a message into a transaction. Return the body of the answer. Raises Refused with the whole text,
-        Saving."""
-        ...
-
-    def due(self) -> Due | None:
-        """Return what the answers to the steps so far wait for; None: nothing."""
-        ...
-
-
-class Space(Struct):
-    """Shared by the sessions of one server."""
-
-    broker: Broker
-    partitions: Partitions
-    settings: Metaq1Settings
-    transactions: Transactions
-    held_acks: HeldAcks
-    cold_reads: ColdReads
-    counters: Counters
-    stats: Callable[[str | None], bytes]
-    """Makes the body of the answer to `stats` of an item."""
-    faults: RateLimitedLog
-    url: str
-    version: bytes
-    fast_path: PartitionFastPath
-    acks: Replies
-    """Buffer of the answers of one call of the fast path."""
-    outcome: AppendOutcome
-    parking: Parking
-    behind: Behind
-    slow_work: SlowWork
-    gregor: Gregor | None = None
-    """Takes syncs: this broker is the slave of a pair, and takes no puts."""
-    bare: bool = False
-    """Refusals of puts are told without the broker's place, as the master of a pair tells them."""
-    audit: Audit | None = None
-    identify: Callable[[Caller], Caller] | None = None
-    """Finds the caller of a connection by its address; None: there is no access control."""
-    connections: int = 0
-
-    @property
-    def body_bytes_max(self) -> int:
-        """Longest body that is read."""
-        shortest = self.settings.options.max_transfer_size - FRAME_HEADER_BYTES
-        # A master may have longer ones, of RocketMQ's clients: without them the slave would lack all that comes behind.
-        return shortest if self.gregor is None else max(shortest, self.broker.store_options.max_message_size)
 
 
 class Metaq1Session:
@@ -509,7 +437,7 @@ class Metaq1Session:
                     if self._space.cold_reads.read(self, job, done):
                         return
                     busy = Refused(Reason.BUSY, "too many gets of old messages wait for the disk")
-                    data = self._failure(line, busy)
+                    data = self._space.failures.answer(line, busy, self)
                 case _:
                     data = b"".join(self._got(line, got))
         except Saving as saving:
@@ -521,11 +449,11 @@ class Metaq1Session:
                     lambda error: self._get_on(line, slot, lambda: raised_or(error)),
                 )
             except Refused as busy:
-                data = self._failure(line, busy)
+                data = self._space.failures.answer(line, busy, self)
             else:
                 return
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer
-            data = self._failure(line, error)
+            data = self._space.failures.answer(line, error, self)
         self._late_gets -= 1
         slot.write(data)
         self._go_on()
@@ -548,45 +476,7 @@ class Metaq1Session:
 
     def _say_failure(self, line: Command, error: BaseException) -> None:
         self._flush_acks()
-        self._answers.say(self._failure(line, error))
-
-    def _failure(self, line: Command, error: BaseException) -> bytes:
-        assert not isinstance(line, QuitLine), "nothing is answered to it"
-        code, text = self._told(line, error)
-        if isinstance(error, Refused) and (audit := self._space.audit) is not None:
-            audit.refused(self.peer.address[0], error.reason, text, functools.partial(audited, line, self.remote))
-        counters = self._space.counters
-        match line:
-            case SyncLine() if self._space.gregor is None:
-                pass
-            case PutLine() | SyncLine():
-                counters.count(Counted.PUT_FAILED, line.topic)
-                # The original's text, except for puts into transactions, and for those to the master of a pair, which have none.
-                if isinstance(line, SyncLine) or not (line.transactional or self._space.bare):
-                    place = f"[broker '{self._space.url}'] [partition '{line.topic[:TEXT_CHARS_MAX]}-{line.partition}']"
-                    text = f"Put message to {place} failed.Detail:{text}"
-            case GetLine():
-                counters.count(Counted.GET_MISS, line.topic)
-        return result(code, text.encode("utf-8", "replace"), line.opaque)
-
-    def _told(self, line: Command, error: BaseException) -> tuple[Code, str]:
-        if isinstance(error, Refused):
-            code = CODE_OF[error.reason]
-            # The original's codes: 400 for a get with an impossible size, 500 for any other bad command.
-            if error.reason is Reason.INVALID and isinstance(line, GetLine):
-                code = Code.BAD_REQUEST
-            elif isinstance(line, TransactionLine) or (isinstance(line, PutLine) and line.transactional):
-                # The only code that 1.x's transaction clients tell from success; of its body they make an XAException.
-                code = Code.ERROR
-            return code, error.text[:TEXT_CHARS_MAX]
-        word, text = type(line).__name__, f"{type(error).__name__}: {error}"
-        faults = self._space.faults
-        if isinstance(error, MetaqError | OSError | MemoryError):
-            text = shortage(error) or text
-            faults.warning((word, type(error).__name__), "a %s of %s failed: %s", word, self.remote, text)
-        else:
-            faults.error((word, type(error).__name__), "a %s of %s failed", word, self.remote, error=error)
-        return Code.ERROR, text[:TEXT_CHARS_MAX]
+        self._answers.say(self._space.failures.answer(line, error, self))
 
     def _flush_acks(self) -> None:
         """Send or hold the answers to puts, before any later answer."""
