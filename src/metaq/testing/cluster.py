@@ -259,7 +259,7 @@ class Cluster:
         return leading[0] if len(leading) == 1 else None
 
     def wait_in_sync(self, timeout: float | None = None) -> None:
-        """Return when every broker has one leader, and its other processes have the log that it has now.
+        """Return when every broker has one leader, its other processes have the log that it has now, and clients read all of that.
 
         Raises AssertionError: not within `timeout` seconds, by default that of the cluster.
         """
@@ -286,6 +286,9 @@ class Cluster:
             raise AssertionError(
                 f"{told}; followers have reported up to {max(slave.copied for slave in leaders[0].slaves)}"
             )
+        # A leader in doubt acknowledges nothing, whatever they have reported.
+        if (role := leaders[0].group) is not None and (role.doubt or role.acknowledged < end):
+            raise AssertionError(f"{told}; acknowledged is all up to {role.acknowledged}; {role.doubt}")
         return True
 
     def close(self) -> None:

@@ -204,6 +204,8 @@ def _perform(trial: Trial, schedule: Schedule, folder: Path, over: threading.Eve
                     stage = "replicas get in sync"
                     cluster.wait_in_sync(trial.patience)
                     stage = "everything is read"
+                    workload.stop_producers()
+                    cluster.wait_in_sync(trial.patience)  # what producers have not heard of is read, too
                     workload.finish(trial.patience)
                     cluster.wait_in_sync(trial.patience)
                     for broker in cluster.brokers:
