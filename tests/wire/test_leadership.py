@@ -95,14 +95,13 @@ def test_the_answer_is_as_documented():
         b'"start":4096,"leader":"7f","sinceMs":1700000000000,"brokerId":1,"term":1}],"master":"","masterEnd":-1,"masterHeardMs":0,'
         b'"slaves":[{"address":"h:1","copied":8,"behindMs":20}],"cuts":[],"tornFrom":4,"tornEnd":9,"group":null,"quietMs":-1}'
     )
-    in_group = extensions.replica_state(
-        structs.replace(state, group=GroupRole(2, (2, 1), {1: 8}, 7, "", {1: 20}, 2, 900))
-    )
+    role = GroupRole(2, (2, 1), {1: 8}, 7, "", {1: 20}, 2, 900, "nobody leads")
+    in_group = extensions.replica_state(structs.replace(state, group=role))
     assert in_group.endswith(
         b'"group":{"member":2,"inSync":[2,1],"copied":{"1":8},"acknowledged":7,"doubt":"","behindMs":{"1":20},"minimum":2,'
-        b'"leaseMs":900},"quietMs":-1}'
+        b'"leaseMs":900,"waiting":"nobody leads"},"quietMs":-1}'
     )
-    assert extensions.replica_state_of(in_group).group == GroupRole(2, (2, 1), {1: 8}, 7, "", {1: 20}, 2, 900)
+    assert extensions.replica_state_of(in_group).group == role
 
 
 @given(st.builds(Leadership, TEXTS, st.integers(0, 9), TEXTS, EPOCHS, CUTS))

@@ -110,6 +110,8 @@ class GroupRole(Struct, frozen=True, rename="camel"):
     """minInSyncReplicas of this broker; 0: it is of an earlier release."""
     lease_ms: int = 0
     """Of the leader: for how long it still acknowledges if ZooKeeper does not answer any more."""
+    waiting: str = ""
+    """Of one that does not lead: why it neither leads nor follows; "": somebody leads, and it follows."""
 
 
 class ReplicaState(Struct, frozen=True, rename="camel"):

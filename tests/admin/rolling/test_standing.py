@@ -85,3 +85,16 @@ def test_the_lag_of_a_member_that_has_not_reported_is_that_of_its_log():
     found = standing_of([LEADER, structs.replace(THIRD, log_end=900, state=state(4, log_end=900))])
     assert found is not None
     assert (found.members[-1].behind, found.members[-1].behind_ms) == (100, None)
+
+
+def test_members_say_why_they_neither_lead_nor_follow():
+    waits = replica(state(1, waiting="waiting for member 3"))
+    found = standing_of([waits, replica(state(2))])
+    assert found is not None
+    assert [*found.troubles()] == [
+        "none of its members that answer leads: sends are refused",
+        "member 1 at 127.0.0.1:10001 neither leads nor follows: waiting for member 3",
+    ]
+    found = standing_of([waits, LEADER])
+    assert found is not None
+    assert "member 1 at 127.0.0.1:10001 neither leads nor follows: waiting for member 3" in found.troubles()

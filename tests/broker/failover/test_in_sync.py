@@ -701,6 +701,18 @@ def test_the_role_says_who_is_in_sync_and_how_far(leader):
     assert leader.set.group_role.in_sync == ()
 
 
+def test_one_that_does_not_lead_says_why_it_does_not_follow_either(leader):
+    """Until it leads."""
+    leader.set.waiting = "waiting for member 2"
+    assert (leader.set.group_role.waiting, leader.set.group_role.doubt) == ("waiting for member 2", "")
+    leader.set.doubt("the state in ZooKeeper cannot be read")
+    assert (leader.set.group_role.waiting, leader.set.group_role.doubt) == ("the state in ZooKeeper cannot be read", "")
+    leader.begin(ONE)
+    assert (leader.set.group_role.waiting, leader.set.group_role.doubt) == ("", "")
+    leader.set.end()
+    assert leader.set.group_role.waiting == ""
+
+
 def test_who_has_reported_and_is_gone_cannot_be_handed_over_to(leader):
     """Without traffic nothing else tells that its process has just died."""
     leader.begin(ONE, TWO, THREE)

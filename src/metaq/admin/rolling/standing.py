@@ -28,6 +28,16 @@ class MemberStanding(Struct, frozen=True):
     """How long ago the leader's log was as long as its own; None: as `behind`."""
     error: str = ""
     """Why it cannot be asked."""
+    waiting: str = ""
+    """Why it neither leads nor follows; "": it does one of them."""
+
+    @property
+    def trouble(self) -> str:
+        """Why it is of no use to its group now; "": it is."""
+        who = f"member {self.member} at {self.address}"
+        if self.error:
+            return f"{who} does not answer: {self.error}"
+        return f"{who} neither leads nor follows: {self.waiting}" if self.waiting else ""
 
 
 class GroupStanding(Struct, frozen=True):
@@ -58,6 +68,7 @@ class GroupStanding(Struct, frozen=True):
         """Yield what is wrong with it, in words."""
         if self.leader is None:
             yield "none of its members that answer leads: sends are refused"
+            yield from (told for one in self.members if (told := one.trouble))
             return
         if self.doubt:
             yield f"member {self.leader} leads, and acknowledges nothing: {self.doubt}"
@@ -68,8 +79,8 @@ class GroupStanding(Struct, frozen=True):
         for one in self.members:
             if not one.address:
                 yield f"member {one.member} is in the in-sync set, and not registered at the name servers"
-            elif one.error:
-                yield f"member {one.member} at {one.address} does not answer: {one.error}"
+            elif told := one.trouble:
+                yield told
             elif not one.in_sync:
                 yield f"member {one.member} at {one.address} is not in the in-sync set"
 
@@ -119,7 +130,8 @@ def _member(replica: Replica, leader: Replica | None, told: GroupRole | None) ->
         if lag[0] is None and replica.log_end is not None:
             lag = max(0, leader.state.log_end - replica.log_end), None
     in_sync = number in told.in_sync if told is not None else None
-    return MemberStanding(number, replica.address, leads, in_sync, replica.log_end, *lag, replica.error)
+    waiting = group.waiting if group is not None else ""
+    return MemberStanding(number, replica.address, leads, in_sync, replica.log_end, *lag, replica.error, waiting)
 
 
 def _lag(leader: ReplicaState, told: GroupRole, number: int) -> tuple[int | None, int | None]:

@@ -97,4 +97,11 @@ class ByHand:
                 while self._leading.epoch is None:  # noqa: ASYNC110  asked for by hand, once
                     await asyncio.sleep(LED_SECONDS)
                 return
-        raise Refused(Reason.UNAVAILABLE, f"this broker does not lead {self._group.name} yet: ask for its state")
+        name, waiting = self._group.name, self._group.in_sync.waiting
+        raise Refused(
+            Reason.UNAVAILABLE,
+            f"this broker does not lead {name}: {waiting}. With --force it leads with what it has; what only others have is "
+            "cut off there when they come back, and kept"
+            if waiting
+            else f"this broker does not lead {name} yet: ask for its state",
+        )

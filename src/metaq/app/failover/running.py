@@ -451,6 +451,7 @@ class FailoverRole:
             group.wake.set()
         if leader is not None:
             self._missing_since = None
+            self._in_sync.waiting = ""
             self._heal(own)
             target = leader.address, state.epoch
             if search.leader != target:
@@ -460,6 +461,7 @@ class FailoverRole:
         else:
             minimum = self._broker.options.min_in_sync_replicas
             outcome = elect(own, state, seen.live, minimum=minimum, patient=not self._is_late())
+            self._in_sync.waiting = "" if isinstance(outcome, Election) else outcome.why
             if isinstance(outcome, Election) and self._stepped_down is not None:
                 self.start_again("this broker starts again: it has stepped down, and is to lead once more")
             elif isinstance(outcome, Election):

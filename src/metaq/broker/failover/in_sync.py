@@ -97,6 +97,8 @@ class InSyncReplicas(Replicas):
         self._required = frozenset[Place]()
         """Places whose copies are waited for."""
         self._doubt = ""
+        self.waiting = ""
+        """Why this broker neither leads nor follows; "": it does one of them."""
         self._joining: Joining | None = None
         self.tables: FollowedTables | None = None
         """Asked before a follower comes into the set; None: only its log counts."""
@@ -120,7 +122,7 @@ class InSyncReplicas(Replicas):
         self._own, self._incarnation, self._epoch_start = own, state.incarnation, epoch_start
         self._followers.clear()
         self._tickets.clear()
-        self._joining = None
+        self._joining, self.waiting = None, ""
         # What the leader before has acknowledged, as far as it is known, every member has.
         self._acknowledged, self._since = min(max(self._told, 0), epoch_start), self._clock.monotonic()
         self._attempts = []
@@ -137,7 +139,7 @@ class InSyncReplicas(Replicas):
     def doubt(self, why: str) -> None:
         """Acknowledge nothing until the lease is renewed, for this reason."""
         self.lease.lose()
-        self._doubt = why
+        self._doubt = self.waiting = why
 
     def attempt(self, state: GroupState) -> None:
         """Note a state that is about to be sent to ZooKeeper: acknowledgements wait for its set too."""
@@ -268,7 +270,8 @@ class InSyncReplicas(Replicas):
 
     def renewed(self, sent: float, session_timeout: float) -> None:
         """Note a renewal of the lease, see `Lease.renewed`. What waited for it is released."""
-        was_valid, self._doubt = self.lease.valid, ""
+        was_valid = self.lease.valid
+        self._doubt = self.waiting = ""
         self.lease.renewed(sent, session_timeout)
         if not was_valid:
             self._release()
@@ -305,7 +308,8 @@ class InSyncReplicas(Replicas):
     def group_role(self) -> GroupRole:
         state, minimum = self.state, self._options.min_in_sync_replicas
         if state is None:
-            return GroupRole(self._own or self._options.broker_id, acknowledged=self._told, minimum=minimum)
+            number = self._own or self._options.broker_id
+            return GroupRole(number, acknowledged=self._told, minimum=minimum, waiting=self.waiting)
         in_sync = tuple(one.member for one in state.in_sync)
         doubt = "" if self.enough else self.lacking
         now, copied = self._clock.monotonic(), self.followers

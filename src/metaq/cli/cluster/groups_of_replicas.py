@@ -30,6 +30,7 @@ def group_json(groups: Sequence[GroupStanding], broker: BrokerStatus) -> dict[st
         "in_sync_set": list(group.in_sync),
         "min_in_sync": group.minimum,
         "doubt": group.doubt or None,
+        "waiting": member.waiting or None,
     }
     if member.leads:
         told["lease_ms"] = group.lease_ms

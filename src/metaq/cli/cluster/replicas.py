@@ -97,7 +97,7 @@ def _behind(found: Sequence[Replica]) -> int | None:
 def _print(found: Sequence[Replica]) -> None:
     from metaq.admin.rolling.standing import standing_of
 
-    leader = next((one for one in found if one.leads and not one.error), None)
+    leader, group = next((one for one in found if one.leads and not one.error), None), standing_of(found)
     print_table(
         ("broker", "id", "address", "role", "epoch", "log from", "to", "behind", "disk"),
         (_row(one, leader) for one in found),
@@ -106,11 +106,11 @@ def _print(found: Sequence[Replica]) -> None:
         for slave in leader.state.slaves:
             lag = leader.state.log_end - slave.copied
             print(f"{slave.address} has the log up to {slave.copied}: {lag:,} B and {slave.behind_ms:,} ms behind")
-    elif leader is None:
+    elif leader is None and group is None:
         print(
             f"nobody leads: `metaq broker promote {found[0].broker if found else 'NAME'}` makes one of them the master"
         )
-    if (group := standing_of(found)) is not None:
+    if group is not None:
         for line in (in_words(group), *group.troubles()):
             print(f"group: {line}")
     for one in found:
