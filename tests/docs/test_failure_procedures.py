@@ -29,6 +29,7 @@ BROKERS = {"broker-a.conf": 0, "broker-a-s.conf": 1}
 TOPIC = "orders"
 SOON: Mapping[str, object] = {"registerNameServerPeriod": 1000, "slaveTimeout": 500, "flushDiskType": "SYNC_FLUSH"}
 FAILOVER: Mapping[str, object] = {"failover": "zookeeper", "failoverSessionTimeout": 1000, "inSyncTimeout": 2000}
+ALL, FIRST_LINE, OTHER_LINES = slice(None), slice(1), slice(1, None)
 SHORT_WAIT = 5.0
 """Of sends that are to fail, s. Longer than a leader has them wait for ZooKeeper."""
 
@@ -39,10 +40,10 @@ def blocks(heading: str) -> list[list[str]]:
     return [[line.partition(" #")[0] for line in block.splitlines() if line] for block in found]
 
 
-def follow(cluster: Cluster, heading: str, block: int, **words: object) -> str:
-    """Run a block, with these words in place of those of the page. Returns what it has printed."""
+def follow(cluster: Cluster, heading: str, block: int, lines: slice = ALL, **words: object) -> str:
+    """Run a block, or some of its lines, with these words in place of those of the page. Returns what it has printed."""
     printed = ""
-    for line in blocks(heading)[block]:
+    for line in blocks(heading)[block][lines]:
         command = shlex.split(line)[1:]
         if command[:2] == ["broker", "-c"]:
             _start(cluster, command[2], command[3:])
@@ -73,10 +74,22 @@ def _start(cluster: Cluster, file: str, flags: list[str]) -> None:
         broker.options = options
 
 
-def send(cluster: Cluster, *bodies: bytes, wanted: SendStatus = SendStatus.SEND_OK) -> None:
+def send(cluster: Cluster, *bodies: bytes, wanted: SendStatus = SendStatus.SEND_OK, topic: str = TOPIC) -> None:
     with metaq.Producer(cluster.namesrv, timeout=PATIENCE) as producer:
         for body in bodies:
-            assert producer.send(TOPIC, body).status is wanted
+            assert answered(producer, topic, body) is wanted
+
+
+def answered(producer: metaq.Producer, topic: str, body: bytes) -> SendStatus:
+    """Send a body; again while a slave that is there has no time to answer, on a busy machine."""
+    statuses: list[SendStatus] = []
+
+    def is_answered() -> bool:
+        statuses.append(producer.send(topic, body).status)
+        return statuses[-1] is not SendStatus.FLUSH_SLAVE_TIMEOUT
+
+    eventually(is_answered, what="slaves answer in time")
+    return statuses[-1]
 
 
 def stored(cluster: Cluster) -> list[bytes]:
@@ -104,6 +117,12 @@ def refused(cluster: Cluster, body: bytes = b"refused") -> str:
     return said[0]
 
 
+def require(cluster: Cluster, brokers: int) -> None:
+    """Set `minInSyncReplicas` of the one that leads."""
+    with metaq.admin.Admin(cluster.namesrv) as admin:
+        admin.change_broker_options("broker-0", {"minInSyncReplicas": str(brokers)})
+
+
 @pytest.fixture(scope="module")
 def shared_pair() -> Iterator[Cluster]:
     with Cluster(replicas=2, faulty_disks=True, options=SOON) as cluster:
@@ -123,12 +142,14 @@ def pair(shared_pair: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[Cluster]:
+    """Without SYNC_FLUSH: a power cut takes what was acknowledged, and so the members have to wait for each other."""
     try:
         java()
         zookeeper_jars()
     except ConfigError as error:
         pytest.skip(str(error))
-    with Cluster(replicas=2, zookeeper=True, options={**SOON, **FAILOVER}) as cluster:
+    options = {**SOON, **FAILOVER, "flushDiskType": "ASYNC_FLUSH"}
+    with Cluster(replicas=2, zookeeper=True, faulty_disks=True, options=options) as cluster:
         all_in_sync(cluster)
         with metaq.admin.Admin(cluster.namesrv) as admin:
             admin.create_topic(TOPIC, queues=1)
@@ -188,8 +209,12 @@ def test_the_master_of_a_pair_is_lost(pair: Cluster) -> None:
 
 
 def test_a_slave_is_lost_with_its_disk(pair: Cluster) -> None:
+    """With minInSyncReplicas=2 sends are refused, until that is set to 1."""
+    require(pair, 2)
     pair.brokers[1].kill()
     shutil.rmtree(pair.brokers[1].data)
+    assert "minInSyncReplicas" in refused(pair)
+    follow(pair, "A slave is lost", 1)
     send(pair, b"one copy", wanted=SendStatus.SLAVE_NOT_AVAILABLE)
     follow(pair, "A slave is lost", 0)
     send(pair, b"two copies")
@@ -223,6 +248,22 @@ def test_a_disk_is_full(pair: Cluster) -> None:
     send(pair, b"at the other")
     follow(pair, "The wrong one was promoted", 0)
     leads(pair, 0)
+
+
+def test_the_disk_of_a_slave_is_full(pair: Cluster) -> None:
+    """It follows no more, and the master goes on as if it were lost; with room it follows again, without a restart."""
+    slave, topic = pair.brokers[1], "new"  # whose queue needs a file
+    with metaq.admin.Admin(pair.namesrv) as admin:
+        admin.create_topic(topic, queues=1)
+    slave.set_disk(room=0)
+    alone = SendStatus.SLAVE_NOT_AVAILABLE
+    eventually(lambda: send(pair, b"one copy", wanted=alone, topic=topic) is None, what="the master goes on alone")
+    assert "not followed any more: no room on the disk" in slave.log_text()
+    before = slave.pid
+    slave.set_disk()
+    follow(pair, "A disk is full", 0, FIRST_LINE)
+    send(pair, b"two copies", topic=topic)
+    assert slave.pid == before
 
 
 def test_a_power_cut(pair: Cluster) -> None:
@@ -266,6 +307,28 @@ def test_a_name_server_is_lost(pair: Cluster) -> None:
     send(pair, b"new clients")
 
 
+def test_a_follower_of_a_group_is_lost(group: Cluster) -> None:
+    """Sends wait until its session is over. Fewer than minInSyncReplicas take none."""
+    leads(group, 0)
+    group.brokers[1].kill()
+    found: set[SendStatus] = set()
+
+    def is_left_out() -> bool:
+        with metaq.Producer(group.namesrv, timeout=PATIENCE) as producer:
+            found.add(producer.send(TOPIC, b"one copy").status)
+        return SendStatus.SEND_OK in found
+
+    eventually(is_left_out, what="the leader goes on without it")
+    assert found <= {SendStatus.SEND_OK, SendStatus.FLUSH_SLAVE_TIMEOUT}
+    require(group, 2)
+    assert "minInSyncReplicas" in refused(group)
+    follow(group, "A slave is lost", 1)
+    send(group, b"one copy again")
+    follow(group, "A slave is lost", 0)
+    all_in_sync(group)
+    send(group, b"two copies")
+
+
 def test_the_leader_of_a_group_is_lost(group: Cluster) -> None:
     send(group, b"acknowledged")
     leads(group, 0)
@@ -283,9 +346,57 @@ def test_zookeeper_is_away(group: Cluster) -> None:
     group.zookeepers[0].kill()
     assert "ZooKeeper" in refused(group)
     stored(group)
+    promoted = run_metaq("broker", "promote", "broker-0", "--force", "-n", group.namesrv)
+    assert promoted.returncode != 0
+    assert "ZooKeeper" in promoted.stderr
     group.zookeepers[0].start()
     eventually(lambda: send(group, b"again") is None, what="sends go on")
     assert group.leader() == leader
+
+
+def waits(group: Cluster, number: int, member: int) -> None:
+    """Return when one broker waits for a member, and nobody leads."""
+    awaited = f"waiting for member {member}"
+
+    def is_so() -> bool:
+        role = group.states()[number].group
+        return role is not None and awaited in role.waiting
+
+    eventually(is_so, what=f"broker {number} waits for member {member}")
+    assert group.leader() is None
+    group.wait_registered()
+
+
+def test_all_members_of_a_group_lose_their_power(group: Cluster) -> None:
+    """One leads when all are back: with the longest log, which the others copy."""
+    all_in_sync(group)
+    send(group, b"acknowledged")
+    for broker in group.brokers:
+        broker.cut_power()
+    follow(group, "A power cut", 0, FIRST_LINE)
+    waits(group, 0, member=2)
+    assert follow(group, "Look first", 0).count("waiting for member 2") == 2, "both commands say so"
+    follow(group, "A power cut", 0, OTHER_LINES)
+    all_in_sync(group)
+    send(group, b"with both")
+    assert b"with both" in stored(group)
+
+
+def test_a_member_of_a_group_is_lost_in_a_power_cut(group: Cluster) -> None:
+    """The other one leads by force, and says from where on; with an empty folder the lost one comes back."""
+    for broker in group.brokers:
+        broker.cut_power()
+    shutil.rmtree(group.brokers[1].data)
+    group.brokers[0].start()
+    waits(group, 0, member=2)
+    end = group.states()[0].log_end
+    assert f"from log offset {end} on" in follow(group, "A power cut", 1, N=1)
+    assert f"this broker leads broker-0 by force, from log offset {end} on" in group.brokers[0].log_text()
+    send(group, b"with one")
+    group.brokers[1].start()
+    all_in_sync(group)
+    send(group, b"with both")
+    assert {b"with one", b"with both"} <= set(stored(group))
 
 
 def test_the_data_of_zookeeper_is_lost(group: Cluster) -> None:
