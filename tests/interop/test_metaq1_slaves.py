@@ -111,6 +111,15 @@ def producer(java1: Metaq1Client, zookeeper: Zookeeper, root: str) -> Iterator[M
     yield java1
 
 
+def a_consumer_reads_and_goes(java: Metaq1Client, root: str, count: int) -> None:
+    """The publisher `p` sends so many messages. Who comes to their consumer's group next begins behind them, by ZooKeeper."""
+    java.publisher("p", "f", ["test"])
+    sends(java, "p", "test", [f"a{number}" for number in range(count)])
+    consumer(java, "c", root, {"test": MAX_SIZE})
+    java.wait("c", count)
+    java.shutdown("c")
+
+
 @MASTERS
 def test_a_java_consumer_goes_on_at_our_slave_while_the_master_is_away(
     master: type[TextServer], producer: Metaq1Client, zookeeper: Zookeeper, root: str, tmp_path: Path
@@ -118,11 +127,7 @@ def test_a_java_consumer_goes_on_at_our_slave_while_the_master_is_away(
     """From its byte offset in ZooKeeper; and at the master again when it is back. The slave takes nothing, and says what it is."""
     java = producer
     with master(tmp_path / "m", zookeeper, {"test": {}}, registry=registry(root)) as served:
-        java.publisher("p", "f", ["test"])
-        sends(java, "p", "test", [f"a{number}" for number in range(20)])
-        consumer(java, "c", root, {"test": MAX_SIZE})
-        java.wait("c", 20)
-        java.shutdown("c")
+        a_consumer_reads_and_goes(java, root, 20)
         with OurTextSlave(tmp_path / "s", zookeeper, {"test": {}}, registry=registry(root)) as slave:
             sends(java, "p", "test", [f"b{number}" for number in range(20)])
             eventually(lambda: are_same(served, slave), what="the slave has all")
@@ -252,11 +257,7 @@ def test_a_java_consumer_goes_on_at_a_slave_of_the_log_that_leads(
     java = producer
     with LogPair(tmp_path, zookeeper, root) as pair, zookeeper.nodes() as nodes:
         master, slave = f"{root}/brokers/ids/0/master", f"{root}/brokers/ids/0/slave0"
-        java.publisher("p", "f", ["test"])
-        sends(java, "p", "test", [f"a{number}" for number in range(20)])
-        consumer(java, "c", root, {"test": MAX_SIZE})
-        java.wait("c", 20)
-        java.shutdown("c")
+        a_consumer_reads_and_goes(java, root, 20)
         sends(java, "p", "test", [f"b{number}" for number in range(10)])
         eventually(lambda: are_same(pair.a, pair.b, partitions=2), what="the slave has all")
         ends = lines(pair.a, "offsets")
@@ -368,11 +369,7 @@ def test_our_slave_takes_the_masters_place_and_the_old_master_comes_back_as_the_
     """docs/failure-procedures.md: the slave without `-Fmetaslave`; the old master with it, and an empty folder."""
     java = producer
     with OurServer(tmp_path / "m", zookeeper, {"test": {}}, registry=registry(root)) as old:
-        java.publisher("p", "f", ["test"])
-        sends(java, "p", "test", [f"a{number}" for number in range(10)])
-        consumer(java, "c", root, {"test": MAX_SIZE})
-        java.wait("c", 10)
-        java.shutdown("c")
+        a_consumer_reads_and_goes(java, root, 10)
         with OurTextSlave(tmp_path / "s", zookeeper, {"test": {}}, registry=registry(root)) as slave:
             sends(java, "p", "test", [f"b{number}" for number in range(10)])
             eventually(lambda: are_same(old, slave), what="the slave has all")
