@@ -27,7 +27,18 @@ from tests.spark.running import printed_by
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
-OF_THEIR_OWN = ("test_", "order_", "spark_", "transactions_", "atomic_", "business_", "exchange_", "webhook_", "xa_", "from_")
+OF_THEIR_OWN = (
+    "test_",
+    "order_",
+    "spark_",
+    "transactions_",
+    "atomic_",
+    "business_",
+    "exchange_",
+    "webhook_",
+    "xa_",
+    "from_",
+)
 PLAIN = [name for name in EXAMPLES if not name.startswith(OF_THEIR_OWN)]
 SPARK = [name for name in EXAMPLES if name.startswith("spark_")]
 

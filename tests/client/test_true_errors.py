@@ -40,6 +40,21 @@ def seconds_in(text: str) -> float:
     return float(re.search(r"in (\d+\.\d+) s", text)[1])
 
 
+def test_a_group_that_must_be_made_first_is_said_to_be_missing(topic, caplog):
+    """A consumer of it would wait for ever: it says why, and goes on by itself once the group is there."""
+    with EmbeddedBroker(options={"autoCreateSubscriptionGroup": "false"}) as broker:
+        with Producer(broker.namesrv) as producer:
+            producer.send(topic, b"x")
+        with Consumer(
+            broker.namesrv, group=topic, topics=topic, start="earliest", heartbeat_broker_interval=1000
+        ) as consumer:
+            eventually(
+                lambda: re.search(rf"no members there: .*{topic}.* autoCreateSubscriptionGroup is false", caplog.text)
+            )
+            assert run_metaq("group", "create", topic, "-n", broker.namesrv).returncode == 0
+            assert eventually(lambda: consumer.receive(0.5)).body == b"x"
+
+
 def test_no_broker_is_not_a_missing_topic(lonely, topic, caplog):
     """Nobody is told to create a topic where no broker could: producer, reader, consumer and command say who is missing."""
     no_broker = rf"no broker is registered at name servers {re.escape(lonely)}"

@@ -35,7 +35,7 @@ from metaq.client.shared.roles import Checker, Member
 from metaq.client.shared.routes import KnownRoutes
 from metaq.client.shared.transport import CONNECT_SECONDS, Transport
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BadRequest, ClientForked, NoRoute
+from metaq.errors import BadRequest, BrokerError, ClientForked, NoRoute
 from metaq.log import RateLimitedLog
 from metaq.model import BrokerData, Heartbeat
 from metaq.model.message_ids import IdPrefixes
@@ -421,7 +421,13 @@ class ClientCore:
         try:
             self._levels[broker.broker] = await self.ask(address, call)
         except FAULTS as error:
-            log.debug("no heartbeat to %s: %s", address, error)
+            if isinstance(error, BrokerError) and not error.retriable and self._members:
+                # Such a member gets nothing, for ever: its group is not there, or may not be joined.
+                self._limited_log.warning(
+                    ("heartbeat", address), "consumers of this client are no members there: %s", error
+                )
+            else:
+                log.debug("no heartbeat to %s: %s", address, error)
 
     async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Notify every connected broker that this client has left the group. Brokers out of reach notice by themselves."""
