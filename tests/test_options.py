@@ -10,7 +10,7 @@ import re
 import pytest
 
 import metaq
-from metaq.app import server_ini
+from metaq.app.config_files import server_ini
 from metaq.dashboard_options import DashboardOptions
 from metaq.errors import ConfigError
 from metaq.options import (
@@ -37,7 +37,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "app/registration.py",
         "app/failover/",
         "app/role/",
-        "app/configuration.py",
+        "app/serving.py",
         "app/predicate_process.py",
         "app/runtime.py",
     ),
@@ -52,8 +52,9 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "broker/quota/service.py",
         "app/auditing.py",
         "app/acl/",
+        "app/addressing/",
         "app/namesrv.py",
-        "app/configuration.py",
+        "app/serving.py",
         "app/runtime.py",
     ),
 }

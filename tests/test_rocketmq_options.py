@@ -8,7 +8,9 @@ import pathlib
 
 import pytest
 
-from metaq.app.configuration import GROUP_COMMIT, SECTIONS, load
+from metaq.app.config_files.keys import GROUP_COMMIT
+from metaq.app.config_files.sections import SECTIONS
+from metaq.app.configuration import load
 from metaq.app.foreign import passed_over
 from metaq.app.foreign.refused import PROMISES
 from metaq.errors import ConfigError

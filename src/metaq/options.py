@@ -416,7 +416,7 @@ class Metaq1Options(OptionTable):
     """What the MetaQ 1.x server, and all that a broker does for MetaQ 1.x, obey: [system] and [zookeeper] of a
     `server.ini`.
 
-    `app/server_ini.py` says which of them set options of broker and store too. Options of single topics stand in
+    `app/config_files/server_ini.py` says which of them set options of broker and store too. Options of single topics stand in
     `model/metaq1/settings.py`.
     """
 

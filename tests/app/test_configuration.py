@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from metaq.app.broker import start_broker
-from metaq.app.configuration import load, read_properties, template
+from metaq.app.config_files.template import template
+from metaq.app.configuration import load
 from metaq.app.foreign.refused import PROMISES
 from metaq.app.role.configured import check_role
 from metaq.errors import ConfigError
-from metaq.options import KIB, BrokerOptions, NamesrvOptions, StoreOptions, judge
+from metaq.options import KIB, BrokerOptions, StoreOptions, judge
 from tests.broker.metaq1.support import settings
 
 BROKER_CONF = """\
@@ -318,50 +316,6 @@ def test_missing_file_is_named(tmp_path):
     """A file that cannot be read is an error that names it, not a start with defaults."""
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere.toml"):
         load(str(tmp_path / "nowhere.toml"), environment={})
-
-
-@pytest.mark.parametrize(
-    "tables",
-    [
-        {"broker": BrokerOptions(), "store": StoreOptions(), "namesrv": NamesrvOptions()},
-        {
-            "broker": BrokerOptions(broker_name='a"b\\c', listen_port=0, auto_create_topic_enable=False),
-            "store": StoreOptions(store_path_index="/elsewhere/index", flush_disk_type="SYNC_FLUSH"),
-            "namesrv": NamesrvOptions(kv_config_path="/kv.json"),
-        },
-    ],
-    ids=["defaults", "changed"],
-)
-def test_template_loads_back_unchanged(tmp_path, tables):
-    """What --print-config writes is complete, and -c reads the same tables from it."""
-    text = template(tables)
-    got = load(write(tmp_path, text), environment={})
-    assert {name: getattr(got, name) for name in tables} == tables
-    for table in tables.values():
-        for item in dataclasses.fields(table):
-            assert item.metadata["doc"] in text
-
-
-@given(
-    st.dictionaries(
-        st.from_regex(r"[a-zA-Z][a-zA-Z0-9.]{0,20}", fullmatch=True), st.text("abc XYZ=:#!\\\t;/äß", max_size=20)
-    )
-)
-def test_properties_round_trip(pairs):
-    """Whatever Java's writer would escape comes back as it was, but for blanks at the ends."""
-
-    def escape(text):
-        for char in "\\=:#!":
-            text = text.replace(char, "\\" + char)
-        return text.replace("\t", "\\t")
-
-    text = "\n".join(f"{key}={escape(value.strip())}" for key, value in pairs.items())
-    assert read_properties(text) == {key: value.strip() for key, value in pairs.items()}
-
-
-def test_properties_survive_odd_lines():
-    r"""An empty key, a key alone, `\u` escapes and a file that ends in a continuation."""
-    assert read_properties("=x\nalone\nu=\\u00e4\\q\nlast=a\\") == {"alone": "", "u": "äq", "last": "a"}
 
 
 def test_the_sizes_of_a_folders_files_beat_the_defaults_and_nothing_else(tmp_path):

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from metaq.testing import free_port
-from tests.app.test_server_ini import SERVER_INI
+from tests.app.config_files.test_server_ini import SERVER_INI
 from tests.support import PATIENCE, environment, metaq_command, process, read_line, run_metaq
 
 

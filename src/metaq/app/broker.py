@@ -16,7 +16,7 @@ from metaq.app.addressing.reachability import Reachability
 from metaq.app.addressing.told import advertised_host, advertised_to_clients, check_addresses, told_to_clients
 from metaq.app.audit_topic import AuditTopic
 from metaq.app.auditing import RunningAudit, open_audit
-from metaq.app.configuration import METAQ1, TLS, listen_limits, without_http
+from metaq.app.config_files.sections import METAQ1, TLS
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
@@ -24,7 +24,7 @@ from metaq.app.progress.offset_table import OffsetTableProgress
 from metaq.app.registration import NameServerRegistration, Registration, ZookeeperRegistration
 from metaq.app.role.configured import check_role
 from metaq.app.role.running import RunningRole
-from metaq.app.serving import Serving
+from metaq.app.serving import Serving, listen_limits, without_http
 from metaq.app.supervision.concerns import Concerns
 from metaq.app.supervision.loop_watch import LoopWatch
 from metaq.app.supervision.opening import Opening

@@ -8,10 +8,10 @@ import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from metaq.app.addressing.told import advertised_by, listeners_of
+from metaq.app.addressing.told import advertised_by, listeners_of, told_name_servers
 from metaq.app.auditing import RunningAudit, open_audit
-from metaq.app.configuration import TLS, listen_limits, told_name_servers, without_http
-from metaq.app.serving import Serving
+from metaq.app.config_files.sections import TLS
+from metaq.app.serving import Serving, listen_limits, without_http
 from metaq.app.tls.wanted import tls_of
 from metaq.broker.quota.service import Quotas, defaults_of
 from metaq.clock import SYSTEM, Clock

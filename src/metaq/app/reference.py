@@ -7,7 +7,7 @@ import sys
 import typing
 from typing import Any
 
-from metaq.app.configuration import SECTIONS
+from metaq.app.config_files.sections import SECTIONS
 from metaq.app.foreign.passed_over import REASONS
 from metaq.app.foreign.refused import PROMISES
 from metaq.options import OptionTable, camel

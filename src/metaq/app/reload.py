@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
 
-from metaq.app.configuration import METAQ1, Configuration
+from metaq.app.config_files.sections import METAQ1
+from metaq.app.configuration import Configuration
 from metaq.broker.process.reloading import Reloading, ended
 from metaq.errors import ConfigError, Reason, Refused
 from metaq.model.reload import Reloaded

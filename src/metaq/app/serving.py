@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from metaq.net.budget import ListenLimits
+from metaq.server_options import PeerOptions
 from metaq.servers.server import Server
+from metaq.store.disk import file_limit
 
 log = logging.getLogger(__name__)
 
@@ -65,3 +67,24 @@ class Serving(Generic[Services]):
                 await server.close()
             except Exception:
                 log.exception("the %s server could not be closed in order", server.name)
+
+
+def listen_limits(options: PeerOptions) -> ListenLimits:
+    """Return the limits of peers in the options, and those that the process's limit of open files leaves them."""
+    return ListenLimits(
+        connections_max=options.connections_max,
+        descriptor_max=file_limit() * 3 // 4,
+        unanswered_bytes_max=options.unanswered_bytes_max,
+        unanswered_bytes_max_total=options.unanswered_bytes_max_total,
+        half_read_bytes_max=options.half_read_bytes_max,
+        peer_bytes_max=options.peer_bytes_max,
+        idle_seconds=options.server_channel_max_idle_time_seconds,
+        backlog=options.server_socket_backlog,
+        send_buffer=options.server_socket_snd_buf_size,
+        receive_buffer=options.server_socket_rcv_buf_size,
+    )
+
+
+def without_http(port: int | None, error: ModuleNotFoundError) -> str:
+    """Return the text of the error that what the HTTP server runs on is not installed."""
+    return f"httpPort={port} needs the package {error.name}: pip install 'pymetaq[http]', or leave httpPort out"

@@ -14,7 +14,8 @@ import pytest
 
 from metaq import durable
 from metaq.app.acl.files import AclFiles, AclWatch, acl_watch
-from metaq.app.configuration import acl_path, load
+from metaq.app.acl.place import acl_path
+from metaq.app.configuration import load
 from metaq.errors import ConfigError, Refused
 from metaq.model.acl.changes import DropAccount, PutAccount
 from metaq.model.acl.rights import Right

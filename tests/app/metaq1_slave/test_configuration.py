@@ -6,10 +6,10 @@ import pathlib
 
 import pytest
 
+from metaq.app.config_files.server_ini import read_server_ini
 from metaq.app.configuration import Configuration, load
 from metaq.app.metaq1_slave.config_sync import take_over, with_sections
 from metaq.app.role.configured import check_role
-from metaq.app.server_ini import read_server_ini
 from metaq.cli.servers.flags import read_plain, without_plugins
 from metaq.errors import ConfigError
 

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from metaq.app.configuration import ACL_FILE
+from metaq.app.acl.place import ACL_FILE
 from metaq.app.watched_files import Marks, WatchedFiles, marks_of
 from metaq.broker.acl import AccessControl
 from metaq.clock import SYSTEM, Clock

@@ -7,7 +7,7 @@ from typing import Final
 from metaq.errors import ConfigError
 from metaq.model.topics.advertised import Advertised, is_listener_name
 from metaq.net.address import LOOPBACK, is_address, join_address, local_address, split_address
-from metaq.options import BrokerOptions
+from metaq.options import BrokerOptions, NamesrvOptions
 
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104  compared and named in texts; binding it needs the user's consent
 EVERYWHERE_V6: Final = "::"
@@ -81,3 +81,15 @@ def listeners_of(text: str) -> dict[str, tuple[str, int]]:
     if len(places) > LISTENERS_MAX:
         raise ConfigError(f"listeners: {len(places)} are more than {LISTENERS_MAX}")
     return places
+
+
+def told_name_servers(options: NamesrvOptions) -> str:
+    """Return what `addressPage` says, `host:port;host:port`; empty: nothing. Raises ConfigError: it is no list of addresses."""
+    if not options.address_page:
+        return ""
+    from metaq.client.conversation.name_servers import parse_addresses  # here and not above: a broker has no page
+
+    try:
+        return ";".join(parse_addresses(options.address_page))
+    except ConfigError as error:
+        raise ConfigError(f"addressPage={options.address_page}: {error}") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeAlias
 
-from metaq.app.server_ini import TOPIC_FILE, TOPIC_PREFIX, entries, read_server_ini
+from metaq.app.config_files.server_ini import TOPIC_FILE, TOPIC_PREFIX, entries, read_server_ini
 from metaq.durable import write_whole
 from metaq.errors import ConfigError
 

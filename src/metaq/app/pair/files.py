@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from metaq.app.configuration import read_properties
+from metaq.app.config_files.properties import read_properties
 from metaq.errors import ConfigError
 from metaq.model.leadership import SLAVE, SYNC_MASTER
 from metaq.model.metaq1.pair import GregorSettings, PairSettings, SamsaSettings

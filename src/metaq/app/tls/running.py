@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from metaq.app.configuration import read_properties
+from metaq.app.config_files.properties import read_properties
 from metaq.app.tls.made import made_context
 from metaq.app.watched_files import Marks, WatchedFiles, marks_of
 from metaq.clock import SYSTEM

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from metaq.app.configuration import Configuration, load, template
+from metaq.app.configuration import Configuration, load
 from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload
 from metaq.app.runtime import (
@@ -58,6 +58,8 @@ def main(
         print(f"metaq {command}: {error}", file=sys.stderr)
         return EXIT_USAGE
     if values["print_config"]:
+        from metaq.app.config_files.template import template  # here and not above: a start goes without
+
         tables = {section: getattr(configuration, section) for section in _SECTIONS[command]}
         print(template(tables, configuration.sections), end="")
         return EXIT_OK

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.app.arithmetic import calculate
-from metaq.app.configuration import load, template
-from metaq.app.server_ini import is_server_ini, read_server_ini
+from metaq.app.config_files.server_ini import is_server_ini, read_server_ini
+from metaq.app.config_files.template import template
+from metaq.app.configuration import load
 from metaq.errors import ConfigError
 from metaq.model.metaq1.settings import DeletePolicy
 from metaq.options import GIB, MIB, Metaq1Options

@@ -1,0 +1,1 @@
+"""Configuration files: their kinds, the keys that stand in them, and a template of ours."""
