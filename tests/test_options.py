@@ -34,6 +34,7 @@ READERS: dict[type[OptionTable], tuple[str, ...]] = {
         "app/auditing.py",
         "app/addressing/",
         "app/broker.py",
+        "app/front.py",
         "app/registration.py",
         "app/failover/",
         "app/role/",

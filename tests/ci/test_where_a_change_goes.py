@@ -60,7 +60,7 @@ def ask(code, **options):
 def what(address, code):
     return exchange(address, [Command(code)])[0] if isinstance(code, int) else code()
 """
-OPTIONS, BROKER_APP = "options.py", "app/broker.py"
+OPTIONS, BROKER_APP, FRONT = "options.py", "app/broker.py", "app/front.py"
 AN_OPTION = "    vip_port_enable: bool = option("
 
 SAMPLES = (
@@ -86,7 +86,7 @@ SAMPLES = (
             Edit(
                 BROKER_APP,
                 "    if options.sample == 8:\n        raise metaq.ConfigError('sampled')\n",
-                before="    front = _front(",
+                before="    front = make_front(",
             ),
         ),
         """
@@ -153,12 +153,12 @@ SAMPLES = (
                 before=AN_OPTION,
             ),
             Edit(
-                BROKER_APP,
+                FRONT,
                 "from metaq.servers.sample import SampleSessions\n",
                 before="from metaq.servers.server import",
             ),
             Edit(
-                BROKER_APP,
+                FRONT,
                 "    if options.sample_port:\n"
                 "        place = options.bind_address, options.sample_port\n"
                 '        servers.append(PeerServer("sample", place, limits, lambda _services, _server: SampleSessions()))\n',

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import platform
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import metaq
@@ -17,14 +15,15 @@ from metaq.app.addressing.told import advertised_host, advertised_to_clients, ch
 from metaq.app.audit_topic import AuditTopic
 from metaq.app.auditing import RunningAudit, open_audit
 from metaq.app.config_files.sections import METAQ1, TLS
+from metaq.app.delivery import Delivery
 from metaq.app.files import broker_files
+from metaq.app.front import Front, broker_name, make_front
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
-from metaq.app.progress.offset_table import OffsetTableProgress
-from metaq.app.registration import NameServerRegistration, Registration, ZookeeperRegistration
+from metaq.app.registration import NameServerRegistration, Registration
 from metaq.app.role.configured import check_role
 from metaq.app.role.running import RunningRole
-from metaq.app.serving import Serving, listen_limits, without_http
+from metaq.app.serving import Serving, listen_limits
 from metaq.app.supervision.concerns import Concerns
 from metaq.app.supervision.loop_watch import LoopWatch
 from metaq.app.supervision.opening import Opening
@@ -41,20 +40,16 @@ from metaq.log import RateLimitedLog, when_dead
 from metaq.model.acl.changes import accounts_of, patterns_of
 from metaq.model.acl.secret import Credentials
 from metaq.model.message import host_bytes
-from metaq.model.metaq1.pair import GregorSettings, SamsaSettings
+from metaq.model.metaq1.pair import GregorSettings
 from metaq.model.trace_context import SpanProvider
 from metaq.net.address import join_address, split_address
-from metaq.net.budget import Budget, ListenLimits
 from metaq.options import BrokerOptions, Settings, StoreOptions
 from metaq.saved_file import TextFile
-from metaq.servers.ha.server import replication_server
-from metaq.servers.remoting.server import remoting_server
-from metaq.servers.server import BrokerServices, CallSoon, PeerServer, Server
+from metaq.servers.server import BrokerServices, CallSoon, Server
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable
 from metaq.store.message_store import MessageStore
-from metaq.store.reads.pull import ReadResult
 from metaq.store.start_progress import StartProgress
 from metaq.tls_options import NO_TLS, TlsOptions
 
@@ -63,8 +58,6 @@ if TYPE_CHECKING:
     from metaq.app.failover.running import FailoverRole
     from metaq.app.tls.running import RunningTls
     from metaq.app.tracing.broker_spans import BrokerSpans
-    from metaq.net.tls.server import ServerTls
-    from metaq.servers.http.starting import EarlyServer
     from metaq.servers.metaq1_stats import StatsBodies
 
 log = logging.getLogger(__name__)
@@ -72,58 +65,6 @@ log = logging.getLogger(__name__)
 TICK_SECONDS: Final = 0.1
 STOP_PAUSE_SECONDS: Final = 0.2
 """Between the answer to a stop request and the stop."""
-FAILED_PAUSE_SECONDS: Final = 0.1
-"""Pause before delayed messages are tried again, after a failure and at the start."""
-
-
-class Delivery:
-    """The timer of `Broker.deliver`, and the thread that reads old delayed messages for it. Bound to the running event
-    loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._reader = ThreadPoolExecutor(1, "metaq-delay-read")
-        self._deliver: Callable[[], float] | None = None
-        self._next: asyncio.Handle | None = None
-
-    def start(self, deliver: Callable[[], float]) -> None:
-        """Call `deliver` from now on. It returns the seconds until the next call; 0: as soon as others had their
-        turn."""
-        self._deliver = deliver
-        self._next = self._loop.call_later(FAILED_PAUSE_SECONDS, self._run)
-
-    def read(self, job: Callable[[], ReadResult], done: Callable[[ReadResult | None], None]) -> None:
-        """Run `job` in a thread, pass its result to `done`, and deliver (`metaq.broker.environment.ReadCold`)."""
-
-        def finish(future: asyncio.Future[ReadResult]) -> None:
-            if future.cancelled():
-                return
-            if error := future.exception():
-                log.error("old delayed messages could not be read, they are tried again: %s", error)
-                done(None)
-                return
-            done(future.result())
-            if self._next is not None:
-                self._next.cancel()
-                self._next = self._loop.call_soon(self._run)
-
-        self._loop.run_in_executor(self._reader, job).add_done_callback(finish)
-
-    def _run(self) -> None:
-        assert self._deliver is not None, "it is started"
-        pause = FAILED_PAUSE_SECONDS
-        try:
-            pause = self._deliver()
-        except Exception:
-            log.exception("delivering delayed messages failed; it is tried again")
-        # 0: its share of the turn ran out, not the work.
-        self._next = self._loop.call_later(pause, self._run) if pause else self._loop.call_soon(self._run)
-
-    def stop(self) -> None:
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
-        self._reader.shutdown(wait=False, cancel_futures=True)
 
 
 class Tasks(NamedTuple):
@@ -142,19 +83,6 @@ class Tasks(NamedTuple):
     audit: RunningAudit | None
     audit_topic: AuditTopic | None
     loop: LoopWatch
-
-
-class Front(NamedTuple):
-    """A broker's protocol servers, and its registrations."""
-
-    serving: Serving[BrokerServices]
-    remoting: PeerServer[BrokerServices]
-    """The server whose address stands for the broker in records and in routes."""
-    name_servers: NameServerRegistration
-    registrations: Sequence[Registration]
-    """All registrations, that at the name servers first."""
-    early: EarlyServer | None
-    """The server that answers before the store is open; None: there is none."""
 
 
 class RunningBroker:
@@ -377,7 +305,7 @@ async def start_broker(
             raise ConfigError(f"{error}: start it, or set namesrvAddr") from None
     acl, credentials = _access_control(options)
     running_tls = tls_of(tls, asyncio.get_running_loop().call_soon_threadsafe)
-    front = _front(options, metaq1, name_servers, servers, credentials, running_tls)
+    front = make_front(options, metaq1, name_servers, servers, credentials, running_tls)
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
     await front.serving.bind()
     opening = Opening(clock, told, front.early.tick if front.early is not None else lambda: None)
@@ -425,9 +353,9 @@ async def _answer_early(options: BrokerOptions, front: Front, clock: Clock, open
     """Have the HTTP server, if there is one, say how far the start is. Raises ConfigError: another process took its port."""
     if front.early is None:
         return
-    from metaq.servers.http.starting import StartingSessions  # as in `_http_server`
+    from metaq.servers.http.starting import StartingSessions  # only where it is served: it is an extra
 
-    sessions = StartingSessions(clock, _name(options), options.broker_role, lambda: opening.status)
+    sessions = StartingSessions(clock, broker_name(options), options.broker_role, lambda: opening.status)
     await front.early.begin(sessions)
 
 
@@ -448,71 +376,6 @@ def _check_patterns(options: BrokerOptions) -> None:
             read(text)
         except Refused as refused:
             raise ConfigError(f"{name}: {refused.text}") from None
-
-
-def _front(
-    options: BrokerOptions,
-    metaq1: Metaq1Settings | None,
-    name_servers: Sequence[str],
-    more: Sequence[Server[BrokerServices]],
-    credentials: Credentials | None,
-    tls: RunningTls | None,
-) -> Front:
-    """Make the protocol servers of the options, with `more`, and the registrations, which are signed with `credentials`."""
-    ports = tls.server if tls is not None else None
-    limits = listen_limits(options)
-    budget = Budget(limits)  # one for all servers: what counts is the memory of the process
-    remoting = remoting_server(options, limits, budget, ports)
-    replication = replication_server(
-        options, lambda: remoting.port, limits, budget, ports if tls is not None and tls.for_ha else None
-    )
-    servers: list[Server[BrokerServices]] = [remoting, replication]
-    announced = NameServerRegistration(
-        name_servers, _name(options), remoting, replication, credentials, tls.client if tls is not None else None
-    )
-    registrations: list[Registration] = [announced]
-    if metaq1 is not None:
-        from metaq.servers.metaq1.server import metaq1_server  # only where it is served: see `Metaq1Service`
-
-        server = metaq1_server(
-            options.bind_address, metaq1, limits, metaq.__version__, budget,
-            ports if tls is not None and tls.for_metaq1 else None, accounts_of(options.acl_metaq1_accounts),
-        )  # fmt: skip
-        servers.append(server)
-        zookeeper: Registration = ZookeeperRegistration(metaq1, server)
-        if isinstance(metaq1.pair, SamsaSettings):
-            from metaq.app.pair.registration import SamsaRegistration  # only in a pair
-
-            zookeeper = SamsaRegistration(metaq1, ZookeeperRegistration(metaq1, server))
-        hidden = isinstance(metaq1.pair, GregorSettings)
-        registrations += [OffsetTableProgress(metaq1)] if hidden else [zookeeper, OffsetTableProgress(metaq1)]
-        if metaq1.options.slave_id is not None:
-            from metaq.app.metaq1_slave.slave import TextSlave  # only where it is wanted: a client of its own kind
-
-            registrations.append(TextSlave(metaq1))
-    early = _http_server(options, limits, budget, ports, servers) if options.http_port is not None else None
-    if early is not None:
-        servers.append(early)
-    return Front(Serving([*servers, *more]), remoting, announced, registrations, early)
-
-
-def _http_server(
-    options: BrokerOptions,
-    limits: ListenLimits,
-    budget: Budget,
-    tls: ServerTls | None,
-    servers: Sequence[Server[BrokerServices]],
-) -> EarlyServer:
-    """Make the HTTP server, whose metrics are those of all `servers`, too. Raises ConfigError: what it runs on is not installed."""
-    try:
-        from metaq.servers.http.server import http_server  # only where it is served: it is an extra
-    except ModuleNotFoundError as error:
-        raise ConfigError(without_http(options.http_port, error)) from None
-
-    def peer_servers() -> Iterator[PeerServer[BrokerServices]]:
-        return (one for one in servers if isinstance(one, PeerServer))
-
-    return http_server(options, limits, peer_servers, budget, tls)
 
 
 def _metaq1_stats(broker: Broker) -> StatsBodies | None:
@@ -538,10 +401,6 @@ def _access_control(options: BrokerOptions) -> tuple[AclWatch | None, Credential
         loop.call_soon_threadsafe(work)
 
     return acl_watch(options, call_soon) if options.acl_enable else None, credentials_of(options)
-
-
-def _name(options: BrokerOptions) -> str:
-    return options.broker_name or platform.node() or "DEFAULT_BROKER"
 
 
 def _role(
@@ -603,7 +462,7 @@ async def _compose(
         delivery = Delivery()
         acl, credentials = access
         control = acl.access if acl is not None else None
-        environment = Environment(options, store_options, clock, store, _name(options), store_host, clock.token())
+        environment = Environment(options, store_options, clock, store, broker_name(options), store_host, clock.token())
         broker = Broker(
             environment,
             broker_files(open_file, open_table),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.app.arithmetic import calculate
+from metaq.app.config_files.arithmetic import calculate
 from metaq.app.config_files.server_ini import is_server_ini, read_server_ini
 from metaq.app.config_files.template import template
 from metaq.app.configuration import load

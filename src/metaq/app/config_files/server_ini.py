@@ -252,7 +252,7 @@ def _evaluated(name: str, value: str, where: str = "") -> Any:
     """Return the value of an expression such as `1024 * 1024`; other values as they are."""
     if name not in _NUMBERS or not _NUMBER.fullmatch(value):
         return value
-    from metaq.app.arithmetic import calculate  # here and not above: plain numbers go without its parser
+    from metaq.app.config_files.arithmetic import calculate  # here and not above: plain numbers go without its parser
 
     try:
         return calculate(value)
