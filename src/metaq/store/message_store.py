@@ -24,10 +24,11 @@ from metaq.store.queues.index_file import Index
 from metaq.store.queues.table import Queues
 from metaq.store.reads.pull import Puller
 from metaq.store.reads.repair import Repairs
-from metaq.store.recovery import Recovery, survey
+from metaq.store.recovery import Recovery
 from metaq.store.retention.housekeeping import Housekeeper
 from metaq.store.start_progress import StartProgress
 from metaq.store.store_keeper import StoreKeeper
+from metaq.store.survey import survey
 from metaq.store.worker import is_no_room
 from metaq.wire import hot
 

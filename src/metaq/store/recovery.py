@@ -1,4 +1,4 @@
-"""Opening a folder: the facts, a plan made of them by reading alone, then one act.
+"""Opening a folder: of its facts (`metaq.store.survey`) a plan (`metaq.store.recovery_plan`), made by reading alone, then one act.
 
 The log is the truth. Consume queues and index are derived from it, and are trusted up to the place where all three are
 known to be durable: `config/metaqTails.json` gives it to the byte, RocketMQ's `checkpoint` to the log file. From there
@@ -12,201 +12,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct, field, structs
+from msgspec import structs
 
 from metaq.errors import StoreCorrupt
-from metaq.saved_file import read
-from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
-from metaq.store.config_file import ConfigFile
-from metaq.store.folder import StoreFolder
+from metaq.store.checkpoint import Checkpoint
 from metaq.store.log.aside import keep_aside
 from metaq.store.log.broken import DamagedPlace
 from metaq.store.log.commit_log import CommitLog
 from metaq.store.log.scan import END_OF_FILES, WHY, Judge, LogScan, NeedsWholeLog, past_damage, past_places
 from metaq.store.log_walk import LogWalk, Promise, Walk
 from metaq.store.mapped_file import any_byte
-from metaq.store.queues.consume_queue import ConsumeQueue, Unit
+from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.store.queues.dispatch import Dispatcher, index_keys, topic_of
 from metaq.store.queues.index_file import Index, IndexHeader
+from metaq.store.recovery_plan import IndexPlan, Key, Plan, Start, choose_start, plan_index
 from metaq.store.start_progress import StartProgress
+from metaq.store.survey import Facts
 from metaq.wire import hot
-from metaq.wire.files import DELETED_TOPICS
 from metaq.wire.record import split
 
 log = logging.getLogger(__name__)
-Key = tuple[str, int]
 _SECTOR_BYTES: Final = 512
 _NOTHING: Final[frozenset[Key]] = frozenset()
-
-
-class Facts(Struct, frozen=True):
-    """What the folder's small files and file names say, before the log is read."""
-
-    clean: bool
-    """No abort file: the last run ended in order."""
-    checkpoint: Checkpoint
-    tails: Tails | None
-    """None also when the log is no longer the one that the tails were written for."""
-    log_min: int
-    first_ms: tuple[tuple[int, int], ...]
-    """(start, store time of the first record or 0) of each log file."""
-    index: tuple[tuple[str, IndexHeader], ...] | None
-    """None: no index is kept."""
-    index_unfit: tuple[str, ...] = ()
-    deleted: Mapping[str, int] = field(default_factory=dict)
-    """Topic → the log offset below which records of this name are of a topic that was deleted there."""
-    same_boot: bool = False
-    """The machine has not restarted since a broker of ours wrote the tails."""
-    began_empty: bool = False
-    """The tails say that the log was empty: all its records are this broker's, none a RocketMQ's, and none is known to
-    be durable."""
-
-
-def survey(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> Facts:
-    """Gather the facts; changes nothing. Raises StoreCorrupt, StoreForeign: the folder cannot be opened as it is."""
-    # The log comes first: a folder that cannot be opened as it is is refused before anything else is read.
-    commit_log.run.load("mappedFileSizeCommitLog")
-    unfit = [path.name for path in index.load()] if index else []
-    tails = Tails.load(folder.tails)
-    log_min = commit_log.run.files[0].start if commit_log.run.files else 0
-    began_empty = tails is not None and tails.last_record < 0 and tails.log_end == log_min
-    boot = tails.boot if tails is not None else ""
-    if tails is not None and not _fits(tails, commit_log):
-        tails = None
-    # Every start of ours writes tails, and an end in order leaves some that fit. Without a file of them it was a RocketMQ's.
-    in_order = folder.was_clean and (tails is not None or not any(path.exists() for path in folder.tails.paths))
-    files = commit_log.run.files
-    return Facts(
-        clean=in_order,
-        checkpoint=Checkpoint.load(folder.checkpoint),
-        tails=tails,
-        log_min=log_min,
-        # Where there are tails nobody asks for the times, and opening each file would take longer the more there are.
-        first_ms=tuple(
-            (file.start, 0 if tails is not None else max(0, commit_log.store_time(file.start, written=True)))
-            for file in files
-        ),
-        index=tuple((file.name, file.header) for file in index.files) if index else None,
-        index_unfit=tuple(unfit),
-        deleted=_deleted_topics(folder),
-        began_empty=began_empty,
-        same_boot=boot != "" and boot == folder.disk.boot() and (tails is not None or began_empty),
-    )
-
-
-def _deleted_topics(folder: StoreFolder) -> dict[str, int]:
-    """Return topic → the LogOffset below which its records are of a topic that was deleted."""
-    # They stay in the log until retention takes them. A start that dispatched them would give them to a new topic of the name.
-    found = read(ConfigFile(folder.config / DELETED_TOPICS.name), DELETED_TOPICS)
-    return found[1] if found else {}
-
-
-def _fits(tails: Tails, commit_log: CommitLog) -> bool:
-    """Whether the tails are this log's: their newest record is where they say, as large and of the same store time."""
-    # A RocketMQ may have worked on the folder since, or an administrator may have put another log there.
-    last = commit_log.head(tails.last_record)
-    return last is not None and last == (tails.log_end - tails.last_record, tails.last_store_ms)
-
-
-class Start(Struct, frozen=True):
-    """The LogOffset from which the log is read and checked. Everything below is durable in log and queues."""
-
-    log_offset: int
-    why: str
-    last_ms: int = 0
-
-
-class Plan(Struct, frozen=True):
-    """Where log, queues and index will end, and what has to be done for it."""
-
-    start: Start
-    log_end: int
-    why_end: str
-    dispatch_from: int
-    queue_ends: dict[Key, int]
-    """Queue offset with which each existing queue goes on, before dispatch."""
-    rebuild: frozenset[Key]
-    """Queues that are emptied first."""
-    index: IndexPlan
-    records: int = 0
-    last_ms: int = 0
-    """Store time of the newest record."""
-    places: tuple[DamagedPlace, ...] = ()
-    """Damaged places of the log that are stepped over."""
-    missing: dict[Key, tuple[range, ...]] = field(default_factory=dict)
-    """Queue offsets of the messages that they have cost, as far as they are known."""
-    lost: dict[Key, dict[int, Unit]] = field(default_factory=dict)
-    """Units of some of these."""
-    in_order: bool = False
-    """The last run ended in order: nothing lies behind the ends of log, queues and index."""
-    kept: bool = True
-    """Whether the log has all that it had: the last run ended in order, or the machine has not ended since."""
-    torn_from: int = 0
-    """LogOffset from which the end of the machine, not of the process alone, may have torn what no checksum covers, as
-    properties; `log_end`: nothing is torn."""
-
-
-class IndexPlan(Struct, frozen=True):
-    """Which index files are deleted, and which records are indexed again."""
-
-    drop: frozenset[str]
-    """Names of files to delete."""
-    first: int
-    """LogOffset from which records are indexed anew."""
-    rewind: IndexMark | None = None
-    """The durable moment to go back to."""
-
-
-def choose_start(facts: Facts) -> Start:
-    """Where reading must begin. Pure."""
-    if facts.checkpoint.log_ms == 0:  # RocketMQ leaves zeros in a young store, and reads all of it then, too
-        return Start(facts.log_min, "the checkpoint is young: the whole log is read")
-    if facts.tails is not None:
-        # After a crash the newest record is looked at once more: its index entries may have been cut short.
-        place = facts.tails.log_end if facts.clean else facts.tails.last_record
-        return Start(place, "all is known to be durable up to here", facts.tails.last_store_ms)
-    for start, first_ms in reversed(facts.first_ms):
-        if 0 < first_ms <= facts.checkpoint.safe_ms:
-            return Start(start, "the newest file that begins before the checkpoint")
-    return Start(facts.log_min, "no file begins before the checkpoint: the whole log is read")
-
-
-def plan_index(facts: Facts, start: Start, log_end: int) -> IndexPlan:
-    """Decide how much of the index is valid: after a stop in order all, else what was synced by tails or checkpoint. Pure."""
-    # That entries can be read is no proof: a page of a mapping that nobody synced may be lost while those around it are not.
-    if facts.index is None:
-        return IndexPlan(frozenset(), log_end)
-    headers = dict(facts.index)
-    mark = facts.tails.index if facts.tails is not None else None
-    lost = mark is not None and any(name not in headers for name in mark.files)
-    if facts.index_unfit or lost:
-        return IndexPlan(frozenset((*headers, *facts.index_unfit)), facts.log_min)
-    if facts.tails is not None and not (facts.clean and mark is None):
-        kept = mark if mark is not None and mark.log <= log_end else None
-        drop = frozenset(headers) - frozenset(kept.files if kept else ())
-        first = max(kept.log if kept else 0, facts.log_min)
-        if kept is None or not kept.files:
-            return IndexPlan(drop, first)
-        # Also without a crash: a broker that knows nothing of the tails may have gone on writing.
-        as_marked = facts.clean and not drop and headers[kept.files[-1]] == kept.header
-        return IndexPlan(drop, first, None if as_marked else kept)
-    if facts.tails is None and facts.checkpoint.log_ms == 0:
-        # Nothing tells how the last run ended: somebody may have removed `abort` as well. The whole log is read anyway.
-        return IndexPlan(frozenset(headers), facts.log_min)
-    # Without tails RocketMQ's rule: after a crash it deletes index files that are newer than the checkpoint's third time.
-    bad = [
-        name
-        for name, header in facts.index
-        if header.end_log >= log_end
-        or (not facts.clean and (header.end_ms > facts.checkpoint.index_ms or header.next_ordinal <= 1))
-    ]
-    dropped = frozenset(name for name in headers if bad and name >= bad[0])
-    ends = [header.end_log for name, header in facts.index if name not in dropped and header.next_ordinal > 1]
-    newest = max(ends, default=facts.log_min)
-    if facts.clean and not bad and facts.tails is not None:
-        newest = max(newest, start.log_offset)  # below the start all is indexed, also what has no key
-    # The newest record counts as not indexed: it may have been cut short between two of its keys.
-    return IndexPlan(dropped, max(newest, facts.log_min))
 
 
 class Recovery:
