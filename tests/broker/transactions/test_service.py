@@ -409,7 +409,7 @@ def test_nobody_moves_the_brokers_own_positions(tmp_path, clock):
         refused(Reason.NO_PERMISSION, lambda: broker.commit_offset(commit))
         refused(
             Reason.NO_PERMISSION,
-            lambda: broker.pulls.admit(
+            lambda: broker.pulls.admissions.admit(
                 SOMEBODY, TRANSACTION_GROUP.encode(), HALF_TOPIC.encode(), b"*", b"TAG", brought=True
             ),
         )

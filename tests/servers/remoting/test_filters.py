@@ -171,7 +171,7 @@ def test_old_messages_are_found_in_a_thread(tmp_path):
         ):
             offset, got = 0, []
             while offset < 300:
-                admission = broker.pulls.admit(
+                admission = broker.pulls.admissions.admit(
                     client.session.caller, b"G", b"orders", wanted.encode(), b"SQL92", brought=True
                 )
                 read = broker.store.reader.pull("orders", 0, offset, 32, None, admission.wanted)

@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metaq.broker.environment import Environment, Tables
-from metaq.broker.pulls.admission import Admission
+from metaq.broker.pulls.admission import NEVER, Admission, Changes
 from metaq.broker.requests import FILTER, PullRequest
 from metaq.broker.stats import Stats
 from metaq.model.access import Caller, CallerKind
 from metaq.model.topics.route import MASTER_ID
 from metaq.wire.hot import PullGate, PullPath
 
-Changes = tuple[int, int, int, int, int]
-"""Change counters of everything that the checks of pulls depend on."""
-NEVER: Changes = (-1, -1, -1, -1, -1)
-"""Value before the first check."""
 # With ACL rules, one for each account: clients may sign with any number of invented ones.
 FAST_PATHS_MAX = 1000
 GATES_SHARE = 16

@@ -26,7 +26,7 @@ from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.histogram import Measured
 from metaq.log import RateLimitedLog
-from metaq.model.filters.predicates import FAILED, NO, OUT_OF_MEMORY, RAISED, predicates_of
+from metaq.model.filters.predicates import FAILED, NO, OUT_OF_MEMORY, PREDICATE, RAISED, predicates_of
 from metaq.options import MIB, BrokerOptions
 
 log = logging.getLogger(__name__)
@@ -481,3 +481,11 @@ class Predicates(BrokerPart):
 def passes(verdict: int) -> bool:
     """Return whether a message with this verdict is delivered."""
     return verdict != NO
+
+
+def no_classes(predicates: Predicates) -> str:
+    """Return the error text for a Java class filter (classFilterMode)."""
+    return (
+        "The broker does not support consumer to filter message by class: it runs no code of clients. It has predicates, "
+        f"chosen by name in the subscription (expression type {PREDICATE}); registered are: {predicates.registered}"
+    )

@@ -1,7 +1,7 @@
 """Pulls (PULL_MESSAGE, 11): checks, reads and long polling.
 
-The checks of RocketMQ 4.9, in its order, depend on group, topic and filter only, so their result is cached as an `Admission`
-until a topic, a group or a subscription changes: then a pull costs one look-up and the read.
+What depends on group, topic and filter only is an `Admission`, which is cached (`metaq.broker.pulls.admission`): then a pull
+costs one look-up and the read.
 
 Two responses differ from RocketMQ's on purpose. A subscription version newer than the heartbeat's is not refused with
 SUBSCRIPTION_NOT_LATEST (25) if the expression is the same, or unknown; if unknown, the response is unfiltered, and the client,
@@ -12,7 +12,7 @@ pull whose filter refuses all new messages stays held, from the offset reached.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -22,25 +22,19 @@ from metaq.broker.environment import Environment, Tables
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.long_polling import HELD_BYTES, HeldPull, HeldPulls
 from metaq.broker.part import BrokerPart
-from metaq.broker.pulls.admission import Admission
-from metaq.broker.pulls.fast_path import NEVER, Changes, PullFastPaths
-from metaq.broker.pulls.filters import TAGS, Filters
+from metaq.broker.pulls.admission import FILTER_FACTOR, NEVER, Admission, Admissions, Changes
+from metaq.broker.pulls.fast_path import PullFastPaths
+from metaq.broker.pulls.filters import Filters
 from metaq.broker.pulls.predicate_pulls import PredicatePulls
 from metaq.broker.pulls.predicates import Predicates
 from metaq.broker.pulls.redirect import Redirect
 from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
 from metaq.broker.stats import Stats
-from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused
-from metaq.model import MessageModel, Perm
-from metaq.model.access import Caller, CallerKind
-from metaq.model.filters.predicates import PREDICATE
-from metaq.model.filters.subscription import SubscriptionData, subscribe
-from metaq.model.topics.system import TRANSACTION_GROUP
-from metaq.model.topics.topic import RETRY_PREFIX
+from metaq.model.access import Caller
 from metaq.options import MIB
 from metaq.store.reads.pull import ReadResult, ReadStatus
-from metaq.wire.hot import Filter, PullGate, PullPath
+from metaq.wire.hot import PullGate, PullPath
 from metaq.wire.record import times_of
 
 LIFTED_BYTES_MAX = 8 * MIB
@@ -58,15 +52,6 @@ SAMPLED = 7
 """Bits of a held pull's number that are 0 where it is measured how long it is held: one in eight."""
 LOOKS_PER_WAKE = 8
 """Reads per wake-up. If all were filtered out, answer with the offset reached; the client continues there."""
-ADMISSIONS_SHARE = 16
-"""Part of `peerBytesMax` that all cached admissions may take (estimate): by default those of 45 000 plain pulls."""
-ADMISSION_BYTES = 700
-"""Memory of a cached admission beside its filter (estimate)."""
-FILTER_FACTOR = 4
-"""Memory of a filter in a request and its parsed form, as a multiple of its length (estimate)."""
-SUBSCRIPTION_BYTES_MAX = 64 * 1024
-"""Longest filter in a request, bytes: held pulls keep its parsed form."""
-CACHED_SUBSCRIPTION_BYTES_MAX = 1024
 
 
 class PullOutcome(enum.Enum):
@@ -189,131 +174,19 @@ class PullService(BrokerPart):
         self._redirect, self._in_doubt = redirect, in_doubt
         self._environment, self._clock, self._reader = environment, environment.clock, environment.store.reader
         self._log = environment.store.log.tail
-        self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
         self._offsets, self._held_pulls, self._stats, self._gatekeeper = tables.offsets, held_pulls, stats, gatekeeper
-        self._filters, self._predicates, self._closed_partitions = filters, predicates, tables.closed_partitions
+        self._closed_partitions = tables.closed_partitions
         self._by_predicate = PredicatePulls(
             self._reader, held_pulls, environment.clock, predicates, self._counted_answer
         )
-        self.fast_paths = PullFastPaths(environment, tables, stats, self._changes)
-        self._admissions: dict[tuple[str | bytes | bool | CallerKind | None, ...], Admission] = {}
-        self._seen_changes = NEVER
-        self._admission_bytes = 0
-        self._admission_bytes_max = environment.options.peer_bytes_max // ADMISSIONS_SHARE
+        self.admissions = Admissions(environment, tables, gatekeeper, filters, predicates)
+        self.fast_paths = PullFastPaths(environment, tables, stats, self.admissions.changes)
         self._watch: WatchAnswers | None = None
-        filters.when_full(self._forget_admissions)
 
     def watch(self, watch: WatchAnswers) -> None:
         """Call `watch` with each answer that has messages. Pulls take longer then: there is no fast path for them."""
         self._watch, self.fast_paths.watched = watch, True
         self.fast_paths.close()
-
-    # -- who may
-    def admit(
-        self,
-        caller: Caller,
-        group: bytes,
-        topic: bytes,
-        subscription: bytes | None,
-        expression_type: bytes | None,
-        *,
-        brought: bool,
-    ) -> Admission:
-        """Return the result of the checks, cached if nothing has changed. `brought`: the filter is in the request.
-
-        Raises Refused: the first check that fails.
-        """
-        changes = self._changes()
-        if changes != self._seen_changes or self._admission_bytes > self._admission_bytes_max:
-            self._forget_admissions()
-            self._seen_changes = changes
-        key = (group, topic, subscription, expression_type, brought, caller.kind)
-        known = self._admissions.get(key)
-        if known is None:
-            if subscription is not None and len(subscription) > SUBSCRIPTION_BYTES_MAX:
-                raise Refused(
-                    Reason.BAD_FILTER,
-                    f"a subscription of {len(subscription)} bytes, the limit is {SUBSCRIPTION_BYTES_MAX}",
-                )
-            self._gatekeeper.check_consumer(caller, _text(group), (_text(topic),))
-            known = self._judge(
-                _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), caller.client,
-                brought=brought,
-            )  # fmt: skip
-            # The checks may themselves have changed something: they create a missing group, for example.
-            if self._changes() == self._seen_changes and len(subscription or b"") <= CACHED_SUBSCRIPTION_BYTES_MAX:
-                self._admissions[key] = known
-                self._admission_bytes += ADMISSION_BYTES + FILTER_FACTOR * len(subscription or b"")
-        return known
-
-    def _forget_admissions(self) -> None:
-        self._admissions.clear()
-        self._admission_bytes = 0
-
-    def _changes(self) -> Changes:
-        """Return the change counters of everything that an admission depends on."""
-        return (
-            self._topics.changes, self._groups.changes, self._members.changes, self._filters.changes,
-            self._gatekeeper.changes,
-        )  # fmt: skip
-
-    def _judge(
-        self, group_name: str, topic_name: str, text: str, expression_type: str, peer: str, *, brought: bool
-    ) -> Admission:
-        if not self._environment.options.broker_permission & Perm.READ:
-            raise Refused(Reason.NO_PERMISSION, "the broker pulling message is forbidden")
-        check_client_topic(topic_name)
-        if group_name == TRANSACTION_GROUP:  # a pull with COMMIT would overwrite the broker's own offsets
-            raise Refused(Reason.NO_PERMISSION, f"the group {group_name} is the broker's own: pull with another one")
-        group = self._groups.require(group_name, peer)
-        if not group.consume_enable:
-            raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {group_name}")
-        topic = self._topics.require(topic_name)
-        if not topic.readable:
-            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic_name}] pulling message is forbidden")
-        if brought:
-            if expression_type == PREDICATE:
-                self._predicates.check(text)
-                return Admission(group, topic_name, topic.read_queues, None, text, 0, text)
-            if expression_type in TAGS:
-                wanted = _filter(subscribe(topic_name, text))
-            else:
-                wanted = self._filters.of_text(text, expression_type, peer)
-            return Admission(group, topic_name, topic.read_queues, wanted, text, 0)
-        # Without a filter of its own, a pull relies on the heartbeat: only members may send such.
-        online = self._members.consumers.get(group_name)
-        if online is None:
-            raise Refused(Reason.NOT_SUBSCRIBED, f"the consumer's group info not exist: {group_name}")
-        if not group.consume_broadcast_enable and online.model is MessageModel.BROADCASTING:
-            raise Refused(Reason.NO_PERMISSION, f"the consumer group[{group_name}] can not consume by broadcast way")
-        stored = online.subscriptions.get(topic_name)
-        if stored is None:
-            raise Refused(
-                Reason.NOT_SUBSCRIBED,
-                f"the consumer's subscription not exist: group {group_name}, topic {topic_name}",
-            )
-        predicate = self._predicate_of(stored)
-        wanted = None if predicate else self._wanted(group_name, stored, online.subscriptions, peer)
-        return Admission(group, topic_name, topic.read_queues, wanted, stored.expression, stored.version, predicate)
-
-    def _predicate_of(self, stored: SubscriptionData) -> str:
-        """Return the predicate of a subscription; "": none. Raises Refused: it cannot be used, or is a Java class filter."""
-        if stored.class_filter:
-            raise Refused(Reason.INVALID, no_classes(self._predicates))
-        if stored.expression_type != PREDICATE:
-            return ""
-        self._predicates.check(stored.expression)
-        return stored.expression
-
-    def _wanted(
-        self, group: str, stored: SubscriptionData, all_of_them: Mapping[str, SubscriptionData], peer: str
-    ) -> Filter | None:
-        if stored.expression_type not in TAGS:
-            return self._filters.of_group(group, stored, peer)
-        # Retried messages keep the properties of their topics, so each has the filter of its own topic.
-        if stored.topic == RETRY_PREFIX + group:
-            return self._filters.of_retried(group, all_of_them.values(), peer)
-        return _filter(stored)
 
     # -- making a pull
     def make(self, channel: PullChannel, caller: Caller, request: PullRequest, reply_to: Any) -> Pull:
@@ -323,7 +196,7 @@ class PullService(BrokerPart):
             expression_type, lifted_bytes,
         ) = request  # fmt: skip
         brought = flags & FILTER != 0
-        admission = self.admit(
+        admission = self.admissions.admit(
             caller, group, topic, subscription if brought else None, expression_type, brought=brought
         )
         if not 0 <= queue_id < admission.queues:
@@ -337,7 +210,7 @@ class PullService(BrokerPart):
         if version > admission.version and not brought:
             wanted = admission.wanted
             by_sql = wanted is not None and wanted.condition is not None  # clients test tags themselves, but not SQL
-            if by_sql if subscription is None else _text(subscription) != admission.expression:
+            if by_sql if subscription is None else subscription.decode("utf-8", "replace") != admission.expression:
                 raise Refused(
                     Reason.SUBSCRIPTION_OLD,
                     f"the consumer's subscription not latest: {admission.topic} asks version {version}, the heartbeat's "
@@ -362,7 +235,7 @@ class PullService(BrokerPart):
             hold_ms = self._environment.options.short_polling_time_mills
         return Pull(
             channel, caller, admission, request, max(1, min(count_max, count_limit)), bytes_max, hold_ms, reply_to,
-            self._seen_changes,
+            self.admissions.seen_changes,
         )  # fmt: skip
 
     def _renew(self, pull: Pull) -> None:
@@ -372,19 +245,19 @@ class PullService(BrokerPart):
         permission while the pull was held.
         """
         request = pull.request
-        if self._changes() == pull.seen_changes:
+        if self.admissions.changes() == pull.seen_changes:
             return
         self._gatekeeper.check_consumer(pull.caller, pull.admission.group.name, (pull.admission.topic,))
         # Its filter came with it, so no heartbeat can change it.
         if request.flags & FILTER:
             return
         try:
-            admission = self.admit(
+            admission = self.admissions.admit(
                 pull.caller, request.group, request.topic, None, request.expression_type, brought=False
             )
         except Refused:
             return
-        pull.seen_changes = self._seen_changes
+        pull.seen_changes = self.admissions.seen_changes
         if request.version <= admission.version:
             # Otherwise the heartbeat behind this pull's subscription is still on its way: keep the old filter.
             pull.admission = admission
@@ -619,22 +492,6 @@ class PullService(BrokerPart):
             self._stats.missed()
 
 
-def no_classes(predicates: Predicates) -> str:
-    """Return the error text for a Java class filter (classFilterMode)."""
-    return (
-        "The broker does not support consumer to filter message by class: it runs no code of clients. It has predicates, "
-        f"chosen by name in the subscription (expression type {PREDICATE}); registered are: {predicates.registered}"
-    )
-
-
 def _gone_on(answer: PullAnswer) -> PullAnswer:
     """Turn NOTHING_NEW into GO_ON: the client continues at the offset reached, and nothing is filtered twice."""
     return answer._replace(outcome=PullOutcome.GO_ON, status=_NO_MATCH)
-
-
-def _filter(subscription: SubscriptionData) -> Filter | None:
-    return Filter(subscription.tag_hashes) if subscription.tag_hashes else None
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from metaq.broker.broker import Broker
 from metaq.broker.pulls.locks import QUEUES_MAX
-from metaq.broker.pulls.pull import no_classes
+from metaq.broker.pulls.predicates import no_classes
 from metaq.broker.tables.members import SETS_MAX
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.in_pieces import InPieces
