@@ -66,8 +66,8 @@ class Ticket(Struct, frozen=True):
     until: float
 
 
-class FollowedTables(Protocol):
-    """What is known of the followers' tables."""
+class TableReports(Protocol):
+    """What followers have said of their tables."""
 
     @property
     def mark(self) -> TableMark:
@@ -100,7 +100,7 @@ class InSyncReplicas(Replicas):
         self.waiting = ""
         """Why this broker neither leads nor follows; "": it does one of them."""
         self._joining: Joining | None = None
-        self.tables: FollowedTables | None = None
+        self.tables: TableReports | None = None
         """Asked before a follower comes into the set; None: only its log counts."""
         self._own, self._incarnation, self._epoch_start = NOBODY, "", 0
         self._followers = dict[int, Follower]()
