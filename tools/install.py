@@ -1,6 +1,6 @@
 """Installs MetaQ and what it needs into the environment of the Python that runs this: the releases that locks/ names.
 
-    .venv/bin/python tools/install.py base|lint|demo|test
+    .venv/bin/python tools/install.py base|lint|demo|test|container
 
 Each file is compared with its hash. Where the package index does not have one of these releases (a mirror that lags), it says so and
 takes what pyproject.toml allows; a file with another hash ends it. LOCKED=1: nothing but these releases; LOCKED=0: none of them.
@@ -18,8 +18,11 @@ from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).parent.parent
 LOCKS = ROOT / "locks"
-EXTRAS = {"base": "uvloop,compression", "lint": "dev", "demo": "all,demo", "test": "all,demo,dev,test"}
-"""Of what `make` installs, by the name of its lock; each is the one before it and more."""
+EXTRAS = {
+    "base": "uvloop,compression", "lint": "dev", "demo": "all,demo", "test": "all,demo,dev,test",
+    "container": "uvloop,compression,http,zookeeper,dashboard,webhooks,otel",
+}  # fmt: skip
+"""Of what `make` installs, by the name of its lock; each is the one before it and more. `container` is what deploy/container installs."""
 _OTHER_HASH = "DO NOT MATCH THE HASHES"
 """How pip says it."""
 
