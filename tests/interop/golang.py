@@ -19,21 +19,22 @@ UNOPTIMIZED = "-gcflags=all=-N -l"
 
 def driver(source: Path = SOURCE / "driver.go") -> Path:
     """The built program, with the modules of go/go.mod. Skips the test where there is no Go, or its modules cannot be had."""
-    return _driver(source, SOURCE / "go.mod", SOURCE / "go.sum")
+    return built(source, SOURCE / "go.mod", SOURCE / "go.sum")
 
 
 def driver_with_tls() -> Path:
     """The same program with the newest client, which has TLS: 2.1.2 and all that were released before have none."""
-    return _driver(SOURCE / "driver.go", *(SOURCE / "unreleased" / name for name in ("tls.go", "go.mod", "go.sum")))
+    return built(SOURCE / "driver.go", *(SOURCE / "unreleased" / name for name in ("tls.go", "go.mod", "go.sum")))
 
 
 def evaluator() -> Path:
     """The program that evaluates PromQL by Prometheus' engine; its modules are 700 MB."""
     folder = SOURCE.with_name("prometheus")
-    return _driver(folder / "evaluate.go", folder / "go.mod", folder / "go.sum")
+    return built(folder / "evaluate.go", folder / "go.mod", folder / "go.sum")
 
 
-def _driver(*files: Path) -> Path:
+def built(*files: Path) -> Path:
+    """The program of some sources with their go.mod and go.sum, built once into the clone's `.cache`. Skips as `driver` does."""
     compiler = shutil.which("go")
     if compiler is None:
         pytest.skip("go is not installed: this test builds a program with it")

@@ -173,3 +173,12 @@ podAntiAffinity:
       requests:
         storage: {{ .size }}
 {{- end -}}
+
+{{/* An option as -o takes it. Numbers of a values file are floating point to Helm, which writes a million as 1e+06. Arguments: key, value. */}}
+{{- define "metaq.option" -}}
+{{- $value := .value -}}
+{{- if and (kindIs "float64" $value) (eq (floor $value) $value) -}}
+{{- $value = int64 $value -}}
+{{- end -}}
+{{ printf "%s=%v" .key $value | quote }}
+{{- end -}}
