@@ -26,7 +26,7 @@ PYTEST := $(RUN) -m pytest
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, (os.cpu_count() or 1) + 2))')
 # In the order of tests/conftest.py, where the longest come first; xdist's own begins with the groups that have most tests.
 BESIDE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
-SOURCES := $(wildcard src tests tools bench examples demo fuzz .ci)
+SOURCES := $(wildcard src tests tools bench examples demo deploy fuzz .ci)
 
 # Of `make test-proof`: how many seeds, and from which one on.
 SEEDS ?= 100

@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import resource
+import shutil
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,7 +92,7 @@ class Measured:
         return self._server.rss_anon_mb() * 1000 * 1024
 
     def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self._server.process.pid}/fd"))
+        return sum(1 for _ in Path(f"/proc/{self._server.process.pid}/fd").iterdir())
 
     def maps(self) -> int:
         with Path(f"/proc/{self._server.process.pid}/maps").open() as lines:
@@ -113,7 +114,9 @@ def record_bytes(store: Path, topic: str) -> int:
     raise RuntimeError(f"no message of {topic} in {store}")
 
 
-async def measure(server: processes.Server, store: Path, connections: int, topics: int, groups: int) -> dict[str, float]:
+async def measure(
+    server: processes.Server, store: Path, connections: int, topics: int, groups: int
+) -> dict[str, float]:
     found, seen = {}, Measured(server, store)
     first = await Sender.open(server.address)
     await first.ask_all([send("warm", number % QUEUES) for number in range(4 * WINDOW)])
@@ -129,8 +132,15 @@ async def measure(server: processes.Server, store: Path, connections: int, topic
     names = [f"topic-{number}" for number in range(topics)]
     before = seen.memory()
     await first.ask_all([send(name) for name in names])
-    found[f"memory of a topic of {QUEUES} queues, one of them with messages, KB"] = (seen.memory() - before) / topics / 1e3
-    before, open_before, maps, (files, taken) = seen.memory(), seen.descriptors(), seen.maps(), seen.taken("consumequeue")
+    found[f"memory of a topic of {QUEUES} queues, one of them with messages, KB"] = (
+        (seen.memory() - before) / topics / 1e3
+    )
+    before, open_before, maps, (files, taken) = (
+        seen.memory(),
+        seen.descriptors(),
+        seen.maps(),
+        seen.taken("consumequeue"),
+    )
     await first.ask_all([send(name, queue) for name in names for queue in range(1, QUEUES)])
     queues = topics * (QUEUES - 1)
     found["memory of a further queue with messages, KB"] = (seen.memory() - before) / queues / 1e3
@@ -141,7 +151,9 @@ async def measure(server: processes.Server, store: Path, connections: int, topic
     found["disk of a queue with one message, KB"] = (after_taken - taken) / queues / 1e3
 
     before = seen.memory()
-    await first.ask_all([commit(f"group-{number}", "warm", queue) for number in range(groups) for queue in range(QUEUES)])
+    await first.ask_all(
+        [commit(f"group-{number}", "warm", queue) for number in range(groups) for queue in range(QUEUES)]
+    )
     found[f"memory of a group with offsets of {QUEUES} queues, KB"] = (seen.memory() - before) / groups / 1e3
     return found
 
@@ -184,7 +196,7 @@ def main() -> None:
             found |= records(server, store)
             found |= asyncio.run(measure(server, store, connections, topics, groups))
     finally:
-        processes.shutil.rmtree(store, ignore_errors=True)
+        shutil.rmtree(store, ignore_errors=True)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     found["one file of the index, MB"] = index_file_bytes() / 1e6
     if arguments.json:

@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
         print(f"{host}:{port}{path}: {error!r}: is httpPort={port} set? METAQ_HEALTH_PORT names another port")
         return 1
     print(text.strip())
-    return 0 if status == 200 else 1  # noqa: PLR2004
+    return 0 if status == 200 else 1
 
 
 if __name__ == "__main__":

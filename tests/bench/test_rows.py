@@ -208,6 +208,28 @@ def test_topics_by_use(tmp_path: Path) -> None:
     assert done.stdout.count("200 topics by use") == 3
 
 
+def test_capacity(tmp_path: Path) -> None:
+    """What docs/capacity.md reckons with: what lies on the disk is so by the formats, and every descriptor is counted."""
+    command = [sys.executable, str(BENCH / "capacity.py"), "--quick", "--json", "--disk", str(tmp_path)]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["entry of a consume queue, B"] == 20
+    for topic, more in (("body-100", 0), ("body-1000", 0), ("tag-and-key-1000", 29)):
+        assert found[f"overhead of a record, topic {topic}, B"] == 155 + len(topic) + more
+    for what in (
+        "descriptors of a connection",
+        "descriptors of a queue",
+        "files of a queue",
+        "mapped files of a queue",
+    ):
+        assert round(found[what]) == 1, what
+    assert 10 < found["memory at rest, MB"] < 100
+    assert not list(tmp_path.glob("capacity-*")), "its store is removed"
+
+
 def test_hot_module_rows() -> None:
     """The compiled extension's paths are measured for each build of it that there is."""
     command = [sys.executable, str(BENCH / "hot_bench.py"), "--quick"]

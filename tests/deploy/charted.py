@@ -24,7 +24,11 @@ GUARDED = {
     "broker": {"names": ["broker-a", "broker-b"], "storage": {"storageClass": "local"}, "configSecret": "zookeeper"}, "namesrv": {"storage": {"storageClass": "-"}, "replicas": 3},
     "imagePullSecrets": [{"name": "registry"}],
 }  # fmt: skip
-ALONE = {"insecure": True, "broker": {"replicas": 1, "minInSyncReplicas": 1, "advertise": "ip"}, "namesrv": {"replicas": 1}}
+ALONE = {
+    "insecure": True,
+    "broker": {"replicas": 1, "minInSyncReplicas": 1, "advertise": "ip"},
+    "namesrv": {"replicas": 1},
+}
 CASES = {"open": OPEN, "guarded": GUARDED, "alone": ALONE}
 
 
@@ -32,7 +36,9 @@ def merged(said: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> di
     """Return the chart's values with those of a user over them, as Helm merges."""
     found = copy.deepcopy(dict(yaml.safe_load((CHART / "values.yaml").read_text()) if base is None else base))
     for key, value in said.items():
-        found[key] = merged(value, found[key]) if isinstance(value, dict) and isinstance(found.get(key), dict) else value
+        found[key] = (
+            merged(value, found[key]) if isinstance(value, dict) and isinstance(found.get(key), dict) else value
+        )
     return found
 
 
@@ -81,7 +87,9 @@ def command_line(one: Mapping[str, Any], pod: str, address: str, folder: Path) -
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
     environment["PATH"] = f"{folder}:/usr/bin:/bin"
-    done = subprocess.run([*said["command"], *arguments], env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    done = subprocess.run(
+        [*said["command"], *arguments], env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
     return done.stdout.splitlines()
 
 

@@ -51,7 +51,9 @@ def loopback() -> Iterator[str]:
 
 
 @contextmanager
-def serving(words: Sequence[str], address: str, folder: Path, told: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+def serving(
+    words: Sequence[str], address: str, folder: Path, told: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
     """Run `metaq WORDS` of a container as a process: at `address` in place of everywhere, on `folder` in place of /data.
 
     told: host names → the addresses in their place. The files are small ones.

@@ -111,7 +111,9 @@ def test_ports_lead_to_what_the_server_listens_at(name, service):
 @pytest.mark.parametrize("name", FILES)
 def test_ports_of_the_machine_are_taken_once(name):
     """Those of one file: each is a set-up of its own."""
-    ports = [port.rpartition(":")[0] for service in read(name)["services"].values() for port in service.get("ports", [])]
+    ports = [
+        port.rpartition(":")[0] for service in read(name)["services"].values() for port in service.get("ports", [])
+    ]
     assert len(ports) == len(set(ports))
 
 

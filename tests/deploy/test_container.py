@@ -12,13 +12,13 @@ import tomllib
 import zipfile
 
 import pytest
+from tools.install import EXTRAS
 
 from metaq.testing import free_port
 from tests.ci.test_opened import tracked
 from tests.deploy.commands import checked, options, ready, refused, serving
 from tests.deploy.tools import linted
 from tests.support import ROOT, WHOLE_PATIENCE
-from tools.install import EXTRAS
 
 FILE = ROOT / "deploy" / "container" / "Containerfile"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -28,7 +28,9 @@ COMPILED = {"metaq/net/_sweep", "metaq/store/log/_syncing", "metaq/wire/hot/_nat
 def instructions() -> list[tuple[str, str]]:
     """Instruction and its arguments, of all stages."""
     text = re.sub(r"^\s*#.*\n", "", FILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
-    return [(word.upper(), rest.strip()) for word, _, rest in (line.partition(" ") for line in text.splitlines() if line)]
+    return [
+        (word.upper(), rest.strip()) for word, _, rest in (line.partition(" ") for line in text.splitlines() if line)
+    ]
 
 
 def last_stage() -> list[tuple[str, str]]:
@@ -74,15 +76,33 @@ def test_a_build_gets_what_it_needs_and_no_more():
     """Every source, and every file that a COPY names; no history, no tests, nothing that lies in the folder by chance."""
     given = context()
     wanted = {path for path in tracked() if path.startswith(("src/", "locks/"))}
-    wanted |= {"pyproject.toml", "setup.py", "MANIFEST.in", PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]}
+    wanted |= {
+        "pyproject.toml",
+        "setup.py",
+        "MANIFEST.in",
+        PROJECT["project"]["readme"],
+        *PROJECT["project"]["license-files"],
+    }
     copied = [rest.split()[:-1] for word, rest in instructions() if word == "COPY" and "--from" not in rest]
     wanted |= {name.rstrip("/") for names in copied for name in names if name != "."}
     assert given >= wanted
-    assert {path.split("/")[0] for path in given} == {"src", "locks", "deploy", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"}
-    assert {path for path in given if path.startswith("deploy/")} == {"deploy/container/healthcheck.py", "deploy/container/hand_over.py"}
+    assert {path.split("/")[0] for path in given} == {
+        "src",
+        "locks",
+        "deploy",
+        "pyproject.toml",
+        "setup.py",
+        "MANIFEST.in",
+        "README.md",
+        "LICENSE",
+    }
+    assert {path for path in given if path.startswith("deploy/")} == {
+        "deploy/container/healthcheck.py",
+        "deploy/container/hand_over.py",
+    }
 
 
-def test_the_image_ends_as_a_user_without_rights_a_compiler_or_pip():
+def test_the_image_ends_as_a_user_without_rights_or_compiler():
     """By number, as Kubernetes' runAsNonRoot wants; nothing is installed behind the last FROM."""
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", only("USER"))
     assert only("VOLUME") == only("WORKDIR") == "/data"
@@ -151,12 +171,26 @@ def test_a_build_from_that_context_has_the_compiled_modules(tmp_path):
     for path in context():
         (tmp_path / "source" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "source" / path).write_bytes((ROOT / path).read_bytes())
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), "."]
-    done = subprocess.run(command, cwd=tmp_path / "source", capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(tmp_path),
+        ".",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path / "source", capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         found = {name.partition(".")[0] for name in archive.namelist() if name.endswith(".so")}
         assert found == COMPILED
         packed = {name for name in archive.namelist() if name.endswith(".py") and name.startswith("metaq/")}
-    assert packed == {path.removeprefix("src/") for path in tracked() if path.startswith("src/metaq/") and path.endswith(".py")}
+    assert packed == {
+        path.removeprefix("src/") for path in tracked() if path.startswith("src/metaq/") and path.endswith(".py")
+    }

@@ -9,7 +9,19 @@ import pytest
 import yaml
 
 from tests.certificates import Authority
-from tests.deploy.charted import ALONE, CASES, GUARDED, OPEN, command_line, container, filed, manifests, merged, secrets, sets
+from tests.deploy.charted import (
+    ALONE,
+    CASES,
+    GUARDED,
+    OPEN,
+    command_line,
+    container,
+    filed,
+    manifests,
+    merged,
+    secrets,
+    sets,
+)
 from tests.deploy.commands import flag, options, refused
 from tests.deploy.tools import CHART, helm, judged, rendered
 from tests.support import PATIENCE
@@ -78,10 +90,15 @@ def test_commands_are_ours(case, tmp_path):
 def test_each_pod_has_its_own_number_name_and_address(tmp_path):
     """For ever: the ordinal of a StatefulSet's pod is its member's number, counted from 1."""
     (one,) = sets(OPEN, "broker")
-    said = {number: options(command_line(one, f"prod-metaq-broker-a-{number}", f"10.0.0.{number}", tmp_path)) for number in (0, 1, 11)}
+    said = {
+        number: options(command_line(one, f"prod-metaq-broker-a-{number}", f"10.0.0.{number}", tmp_path))
+        for number in (0, 1, 11)
+    }
     assert {number: found["brokerId"] for number, found in said.items()} == {0: "1", 1: "2", 11: "12"}
     assert said[1]["brokerIP1"] == "10.0.0.1"
-    assert "0.0.0.0/0=prod-metaq-broker-a-1.prod-metaq-broker.mq.svc.cluster.local:10911" in said[1]["advertisedAddresses"]
+    assert (
+        "0.0.0.0/0=prod-metaq-broker-a-1.prod-metaq-broker.mq.svc.cluster.local:10911" in said[1]["advertisedAddresses"]
+    )
     assert said[0]["failoverZookeeper"] == OPEN["failover"]["zookeeper"]
 
 
@@ -95,9 +112,19 @@ def test_a_broker_alone_is_a_master_without_failover(tmp_path):
 
 def test_numbers_of_a_values_file_stay_whole(tmp_path):
     """Helm reads them as floating point, and would write 1.6777216e+07."""
-    (one,) = sets({**OPEN, "broker": {"options": {"maxMessageSize": 16777216, "traceOn": False, "diskSpaceCleanForciblyRatio": 0.8}}}, "broker")
+    (one,) = sets(
+        {
+            **OPEN,
+            "broker": {"options": {"maxMessageSize": 16777216, "traceOn": False, "diskSpaceCleanForciblyRatio": 0.8}},
+        },
+        "broker",
+    )
     said = options(command_line(one, "x-0", "10.0.0.1", tmp_path))
-    assert (said["maxMessageSize"], said["traceOn"], said["diskSpaceCleanForciblyRatio"]) == ("16777216", "false", "0.8")
+    assert (said["maxMessageSize"], said["traceOn"], said["diskSpaceCleanForciblyRatio"]) == (
+        "16777216",
+        "false",
+        "0.8",
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -109,7 +136,11 @@ def test_pods_are_locked_down_and_their_folders_are_theirs(case):
             assert pod["securityContext"]["runAsNonRoot"]
             assert not pod["automountServiceAccountToken"]
             limits = said["securityContext"]
-            assert (limits["readOnlyRootFilesystem"], limits["allowPrivilegeEscalation"], limits["capabilities"]) == (True, False, {"drop": ["ALL"]})
+            assert (limits["readOnlyRootFilesystem"], limits["allowPrivilegeEscalation"], limits["capabilities"]) == (
+                True,
+                False,
+                {"drop": ["ALL"]},
+            )
             mounts = {mount["name"]: mount for mount in said["volumeMounts"]}
             (claim,) = one["spec"]["volumeClaimTemplates"]
             assert set(mounts) == {claim["metadata"]["name"], *(volume["name"] for volume in pod["volumes"])}
@@ -121,18 +152,26 @@ def test_pods_are_locked_down_and_their_folders_are_theirs(case):
 def test_services_and_budgets_find_their_pods(case):
     """Each selector is a part of the labels that a pod template has, and each port one that a container names."""
     found = manifests(CASES[case])
-    pods = [(one["spec"]["template"]["metadata"]["labels"], container(one)) for one in found if one["kind"] == "StatefulSet"]
+    pods = [
+        (one["spec"]["template"]["metadata"]["labels"], container(one)) for one in found if one["kind"] == "StatefulSet"
+    ]
     services = {one["metadata"]["name"]: one for one in found if one["kind"] == "Service"}
     for one in found:
         spec = one["spec"]
         selector = spec["selector"].get("matchLabels", spec["selector"]) if one["kind"] != OWN else None
         if selector is None:
-            assert all(spec["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items() for service in services.values())
+            assert all(
+                spec["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+                for service in services.values()
+            )
             continue
         chosen = [said for labels, said in pods if selector.items() <= labels.items()]
         assert chosen, one["metadata"]["name"]
         if one["kind"] == "Service":
-            assert all({port["targetPort"] for port in spec["ports"]} <= {port["name"] for port in said["ports"]} for said in chosen)
+            assert all(
+                {port["targetPort"] for port in spec["ports"]} <= {port["name"] for port in said["ports"]}
+                for said in chosen
+            )
         elif one["kind"] == "StatefulSet":
             assert len(chosen) == 1
             assert spec["serviceName"] in services
@@ -175,5 +214,11 @@ def test_helm_itself_makes_the_same_of_it(case, tmp_path):
         return {(one["kind"], one["metadata"]["name"]): one for one in documents if one}
 
     assert by_name(yaml.safe_load_all(told.stdout)) == by_name(manifests(CASES[case]))
-    linted = subprocess.run([helm(), "lint", str(CHART), "-f", str(values), "--strict", "--kube-version", VERSIONS[-1]], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    linted = subprocess.run(
+        [helm(), "lint", str(CHART), "-f", str(values), "--strict", "--kube-version", VERSIONS[-1]],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert linted.returncode == 0, linted.stdout

@@ -92,7 +92,10 @@ def metaq(variables, *arguments):
 @pytest.mark.parametrize("case", ["open", "guarded"])
 def test_pods_choose_a_leader_and_hand_over_before_they_stop(case, zookeeper, tmp_path):
     """Probes pass; a pod that comes back with another address is the same member; the hook of a leader's pod has another one lead."""
-    said = merged({"failover": {"zookeeper": zookeeper.address}, "broker": {"names": [f"{case}-a"]}}, OPEN if case == "open" else GUARDED)
+    said = merged(
+        {"failover": {"zookeeper": zookeeper.address}, "broker": {"names": [f"{case}-a"]}},
+        OPEN if case == "open" else GUARDED,
+    )
     with contextlib.ExitStack() as running:
         pods = Pods(said, tmp_path, running)
         (namesrv,), (broker,) = sets(said, "namesrv"), sets(said, "broker")
@@ -112,7 +115,9 @@ def test_pods_choose_a_leader_and_hand_over_before_they_stop(case, zookeeper, tm
             return found if len(found) == 3 and all(one["failover"]["in_sync"] for one in found.values()) else None
 
         def leader():
-            (found,) = [member for member, one in eventually(group, what="three in sync").items() if one["failover"]["leads"]]
+            (found,) = [
+                member for member, one in eventually(group, what="three in sync").items() if one["failover"]["leads"]
+            ]
             return found
 
         first = leader()
@@ -125,11 +130,15 @@ def test_pods_choose_a_leader_and_hand_over_before_they_stop(case, zookeeper, tm
         assert pods.children[moved].wait(120) == 0
         pods.move(moved)
         assert pods.start(broker, other - 1) == moved
-        eventually(lambda: group() and group()[other]["address"].startswith(pods.at[moved] + ":"), what="the pod that moved")
+        eventually(
+            lambda: group() and group()[other]["address"].startswith(pods.at[moved] + ":"), what="the pod that moved"
+        )
 
         for member in (other, first):  # one that does not lead has nothing to hand over
             hook = [sys.executable, HAND_OVER, f"{case}-a", str(member), "0"]
-            done = subprocess.run(hook, capture_output=True, text=True, env={**os.environ, **environment(**variables)}, check=False)
+            done = subprocess.run(
+                hook, capture_output=True, text=True, env={**os.environ, **environment(**variables)}, check=False
+            )
             assert done.returncode == 0
             assert ("has handed over" in done.stdout) == (member == first), done.stdout
         assert leader() != first

@@ -71,5 +71,7 @@ def helm() -> str:
     """Return the program `helm`: on PATH, or what METAQ_HELM names."""
     found = os.environ.get("METAQ_HELM") or shutil.which("helm")
     if found is None:
-        pytest.skip("there is no helm here: METAQ_HELM names one, `go install helm.sh/helm/v3/cmd/helm@v3.19.5` makes it in some minutes")
+        pytest.skip(
+            "there is no helm here: METAQ_HELM names one, `go install helm.sh/helm/v3/cmd/helm@v3.19.5` makes it in some minutes"
+        )
     return found
