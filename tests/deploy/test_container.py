@@ -1,4 +1,4 @@
-"""The image: what it is built from is what a build needs, and what it runs is ours. No image is built here; docs/deployment.md says how it was."""
+"""The image: what it is built from is what a build needs, and what it runs is ours. No image is built here."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.certificates import Authority
 from tests.deploy.charted import GUARDED, OPEN, command_line, container, filed, merged, secrets, sets, variables
 from tests.deploy.commands import loopback, ready, serving
 from tests.interop.metaq1 import Zookeeper
-from tests.support import ROOT, environment, eventually
+from tests.support import PATIENCE, ROOT, environment, eventually
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("helm")]
 
@@ -76,7 +76,7 @@ class Pods:
         port = next(port["containerPort"] for port in container(one)["ports"] if port["name"] == asked["port"])
         url = f"{asked['scheme'].lower()}://{self.at[pod]}:{port}{asked['path']}"
         try:
-            with urllib.request.urlopen(url, context=context, timeout=10) as answer:
+            with urllib.request.urlopen(url, context=context, timeout=PATIENCE) as answer:
                 return answer.status
         except urllib.error.HTTPError as error:
             return error.code
@@ -127,7 +127,7 @@ def test_pods_choose_a_leader_and_hand_over_before_they_stop(case, zookeeper, tm
         other = next(member for member in (1, 2, 3) if member != first)
         moved = names[other - 1]
         pods.children[moved].terminate()
-        assert pods.children[moved].wait(120) == 0
+        assert pods.children[moved].wait(PATIENCE) == 0
         pods.move(moved)
         assert pods.start(broker, other - 1) == moved
         eventually(
