@@ -19,6 +19,7 @@ from metaq.store.metaq1.frames import FramesRead
 from metaq.wire.hot import crc31
 from metaq.wire.metaq1.commands import ResultLine, ValueLine, encode
 from tests.servers.metaq1.support import TextClient, open_metaq1_server, settings
+from tests.support import eventually
 
 SLAVE = "10.0.0.6:8124"
 
@@ -182,5 +183,5 @@ def open_slave(
 def frames_of(client: TextClient, partition: int = 0, topic: str = "test") -> bytes:
     """All frames of a partition."""
     client.feed(b"get %b g %d 0 1000000 7\r\n" % (topic.encode(), partition))
-    (answer,) = client.answers()
+    (answer,) = eventually(client.answers, what="the get is answered")  # what is not in memory is read by a thread
     return bytes(answer.body) if isinstance(answer, ValueLine) else b""
