@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from metaq.app.failover.group import Group
-from metaq.app.failover.leading import Leading
+from metaq.app.failover.leading import TABLES_SECONDS, Leading
 from metaq.app.failover.membership import MEMBERSHIP, KeptMembership
 from metaq.broker.broker import Broker
 from metaq.broker.failover.epochs import epochs_in
 from metaq.errors import ConfigError, ConnectionFailed, Refused, UnknownOutcome
+from metaq.in_pieces import finish
 from metaq.log import RateLimitedLog
 from metaq.model.failover import NOBODY, GroupState, Place
 from metaq.saved_file import TextFile
@@ -161,6 +162,42 @@ def test_it_hands_over_when_its_successor_has_all(broker):
             await leader.leading.hand_over(NOBODY, "by hand")
 
     run(work)
+
+
+def test_its_successor_has_the_progress_of_the_last_moment(broker):
+    """Tables are not in the log, and follow a moment behind it."""
+
+    async def work() -> None:
+        leader = Leader(broker)
+        await leader.begin()
+        leader.follower()
+        finish(broker.feed.changes(0, 0))
+        broker.table_acks.taken(TWO, *broker.feed.mark)
+        broker.offsets.put("g", "orders", 0, 5)
+        handing = asyncio.ensure_future(leader.leading.hand_over(NOBODY, "by hand"))
+        await asyncio.sleep(0.05)
+        assert not handing.done() and leader.nodes.states == []
+        broker.table_acks.taken(TWO, *broker.feed.mark)
+        assert await handing == 2
+
+    run(work)
+
+
+def test_a_successor_whose_tables_do_not_come_leads_without_the_last_changes(broker, caplog):
+    async def work() -> None:
+        leader = Leader(broker)
+        await leader.begin()
+        leader.follower()
+        finish(broker.feed.changes(0, 0))
+        handing = asyncio.ensure_future(leader.leading.hand_over(NOBODY, "by hand"))
+        await asyncio.sleep(0.05)
+        assert not handing.done()
+        broker.clock.advance(TABLES_SECONDS)
+        broker.table_acks.tick()
+        assert await handing == 2
+
+    run(work)
+    assert "member 2 has not taken the last changes of tables" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from metaq.broker.failover.epochs import append_epoch
 from metaq.broker.failover.lease import RENEWALS
 from metaq.broker.failover.protocol import handed_over
 from metaq.errors import ConfigError, ConnectionFailed, NotOurs, Reason, Refused, UnknownOutcome
-from metaq.model.failover import NOBODY, GroupState
+from metaq.model.failover import NOBODY, GroupState, Place
 from metaq.model.leadership import SYNC_MASTER, Epoch
 from metaq.option_table import decide
 
@@ -23,6 +23,8 @@ AGAIN_SECONDS: Final = 0.2
 """Pause before the record of an epoch is tried again."""
 HAND_OVER_SECONDS: Final = 5.0
 """Longest wait for a successor to have all of the log, s."""
+TABLES_SECONDS: Final = 0.5
+"""Longest wait for it to have the tables, s. It leads without the last changes then: groups repeat what they have just consumed."""
 
 
 class Leading:
@@ -174,6 +176,7 @@ class Leading:
         self._halt(f"{name} takes no messages here now: member {successor} is to lead ({why})")
         try:
             await self._wait_for(successor)
+            await self._wait_for_tables(next(one for one in state.in_sync if one.member == successor))
             await self._give_up(state, handed_over(state, successor))
         except UnknownOutcome:
             self._in_sync.lease.lose()  # it may lead no more: the next look says so
@@ -220,6 +223,19 @@ class Leading:
                 Reason.UNAVAILABLE,
                 f"member {successor} does not come to the end of the log within {HAND_OVER_SECONDS:g} s: this broker leads on",
             ) from None
+
+    async def _wait_for_tables(self, successor: Place) -> None:
+        """Return when a member has the tables as they are now, or has had its time."""
+        acks = self._broker.table_acks
+        assert acks is not None, "a leader of a group has them"
+        try:
+            await ended(acks.wait_for(successor, TABLES_SECONDS))
+        except Refused:
+            log.warning(
+                "member %d has not taken the last changes of tables within %g s, and is to lead all the same: groups may repeat what "
+                "they have just consumed",
+                successor.member, TABLES_SECONDS,
+            )  # fmt: skip
 
     async def _give_up(self, state: GroupState, new: GroupState) -> None:
         self._in_sync.attempt(new)

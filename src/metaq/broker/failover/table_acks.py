@@ -26,6 +26,8 @@ class _Waiting(Struct, eq=False):
     position: int
     until: float
     pending: Pending
+    of: Place | None = None
+    """The member that is waited for; None: all of the in-sync set."""
 
 
 class TableAcks:
@@ -62,14 +64,18 @@ class TableAcks:
             return over()
         if len(self._waiting) >= WAITING_MAX:
             raise Refused(Reason.BUSY, f"{WAITING_MAX} changes wait for followers")
-        feed, position = self._feed.mark
-        pending = Pending()
-        until = self._clock.monotonic() + self._options.slave_timeout / 1000
-        one = _Waiting(feed, position, until, pending)
+        return self._wait(self._options.slave_timeout / 1000)
+
+    def wait_for(self, place: Place, seconds: float) -> Pending:
+        """Return what ends when this member has all changes that there are now. It is refused if that is not so in time."""
+        return self._wait(seconds, place) if self._feed.mark[0] else over()  # nobody has asked for any
+
+    def _wait(self, seconds: float, of: Place | None = None) -> Pending:
+        one = _Waiting(*self._feed.mark, self._clock.monotonic() + seconds, Pending(), of)
         if self._is_done(one):
             return over()
         self._waiting.append(one)
-        return pending
+        return one.pending
 
     def tick(self) -> None:
         """Let time pass."""
@@ -93,7 +99,8 @@ class TableAcks:
             one.pending.finish()
 
     def _is_done(self, one: _Waiting) -> bool:
-        return all(self.has(place, (one.feed, one.position)) for place in self._in_sync.required_places)
+        places = self._in_sync.required_places if one.of is None else (one.of,)
+        return all(self.has(place, (one.feed, one.position)) for place in places)
 
     def has(self, place: Place, mark: TableMark) -> bool:
         """Return whether a member has said that it has taken this change, and all before it."""
