@@ -175,7 +175,7 @@ def test_time_outs_are_what_was_wished(topic):
                 began = time.monotonic()
                 with pytest.raises(RequestTimeout):
                     consumer.pull(queue, 0, wait=wait)
-                assert time.monotonic() - began >= seconds
+                assert time.monotonic() - began > seconds - 0.002  # the loop counts whole milliseconds
 
 
 def test_message_sent_back_comes_to_the_retry_topic(broker, producer, topic):
