@@ -21,7 +21,7 @@ import processes
 from metaq import Producer
 from metaq.admin import Admin
 from metaq.errors import MetaqError
-from metaq.testing import Cluster
+from metaq.testing import Cluster, eventually
 
 SESSION_MS = 1000
 """The shortest that a ZooKeeper with ticks of 500 ms allows."""
@@ -97,8 +97,9 @@ def election_seconds(log_text: str) -> float:
 def kill(rounds: int) -> dict[str, object]:
     first_acks, elections, failed = [], [], 0
     with group() as cluster:
+        in_sync(cluster)
         with Admin(cluster.namesrv) as admin:
-            admin.create_topic(TOPIC, queues=4)
+            eventually(lambda: admin.create_topic(TOPIC, queues=4), what="a leader is registered")
         for _ in range(rounds):
             in_sync(cluster)
             sending = Sending(cluster.namesrv)
@@ -153,9 +154,9 @@ def sends(rounds: int) -> dict[str, object]:
 def hand_over(rounds: int) -> dict[str, object]:
     pauses: list[float] = []
     with group() as cluster:
-        with Admin(cluster.namesrv) as admin:
-            admin.create_topic(TOPIC, queues=4)
         in_sync(cluster)
+        with Admin(cluster.namesrv) as admin:
+            eventually(lambda: admin.create_topic(TOPIC, queues=4), what="a leader is registered")
         sending = Sending(cluster.namesrv)
         try:
             time.sleep(SETTLE_SECONDS)
