@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import processes
+from conversation import Conversation
 from metaq import Producer
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
-from metaq.wire.command import Command, SerializeType, encode, request
-from metaq.wire.connection import Connection
+from metaq.wire.command import Command, SerializeType, request
 
 OPTIONS = (
     "-o", "autoCreateTopicsMax=1000000", "-o", "autoCreateTopicsPerMinute=1000000", "-o", "autoCreateGroupsMax=1000000",
@@ -37,37 +37,17 @@ WINDOW = 64
 """Requests under way on a connection."""
 
 
-class Sender:
-    """One connection to a broker."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._answers, self._opaque = Connection(), 0
-
-    @classmethod
-    async def open(cls, address: str) -> "Sender":
-        host, _, port = address.rpartition(":")
-        return cls(*await asyncio.open_connection(host, int(port)))
+class Sender(Conversation):
+    """Sends many requests, some at a time."""
 
     async def ask_all(self, commands: Sequence[Command]) -> None:
-        """Send them, some at a time. Raises RuntimeError: one is refused."""
+        """Raises RuntimeError: one is refused."""
         for first in range(0, len(commands), WINDOW):
             some = commands[first : first + WINDOW]
             for command in some:
-                self._opaque += 1
-                command.opaque = self._opaque
-                self._writer.write(encode(command))
+                self.write(command)
             for _ in some:
-                await self._answer()
-
-    async def _answer(self) -> None:
-        while (command := self._answers.next_command()) is None:
-            data = await self._reader.read(1 << 16)
-            if not data:
-                raise ConnectionResetError("the broker closed the connection")
-            self._answers.receive_data(data)
-        if command.code != 0:
-            raise RuntimeError(f"code {command.code}: {command.remark}")
+                await self.answer()
 
 
 def send(topic: str, queue: int = 0) -> Command:

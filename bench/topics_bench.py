@@ -13,54 +13,31 @@ import time
 from pathlib import Path
 
 import processes
+from conversation import Conversation
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
-from metaq.wire.command import Command, SerializeType, encode, request
-from metaq.wire.connection import Connection
+from metaq.wire.command import SerializeType, request
 
 OPTIONS = ("-o", "autoCreateTopicsMax=1000000", "-o", "autoCreateTopicsPerMinute=1000000")
 BESIDE_PAUSE = 0.0005
 """Seconds between an answer and the next send of the sender beside it."""
 
 
-class Sender:
-    """One connection, up to `window` sends under way."""
+class Sender(Conversation):
+    """Sends to topics."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, window: int) -> None:
-        self._reader, self._writer, self._window = reader, writer, window
-        self._answers = Connection()
-        self._opaque = 0
-
-    @classmethod
-    async def open(cls, address: str, window: int) -> "Sender":
-        host, _, port = address.rpartition(":")
-        return cls(*await asyncio.open_connection(host, int(port)), window)
-
-    def write(self, topic: str) -> None:
+    def send(self, topic: str) -> None:
         header = headers.SendHeader(
             producer_group="bench", topic=topic, queue_id=0, born_ms=1_700_000_000_000, properties="WAIT\x01true\x02"
         )
-        command = request(RequestCode.SEND_MESSAGE_V2, header, b"x" * 100, serialize=SerializeType.JSON)
-        self._opaque += 1
-        command.opaque = self._opaque
-        self._writer.write(encode(command))
+        self.write(request(RequestCode.SEND_MESSAGE_V2, header, b"x" * 100, serialize=SerializeType.JSON))
 
-    async def answer(self) -> Command:
-        while (command := self._answers.next_command()) is None:
-            data = await self._reader.read(1 << 16)
-            if not data:
-                raise ConnectionResetError("the broker closed the connection")
-            self._answers.receive_data(data)
-        if command.code != 0:
-            raise RuntimeError(f"code {command.code}: {command.remark}")
-        return command
-
-    async def send_all(self, topics: list[str]) -> None:
+    async def send_all(self, topics: list[str], window: int) -> None:
         under_way = 0
         for topic in topics:
-            self.write(topic)
+            self.send(topic)
             under_way += 1
-            if under_way == self._window:
+            if under_way == window:
                 await self.answer()
                 under_way -= 1
         for _ in range(under_way):
@@ -71,7 +48,7 @@ class Sender:
         found = []
         while not stop.is_set():
             started = time.perf_counter()
-            self.write("beside")
+            self.send("beside")
             await self.answer()
             found.append((time.perf_counter() - started) * 1000)
             await asyncio.sleep(BESIDE_PAUSE)
@@ -86,18 +63,18 @@ def percentile(values: list[float], share: float) -> float:
 async def measure(server: processes.Server, count: int, connections: int, window: int, prefix: str) -> dict[str, float]:
     """Make so many topics over that, beside a sender that goes on."""
     address = server.address
-    beside = await Sender.open(address, 1)
-    await beside.send_all(["beside"])
+    beside = await Sender.open(address)
+    await beside.send_all(["beside"], 1)
     stop = asyncio.Event()
     asyncio.get_running_loop().call_later(2 if count > 1000 else 0.1, stop.set)
     alone = await beside.latencies(stop)
-    senders = [await Sender.open(address, window) for _ in range(connections)]
+    senders = [await Sender.open(address) for _ in range(connections)]
     stop = asyncio.Event()
     watching = asyncio.create_task(beside.latencies(stop))
     started, cpu = time.perf_counter(), server.cpu_seconds()
     await asyncio.gather(
         *(
-            sender.send_all([f"{prefix}-{number}" for number in range(first, count, connections)])
+            sender.send_all([f"{prefix}-{number}" for number in range(first, count, connections)], window)
             for first, sender in enumerate(senders)
         )
     )
