@@ -169,9 +169,9 @@ async def scrapes(disk: Path, topics: int, times: int) -> dict[str, float]:
 async def _fill(running: RunningBroker, topics: int) -> None:
     """Make topics with a message each, and groups that are behind."""
     for _ in range(2):
-        senders = [await topics_bench.Sender.open(running.address, 64) for _ in range(8)]
+        senders = [await topics_bench.Sender.open(running.address) for _ in range(8)]
         names = [f"topic-{number}" for number in range(topics)]
-        await asyncio.gather(*(sender.send_all(names[first::8]) for first, sender in enumerate(senders)))
+        await asyncio.gather(*(sender.send_all(names[first::8], 64) for first, sender in enumerate(senders)))
     offsets = running._broker.offsets  # noqa: SLF001  as if the groups had committed
     for number in range(topics):
         offsets.put(f"group-{number % 1000}", f"topic-{number}", 0, 1)
