@@ -300,6 +300,41 @@ def test_a_leader_that_never_leads_is_told_to_the_client(tmp_path, short, leads)
     run(body)
 
 
+def test_what_waits_for_a_leader_is_carried_out_here_when_this_broker_leads_itself(tmp_path):
+    """At once and in order, before what comes then: a position that waited must not be written over a later one."""
+
+    def commit(offset: int) -> Command:
+        header = headers.UpdateOffsetHeader(group="g", topic="orders", queue_id=0, commit_offset=offset)
+        return request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    async def body() -> None:
+        async with (
+            running(tmp_path, auto_create_topic_enable=True) as running_broker,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            broker = running_broker._broker
+            client, other, gone = [await stack.enter_async_context(client_of(running_broker.address)) for _ in range(3)]
+            assert (await client.ask(send(b"first"))).code == 0
+            broker.roles.always_relays = True
+            broker._take_role(WHY)
+            relay = running_broker._serving._started[0]._sessions.relay
+            early = [client.send(command) for command in (commit(1), send(b"second"), commit(2))]
+            await until(lambda: len(relay) == 3)
+            gone.send(send(b"third"))
+            await until(lambda: len(relay) == 4)
+            gone.writer.close()
+            broker._take_role(None)
+            broker.roles.begun()
+            assert len(relay) == 0
+            assert (await other.ask(commit(3))).code == 0
+            assert [(await client.answer(one)).code for one in early] == [0, 0, 0]
+            relay.tick()
+            assert broker.offsets.get("g", "orders", 0) == 3
+            await until(lambda: broker.store.reader.queue("orders", 0).max_offset == 3)
+
+    run(body)
+
+
 def test_a_request_whose_answer_is_lost_is_not_sent_again(tmp_path, short):
     """Whether it was carried out is not known, and that is what the client is told: by code 1, not by that of a refusal."""
 

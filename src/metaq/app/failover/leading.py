@@ -67,6 +67,7 @@ class Leading:
         broker.lead()
         broker.replicas.history += 1
         self._write_epoch(epoch)
+        roles.begun()
         log.warning(
             "this broker, member %d, leads %s from log offset %d on, in epoch %d; in sync: %s",
             group.number, group.name, epoch.start, epoch.number, members(state),

@@ -69,6 +69,8 @@ class Roles:
         """When a client has last asked this broker for what only a leader does, while another one leads; monotonic seconds."""
         self.master, self.master_end, self.master_heard_ms = "", -1, 0
         """Of a slave: its master's address, where that log ended when it was last heard, and when that was."""
+        self.when_begun: list[Callable[[], None]] = []
+        """Called, in this order, by `begun`."""
         self._promote: Callable[[RoleChange, str, bool], None] | None = None
         self._step_down: Callable[[RoleChange, int, str], None] | None = None
 
@@ -77,6 +79,11 @@ class Roles:
     ) -> None:
         """Register who changes the role: (change, role, force), and (change, broker id, address of the next master)."""
         self._promote, self._step_down = promote, step_down
+
+    def begun(self) -> None:
+        """Tell that this broker leads now, and takes what its clients send."""
+        for call in self.when_begun:
+            call()
 
     # ------------------------------------------------------------------ what is relayed
 

@@ -4,6 +4,8 @@ Clients learn of a new leader from the name servers, a Java client within 30 s. 
 new leader has. Requests go over one connection, in the order in which they came, and their answers come back under the client's own
 numbers.
 
+A broker that comes to lead itself carries out what waits for a leader, in the same order and before anything that comes then.
+
 Who leads next is known before it leads. So it is asked first, until it does; one of a release that does not tell gets the first request
 alone, again until it is carried out. Only then the others follow: none overtakes another. A request that was refused was not carried
 out, and one whose answer is lost may have been: that is never sent again, and its client is told so.
@@ -109,6 +111,7 @@ class Relay:
         self._failing: _Failing | None = None
         self._closed = False
         self._faults = RateLimitedLog(log, broker.clock)
+        self._roles.when_begun.append(self._lead)
 
     def __len__(self) -> int:
         """Requests that are relayed now."""
@@ -163,7 +166,19 @@ class Relay:
         self._pump()
         return LATER
 
+    def _lead(self) -> None:
+        """Carry out here what no leader has got: this broker leads now."""
+        waiting, self._waiting = self._waiting, []
+        while waiting:
+            item = heapq.heappop(waiting)[1]
+            self._let_go(item)
+            item.session.handle_late(item.call.command)
+
     def _finish(self, item: _Relayed, answer: Callable[[], Answer]) -> None:
+        self._let_go(item)
+        item.session.answer_late(item.call.command, answer)
+
+    def _let_go(self, item: _Relayed) -> None:
         session, size = item.session, item.size
         count, kept = self._of_peers.pop(session)
         if count > 1:
@@ -172,7 +187,6 @@ class Relay:
         self._bytes -= size
         if not session.gone:
             session.keep(-size)
-        session.answer_late(item.call.command, answer)
 
     def _refuse(self, item: _Relayed, why: str) -> None:
         """Answer a request that no leader has carried out."""

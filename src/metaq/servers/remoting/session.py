@@ -368,15 +368,24 @@ class BrokerSession(RemotingSession):
         If the connection has closed meanwhile, a send is stored all the same, since it came before the end; other
         requests are dropped.
         """
-        space = self._workspace
         if self.gone and command.code not in SENDS:
             return
+        if work is None:
+            self._as_if_read(functools.partial(self.handle, command))
+        else:
+            self._as_if_read(functools.partial(super().resume, command, work))
+
+    def handle_late(self, command: Command) -> None:
+        """Handle a request anew that a handler has put off, also of a connection that has closed meanwhile."""
+        if self._owed:
+            self._owed.discard(command.opaque)
+        self._as_if_read(functools.partial(self.answer if self.gone else self.handle, command))
+
+    def _as_if_read(self, handle: Callable[[], object]) -> None:
+        space = self._workspace
         space.current = self
         try:
-            if work is None:
-                self.handle(command)
-            else:
-                super().resume(command, work)
+            handle()
         finally:
             if self.gone:
                 # Nobody reads them any more, and the buffers are shared with the other connections.

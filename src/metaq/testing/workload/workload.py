@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -193,8 +194,9 @@ class Workload:
             try:
                 work()
             except BaseException as fault:  # noqa: BLE001  `stop` raises it
-                self._ledger.tell(f"{name} fails: {type(fault).__name__}: {fault}")
                 self._faults.append(fault)
+                with contextlib.suppress(ValueError):  # the ledger is closed: nobody waits for this thread any more
+                    self._ledger.tell(f"{name} fails: {type(fault).__name__}: {fault}")
 
         thread = threading.Thread(target=run, name=f"workload-{name}", daemon=True)
         self._threads.append(thread)
