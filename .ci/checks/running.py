@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import IO, Protocol
 
 from checks import opened
@@ -227,21 +227,29 @@ class Runner:
         first = started.plans[0].step
         of_tests = MAKE_FAILED if first.command[0] == "make" else FAILED_TESTS
         failed = last_failed(self._cache(first)) if code == of_tests else []
-        unsteady = self._passed_alone(first, failed) if failed and first.rerun else []
+        unsteady = self._passed_alone(first, self._few(started.plans, failed)) if failed and first.rerun else set()
         for plan in started.plans:
             self._judge(plan, started, code, seconds, failed, unsteady)
 
-    def _passed_alone(self, step: Step, failed: list[str]) -> list[str]:
+    def _few(self, plans: Sequence[Plan], failed: Sequence[str]) -> list[str]:
+        """Those of the tests that failed which are of steps where few did."""
+        if len(plans) == 1:
+            return list(failed) if len(failed) <= UNSTEADY_MAX else []
+        of_steps = [self._of(plan.step, failed) for plan in plans]
+        few = set[str]().union(*(mine for mine in of_steps if len(mine) <= UNSTEADY_MAX))
+        return [name for name in failed if name in few]
+
+    def _passed_alone(self, step: Step, failed: list[str]) -> set[str]:
         """Run what failed once more, alone. Returns the tests, if all of them pass now.
 
         Thousands of tests meet real processes and disks: now and then the machine fails one. Each is a fault of a test or
         of ours all the same, to be found and mended, and the step is not remembered as passed.
         """
-        if len(failed) > UNSTEADY_MAX:
-            return []
+        if not failed:
+            return set()
         self._say(f"\n==== {step.name}: what failed, once more and alone")
         again = self._execute([RUN, "-m", "pytest", *failed], dict(step.environment), None)
-        return failed if again.wait(self.left) == 0 else []
+        return set(failed) if again.wait(self.left) == 0 else set()
 
     def _of(self, step: Step, names: Iterable[str]) -> set[str]:
         """The tests among these that are a step's."""
@@ -249,7 +257,7 @@ class Runner:
         return {name for name in names if name.split("::")[0] in files}
 
     def _judge(
-        self, plan: Plan, started: Started, code: int, seconds: float, failed: Sequence[str], unsteady: Sequence[str]
+        self, plan: Plan, started: Started, code: int, seconds: float, failed: Sequence[str], unsteady: Set[str]
     ) -> None:
         step = plan.step
         about = f"{step.name}, {seconds:.0f} s" + (" with others" if len(started.plans) > 1 else "")
@@ -258,7 +266,7 @@ class Runner:
             mine = self._of(step, failed)
             if failed and not mine and any(self._of(other.step, failed) for other in started.plans):
                 code = 0  # others of the batch failed
-        if code and unsteady:
+        if code and mine and mine <= unsteady:
             names = " ".join(sorted(mine))
             self.summary.append(f"UNSTEADY  {about}: failed, and passed alone: {names}")
             return

@@ -202,6 +202,18 @@ def test_of_a_batch_only_those_fail_whose_tests_did(run):
     assert not run.passed.find("b", "1")
 
 
+def test_a_step_of_a_batch_of_which_few_tests_failed_is_tried_again_whatever_the_others_did(run):
+    """The limit is one for each step: a batch of many steps has more tests, and more accidents."""
+    run.stub.codes = {"test_b.py::x0": [(0, 1.0)], "tests/a": [(1, 10.0)]}
+    of_b = [f"tests/b/test_b.py::x{number}" for number in range(3)]
+    run.stub.failed = {"tests/a": [*(f"tests/a/test_a.py::x{number}" for number in range(4)), *of_b]}
+    calls = run.run(A, B)
+    assert calls[-1][0] == [*PYTEST, *of_b]
+    assert run.summary == [
+        "FAILED (1)  a, 10 s with others", f"UNSTEADY  b, 10 s with others: failed, and passed alone: {' '.join(of_b)}",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("code", "failed"), [(1, []), (1, ["tests/gone.py::x"]), (2, []), (3, ["tests/b/test_b.py::x"]), (-9, [])]
 )
