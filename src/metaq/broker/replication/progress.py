@@ -89,8 +89,10 @@ class FollowedProgress:
             if told is not None:
                 self._forget(place)
             return
-        if known is not None and known > offset >= (told or 0) and place in self._here and group != TRANSACTION_GROUP:
-            pass  # the master has come nearer, and goes back to nothing: what was committed here is further
+        committed_here = place in self._here and group != TRANSACTION_GROUP
+        goes_on = offset >= (told or 0)  # a master that takes its group back says less than before
+        if committed_here and goes_on and known is not None and known > offset:
+            pass  # it has come nearer to what was committed here
         elif known is None or (offset != told if told is not None else offset > known):
             self._own.take(group, topic, queue_id, offset)
             self._agreed.pop(place, None)
