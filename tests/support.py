@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, TypeVar
 
@@ -18,6 +19,7 @@ from msgspec import structs
 import metaq.testing
 from metaq.address import split_address
 from metaq.cli.servers.flags import SERVERS
+from metaq.testing.ports import HeldPort
 from metaq.wire.command import LENGTH_BYTES, Command, decode, encode
 from tests.forked import forks
 
@@ -82,6 +84,13 @@ def process(*command: str, **options: object) -> Iterator[subprocess.Popen[str]]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.communicate(timeout=PATIENCE)
+
+
+def kept_port(owner: object, *distances: int) -> int:
+    """A free port of 127.0.0.1 for a server that is stopped or killed and started again: held as long as `owner` exists."""
+    held = HeldPort(*distances)
+    weakref.finalize(owner, held.close)
+    return held.port
 
 
 def read_line(child: subprocess.Popen[str], start: str, timeout: float = PATIENCE) -> str:

@@ -14,11 +14,10 @@ from metaq.client.conversation.administration import Promote
 from metaq.client.conversation.driver import ask
 from metaq.client.shared.transport import Transport
 from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions
-from metaq.testing import free_port
 from tests.app.test_pair import until
 from tests.broker.metaq1.support import settings
 from tests.broker.support import small_store
-from tests.support import PATIENCE
+from tests.support import PATIENCE, kept_port
 
 XID = "XID:7:6731:6231:uq"
 
@@ -51,7 +50,7 @@ class Pair:
 
     def __init__(self, root: pathlib.Path) -> None:
         self._root = root
-        self._ports = {name: free_port() for name in "ab"}
+        self._ports = {name: kept_port(self) for name in "ab"}
         self._client = Transport(lambda _a, _c: None, lambda _a: None, lambda _a: None)
         self.running: dict[str, RunningBroker] = {}
 

@@ -31,11 +31,10 @@ from metaq.model.leadership import Epoch, Leadership, ReplicaState
 from metaq.options import BrokerOptions, NamesrvOptions
 from metaq.store.disk import Disk
 from metaq.store.offline.reader import StoreReader
-from metaq.testing import free_port
 from tests.app.test_pair import until
 from tests.broker.support import open_broker, small_store
 from tests.store.log.test_raw import raw_log
-from tests.support import PATIENCE
+from tests.support import PATIENCE, kept_port
 
 FILE = 1 << 20
 
@@ -52,7 +51,7 @@ class Brokers:
         self._root, self._options = root, options
         self.both: dict[str, Any] = {}
         """Options of both brokers; `options` are of the first one."""
-        self._ports = {name: (free_port(), free_port()) for name in "ab"}
+        self._ports = {name: (kept_port(self), kept_port(self)) for name in "ab"}
         self.running: dict[str, RunningBroker] = {}
         self._client = Transport(lambda _a, _c: None, lambda _a: None, lambda _a: None)
 
@@ -373,7 +372,7 @@ def test_a_number_that_another_slave_has_is_refused(tmp_path):
 
     async def body() -> None:
         async with opened(tmp_path) as brokers:
-            brokers._ports["c"] = free_port(), free_port()
+            brokers._ports["c"] = kept_port(brokers), kept_port(brokers)
             with pytest.raises(ConfigError, match="brokerId=1 of pair is taken by the broker at"):
                 await brokers.start("c", broker_role="SLAVE", broker_id=1)
             await brokers.start("c", broker_role="SLAVE", broker_id=2)

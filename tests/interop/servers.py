@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from metaq.testing import EmbeddedBroker, free_port
+from metaq.testing import EmbeddedBroker
 from tests.interop import maven
-from tests.support import PATIENCE, environment, eventually, metaq_command
+from tests.support import PATIENCE, environment, eventually, kept_port, metaq_command
 
 READY_SECONDS = PATIENCE
 CLUSTER = "DefaultCluster"
@@ -157,8 +157,8 @@ class RocketmqServer:
         self.data = data or folder / "store"
         self._alone = bool(namesrv)
         self._processes: list[Process] = []
-        self.namesrv = namesrv or f"127.0.0.1:{free_port()}"
-        self._port = free_port(-2, 1)
+        self.namesrv = namesrv or f"127.0.0.1:{kept_port(self)}"
+        self._port = kept_port(self, -2, 1)
         self.broker = f"127.0.0.1:{self._port}"
         conf = folder / "conf"
         conf.mkdir(parents=True)

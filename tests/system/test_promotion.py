@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 import metaq
-from metaq.testing import free_port
 from metaq.testing.embedded import SMALL
 from metaq.testing.process import ServerProcess, option_flags
-from tests.support import PATIENCE, eventually, run_metaq
+from tests.support import PATIENCE, eventually, kept_port, run_metaq
 
 OPTIONS = {
     **SMALL, "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1", "vipPortEnable": "false", "brokerName": "pair",
@@ -40,7 +39,7 @@ class Pair:
     """A name server, a master `a` and a slave `b`."""
 
     def __init__(self, folder: Path) -> None:
-        self.namesrv = f"127.0.0.1:{free_port()}"
+        self.namesrv = f"127.0.0.1:{kept_port(self)}"
         self.names = Server(
             "namesrv", folder, ["namesrv", "--data", str(folder / "names"), "--port", self.namesrv.rpartition(":")[2]]
         )
@@ -48,7 +47,7 @@ class Pair:
         self.brokers = {
             name: Server(
                 name, folder,
-                ["broker", "--data", str(folder / name), "-n", self.namesrv, "--port", str(free_port(1)), *option_flags({**OPTIONS, **more})],
+                ["broker", "--data", str(folder / name), "-n", self.namesrv, "--port", str(kept_port(self, 1)), *option_flags({**OPTIONS, **more})],
             )
             for name, more in roles.items()
         }  # fmt: skip

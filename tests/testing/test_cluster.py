@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import time
 import pytest
 
 import metaq
-from metaq.testing import Cluster, ServerDied
+from metaq.testing import Cluster, ServerDied, free_port, ports
 from tests.support import PATIENCE, ROOT, environment, eventually
 
 SMALL_WAIT = 0.5
@@ -295,8 +296,18 @@ def test_network_that_was_closed_leaves_no_process(tmp_path):
     assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_start_that_fails_says_why_and_leaves_nothing(tmp_path):
-    """The last lines of the one that did not start; the others are ended."""
+def note_held(monkeypatch):
+    """Return a list that gets the ports of servers that are made from now on: they are not given back by being forgotten."""
+    from metaq.testing import servers as module
+
+    made = []
+    monkeypatch.setattr(module, "HeldPort", lambda *distances: made.append(ports.HeldPort(*distances)) or made[-1])
+    return made
+
+
+def test_start_that_fails_says_why_and_leaves_nothing(tmp_path, monkeypatch):
+    """The last lines of the one that did not start; the others are ended, and ports are given back."""
+    held = note_held(monkeypatch)
     (tmp_path / "broker-1" / "data").mkdir(parents=True)
     (tmp_path / "broker-1" / "data" / "holiday.jpg").write_bytes(b"x")
     before = set(threading.enumerate())
@@ -306,17 +317,58 @@ def test_start_that_fails_says_why_and_leaves_nothing(tmp_path):
     assert not any(server.alive for server in (*cluster.brokers, *cluster.name_servers))
     assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "flaky-network"]
     assert (tmp_path / "broker-0" / "log.txt").exists()
+    assert held[-1].port == cluster.brokers[1].port
+    monkeypatch.setattr(ports, "PORTS", [held[-1].port])  # it never listened: its port is free at once
+    assert free_port() == held[-1].port
 
 
-def test_taken_port_is_given_up_for_another(tmp_path, monkeypatch):
-    """Somebody listened there between the choice of the port and the start of the server."""
+def test_taken_port_is_given_up_for_another(monkeypatch):
+    """Somebody who asked nobody listened there between the choice of the port and the start of the server."""
     from metaq.testing import servers as module
 
-    with Cluster(folder=tmp_path / "a") as other:
-        ports = iter([other.name_servers[0].port])
-        monkeypatch.setattr(module, "free_port", lambda *d: next(ports, None) or metaq.testing.free_port(*d))
-        with Cluster(folder=tmp_path / "b") as cluster:
-            assert cluster.name_servers[0].port != other.name_servers[0].port
+    strangers = []
+
+    def hold(*distances):
+        held = ports.HeldPort(*distances)
+        if not strangers:
+            strangers.append(socket.create_server(("127.0.0.1", held.port)))
+        return held
+
+    monkeypatch.setattr(module, "HeldPort", hold)
+    with Cluster() as cluster, strangers[0] as stranger:
+        taken = stranger.getsockname()[1]
+        assert taken not in {server.port for server in cluster.servers}
+        monkeypatch.setattr(ports, "PORTS", [taken + 1])  # the neighbours are given back with it
+        assert free_port() == taken + 1
+
+
+@pytest.mark.skipif(not ports.HOLDS, reason="ports are held on Linux only")
+def test_servers_keep_their_ports_until_the_cluster_is_closed(monkeypatch):
+    """Nobody is given the port of one that is down, which refuses connections meanwhile, or one of its neighbours."""
+
+    def is_free(port):
+        monkeypatch.setattr(ports, "PORTS", [port])
+        try:
+            return free_port() == port
+        except OSError:
+            return False
+
+    held = note_held(monkeypatch)
+    with Cluster() as cluster:
+        killed = [server.port for server in cluster.servers]
+        for server in reversed(cluster.servers):
+            server.kill()
+            assert not any(map(is_free, (server.port - 2, server.port, server.port + 1)))
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", server.port))
+        for server in cluster.servers:
+            server.start()
+        assert [server.port for server in cluster.servers] == killed
+        for server in cluster.servers:
+            server.kill()
+    assert set(killed) <= {one.port for one in held}
+    # A connection that the server ended first keeps its port for a minute (TIME_WAIT).
+    assert eventually(lambda: all(map(is_free, killed)), what="the ports are given back")
 
 
 def test_example_of_the_documentation_runs(capsys):

@@ -11,7 +11,7 @@ import pytest
 
 import metaq
 from metaq.errors import ConfigError
-from metaq.testing import Cluster
+from metaq.testing import Cluster, free_port, ports
 from metaq.testing.zookeeper import HOME, java, zookeeper_jars
 from tests.support import eventually
 
@@ -67,8 +67,8 @@ def test_an_address_is_taken_as_it_is():
     assert all("brokerRole" not in broker.options for broker in cluster.brokers)
 
 
-def test_brokers_and_a_zookeeper_with_networks_between_them():
-    """It outlives a kill, is paused, and ends with its cluster."""
+def test_brokers_and_a_zookeeper_with_networks_between_them(monkeypatch):
+    """It outlives a kill, is paused, and ends with its cluster; its ports are its own all that time."""
     jars_or_skip()
     with Cluster(zookeeper=True, networks=True) as cluster:
         (server,) = cluster.zookeepers
@@ -79,12 +79,22 @@ def test_brokers_and_a_zookeeper_with_networks_between_them():
         server.kill()
         with pytest.raises(OSError, match="refused"):
             server.ask()
+        held = server.port, *server.quorum_ports
+        if ports.HOLDS:
+            for port in held:
+                monkeypatch.setattr(ports, "PORTS", [port])
+                with pytest.raises(OSError, match="in use"):
+                    free_port()
+        monkeypatch.undo()
         server.start()
         server.wait_serving()
         pid = server.pid
     with pytest.raises(metaq.testing.ServerDied):
         server.pause()
     eventually(lambda: not pid_runs(pid))
+    for port in held[1:]:  # nobody has connected to these
+        monkeypatch.setattr(ports, "PORTS", [port])
+        assert free_port() == port
 
 
 def test_a_zookeeper_ends_with_the_process_that_started_it(tmp_path):

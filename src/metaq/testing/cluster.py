@@ -23,7 +23,7 @@ from metaq.testing.process import START_SECONDS, ServerDied
 from metaq.testing.servers import ClusterServer
 from metaq.testing.waiting import eventually
 from metaq.testing.ways import BROKER, CLIENT, NAMESRV, ZOOKEEPER, Way, Ways
-from metaq.testing.zookeeper import ZookeeperServer, ensemble
+from metaq.testing.zookeeper import ZookeeperServer, configure, ensemble
 
 BROKERS_MAX: Final = 16
 NAME_SERVERS_MAX: Final = 8
@@ -311,6 +311,7 @@ class Cluster:
     def _start(self) -> None:
         if self._networks_wanted and self._ways is None:
             self._ways = Ways(lambda: {broker.pid: at for at, broker in enumerate(self.brokers) if broker.alive})
+        configure(self.zookeepers)
         for server in self.zookeepers:
             server.launch()
         # Brokers get the name servers' addresses, or those of the networks to them, on their command line.
@@ -402,7 +403,7 @@ class Cluster:
     def _end(self) -> None:
         for server in reversed(self.servers):
             server.reached_by(())  # first: no fault of a network may leave a process behind
-            server.end()
+            server.close()
         ways, self._ways = self._ways, None
         if ways is not None:
             ways.close()

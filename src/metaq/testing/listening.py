@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from metaq.testing.ports import free_port
+from metaq.testing.ports import HeldPort
 
 Take: TypeAlias = Callable[[socket.socket], Awaitable[None]]
 """Takes over a connection that was accepted."""
@@ -46,7 +46,8 @@ class Listener:
                 self._socket.listen(_BACKLOG)
                 self._listening.set()
         elif self._listening.is_set():
-            # Linux: the port stays ours and connections are refused. Elsewhere they are accepted and ended at once.
+            # Linux: the port stays ours, as a `HeldPort`, and connections are refused. Elsewhere they are accepted and ended
+            # at once.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
                 self._listening.clear()
@@ -111,8 +112,15 @@ def _listen(host: str, port: int) -> socket.socket:
     """Listen there. A port 0 is chosen here: one of the kernel's choice would be lost while connections are refused."""
     for _ in range(_PORT_TRIES_MAX - 1):
         try:
-            return socket.create_server((host, port or free_port(host=host)), backlog=_BACKLOG)
+            return _listen_once(host, port)
         except OSError:
             if port:
                 raise
-    return socket.create_server((host, free_port(host=host)), backlog=_BACKLOG)
+    return _listen_once(host, port)
+
+
+def _listen_once(host: str, port: int) -> socket.socket:
+    if port:
+        return socket.create_server((host, port), backlog=_BACKLOG)
+    with HeldPort(host=host) as held:
+        return socket.create_server((host, held.port), backlog=_BACKLOG)

@@ -16,7 +16,7 @@ from metaq.address import split_address
 from metaq.errors import ConfigError
 from metaq.testing.disk_faults import CUT, DISK, PROGRAM, SEED, DiskFaults
 from metaq.testing.faketime import MISSING, FakedClock
-from metaq.testing.ports import free_port
+from metaq.testing.ports import HeldPort
 from metaq.testing.process import ServerDied, ServerProcess, option_flags
 
 PORT_TRIES_MAX: Final = 5
@@ -59,7 +59,8 @@ class ClusterServer(ServerProcess):
         """Folder of the store, or of the KV configuration."""
         self.options = dict(options)
         self.port = 0
-        """Port on 127.0.0.1, the same after each start."""
+        """Port on 127.0.0.1, the same after each start. It is held while the server is down, until `close`."""
+        self._held: HeldPort | None = None
         self.broker_name = name
         """Of a broker: what replicas of one log have in common."""
         self.clock: FakedClock | None = None
@@ -134,9 +135,19 @@ class ClusterServer(ServerProcess):
         self._networks = list(networks)
 
     def launch_on_free_port(self) -> None:
-        """Launch it for the first time; `wait_ready_on_free_port` must follow."""
-        self.port = free_port(-2, 1)  # a broker may want the neighbours for its VIP port and for its slaves
+        """Launch it for the first time; `wait_ready_on_free_port` must follow, and `close` at last."""
+        before, self._held = self._held, HeldPort(-2, 1)  # a broker may want these for its VIP port and for its slaves
+        if before is not None:
+            before.close()
+        self.port = self._held.port
         self.launch()
+
+    def close(self) -> None:
+        """Kill it if it runs, and give its port back."""
+        self.end()
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
 
     def launch(self) -> None:
         more = {**(self.clock.environment if self.clock is not None else {}), SEED: f"{self.name} {self._power_cuts}"}
@@ -163,7 +174,7 @@ class ClusterServer(ServerProcess):
 
     def wait_ready_on_free_port(self) -> None:
         """As `wait_ready`; on another port if somebody took this one in the meantime."""
-        # `free_port` has closed the port again, so another process may take it before the server listens.
+        # Who does not ask `HeldPort` may take it before the server listens.
         for _ in range(PORT_TRIES_MAX - 1):
             try:
                 self.wait_ready()

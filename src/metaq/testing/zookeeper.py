@@ -15,7 +15,7 @@ from typing import IO, Final
 
 from metaq.address import split_address
 from metaq.errors import ConfigError
-from metaq.testing.ports import free_port
+from metaq.testing.ports import HeldPort
 from metaq.testing.process import START_SECONDS, ServerDied, ServerProcess
 from metaq.testing.servers import Entrance
 from metaq.testing.waiting import eventually
@@ -69,7 +69,7 @@ def java() -> str:
 class ZookeeperServer(ServerProcess):
     """A server of an ensemble. The calls are those of every server of a cluster, and it has no options.
 
-    Raises ConfigError: jars or Java are missing.
+    Its ports are held from `take_ports` to `close`, also while it is down. Raises ConfigError: jars or Java are missing.
     """
 
     program = ""  # it is Java's
@@ -81,8 +81,10 @@ class ZookeeperServer(ServerProcess):
         super().__init__(name, folder / "log.txt", None, timeout)
         self.folder = folder
         self._jars, self._tick_ms, self._java = jars, tick_ms, java()
-        self.port = free_port()
-        self.quorum_ports = free_port(), free_port()
+        self.port = 0
+        self.quorum_ports = 0, 0
+        """On which the others of the ensemble reach it, and elect their leader."""
+        self._held = contextlib.ExitStack()
         self._networks: list[Entrance] = []
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -90,10 +92,16 @@ class ZookeeperServer(ServerProcess):
     def listens(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    def take_ports(self) -> None:
+        """Choose its ports; `configure` must follow, and `close` at last. Raises OSError: none is free."""
+        self._held.close()
+        self.port, *quorum = (self._held.enter_context(HeldPort()).port for _ in range(3))
+        self.quorum_ports = quorum[0], quorum[1]
+
     def configure(self, ensemble: Sequence[ZookeeperServer]) -> None:
-        """Write its files; to be called once. Args: ensemble: all servers, this one too."""
+        """Write its files. Args: ensemble: all servers, this one too; each has its ports."""
         data = self.folder / "data"
-        data.mkdir(parents=True)
+        data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(f"{ensemble.index(self) + 1}\n", encoding="ascii")
         lines = [
             f"tickTime={self._tick_ms}", "initLimit=20", "syncLimit=5", f"dataDir={data}", f"clientPort={self.port}",
@@ -117,6 +125,11 @@ class ZookeeperServer(ServerProcess):
         """Start it, or start it again; returns when it serves, which one of several does once most of them run."""
         self.launch()
         self.wait_ready()
+
+    def close(self) -> None:
+        """Kill it if it runs, and give its ports back."""
+        self.end()
+        self._held.close()
 
     def launch(self) -> None:
         super().launch()
@@ -172,13 +185,18 @@ class ZookeeperServer(ServerProcess):
 def ensemble(
     folder: Path, count: int, home: str | os.PathLike[str] | None, timeout: float
 ) -> tuple[ZookeeperServer, ...]:
-    """Return the servers of an ensemble, configured and not started. Raises ConfigError: jars or Java are missing."""
+    """Return the servers of an ensemble; `configure` must follow. Raises ConfigError: jars or Java are missing."""
     if count not in ENSEMBLES:
         raise ConfigError(f"an ensemble of {count} ZooKeeper servers: need {' or '.join(map(str, ENSEMBLES))}")
     jars = zookeeper_jars(home)
-    servers = tuple(
+    return tuple(
         ZookeeperServer(f"zookeeper-{number}", folder / f"zookeeper-{number}", jars, timeout) for number in range(count)
     )
+
+
+def configure(servers: Sequence[ZookeeperServer]) -> None:
+    """Give all servers of an ensemble their ports and files, so that each can be launched. Each must be closed at last."""
+    for server in servers:
+        server.take_ports()
     for server in servers:
         server.configure(servers)
-    return servers

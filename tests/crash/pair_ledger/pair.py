@@ -16,12 +16,12 @@ from metaq.model import StoredMessage
 from metaq.model.leadership import Epoch, ReplicaState
 from metaq.options import NamesrvOptions
 from metaq.store.offline.reader import StoreReader
-from metaq.testing import FlakyNetwork, free_port
+from metaq.testing import FlakyNetwork
 from metaq.testing.network import NetworkThread
 from metaq.testing.process import ServerProcess, option_flags
 from tests.crash.pair_ledger.broker import CUT, PROGRAM, ROOM, SEED
 from tests.crash.pair_ledger.ledger import BROKER, QUEUES, TOPIC, Key, Place, key_of
-from tests.support import ROOT, eventually
+from tests.support import ROOT, eventually, kept_port
 
 NETWORK_HOST = "127.0.0.2"
 """What brokers tell of themselves: the same ports, behind links that can fail."""
@@ -46,7 +46,7 @@ class Side(ServerProcess):
         self.data = folder / name
         self._seed, self._boots = seed, 0
         self._options = {**OPTIONS, **options}
-        self.port = _free_port()
+        self.port = _kept_port(self)
         self.clients = FlakyNetwork(f"127.0.0.1:{self.port}", listen=f"{NETWORK_HOST}:{self.port}", thread=links)
         """The way to its remoting server, of clients and of the other side."""
         self.copies = FlakyNetwork(f"127.0.0.1:{self.port + 1}", listen=f"{NETWORK_HOST}:{self.port + 1}", thread=links)
@@ -232,10 +232,10 @@ class Pair:
         eventually(even, self._patience, what="the pair is even")
 
 
-def _free_port() -> int:
+def _kept_port(owner: object) -> int:
     """A port that is free, with the next one, for the broker and for the links to it."""
     while True:
-        port = free_port(1)
+        port = kept_port(owner, 1)
         with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
             for number in (port, port + 1):
                 probes.enter_context(socket.create_server((NETWORK_HOST, number)))

@@ -13,7 +13,7 @@ from tests.interop.metaq1 import ZOOKEEPER
 from tests.support import PATIENCE, eventually
 
 from metaq.testing.network import FlakyNetwork, NetworkThread
-from metaq.testing.zookeeper import ZookeeperServer, ensemble
+from metaq.testing.zookeeper import ZookeeperServer, configure, ensemble
 
 SERVERS = range(3)
 
@@ -27,6 +27,7 @@ class Ensemble:
 
     def __init__(self, folder: Path) -> None:
         self.servers: tuple[ZookeeperServer, ...] = ensemble(folder, len(SERVERS), maven.jars(*ZOOKEEPER), PATIENCE)
+        configure(self.servers)
         self._thread = NetworkThread()
         self._ways: dict[tuple[int, int], list[FlakyNetwork]] = {}
         for number in SERVERS:
@@ -63,7 +64,7 @@ class Ensemble:
 
     def close(self) -> None:
         for server in self.servers:
-            server.end()
+            server.close()
         for ways in self._ways.values():
             for way in ways:
                 way.close()
