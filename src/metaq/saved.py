@@ -215,6 +215,10 @@ class SavedTable(Generic[Key, Value, Version]):
         """Number of entries, with those being saved."""
         return len(self.table) + len(self._latest)
 
+    def under_way(self) -> list[Pending]:
+        """Return the newest changes of the entries that are being saved, or wait to be."""
+        return list(self._latest.values())
+
     def pending(self, key: Key) -> Pending | None:
         """Return the newest change of an entry that has not ended."""
         return self._latest.get(key)

@@ -26,7 +26,7 @@ from tests.app.test_promotion import Brokers, opened
 from tests.servers.remoting.test_relaying import client_of
 from tests.servers.remoting.test_transactions import HALF, end_header
 from tests.servers.support import send_header
-from tests.support import PATIENCE
+from tests.support import PATIENCE, eventually
 
 QUEUES = 4
 POLL_SECONDS = 0.3
@@ -172,8 +172,14 @@ def test_who_promotes_the_old_leader_waits_for_its_restart(tmp_path, monkeypatch
             await until(lambda: not brokers.broker("a").roles.has_led)
             restart = asyncio.create_task(brokers.restart_when_it_asks("a"))
             with Admin(brokers.namesrv.address) as admin:
+
+                def both() -> bool:
+                    # The one that follows has told the name server last.
+                    return len([one for one in admin.list_replicas("pair") if one.state is not None]) == 2
+
+                await asyncio.to_thread(eventually, both, what="the name server knows both brokers")
                 led = await asyncio.to_thread(admin.promote, "pair")
-            assert restart.done()
+            await restart  # it leads before all of its start is done
             assert (led.address, led.leads) == (brokers.running["a"].address, True)
             assert led.state.epoch == 2
 

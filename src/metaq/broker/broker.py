@@ -353,6 +353,11 @@ class Broker:
         self._parts.open(leading=True)
         self.followed.end()
 
+    def saves(self) -> list[Pending]:
+        """Return the changes of topics, groups and deletions that have not ended: they are being saved."""
+        saved = self.topics.saved, self.groups.saved, self.deletions.marks, self.deletions.generations
+        return [change for table in saved for change in table.under_way()]
+
     def log_was_cut(self) -> list[Pending]:
         """Adjust tables to a slave's log that was cut, see `MessageWriter.truncate`.
 

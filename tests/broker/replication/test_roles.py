@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.clock import FakeClock
-from metaq.errors import Refused
+from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
 from tests.broker.support import open_broker
 
@@ -38,6 +38,15 @@ def test_only_its_own_machine_promotes_a_slave(tmp_path):
             broker.roles.ask_to_lead(STRANGER, "", force=True)
         broker.roles.ask_to_lead(HERE, "SYNC_MASTER", force=False)
         assert asked == [("SYNC_MASTER", False)]
+
+
+def test_a_broker_that_starts_is_promoted_a_moment_later(tmp_path):
+    """It is busy, and not unable: `Admin.promote` tries again while a broker that has led before starts anew."""
+    with open_broker(tmp_path, FakeClock(), broker_role="SLAVE", broker_id=1) as broker:
+        broker.follow()
+        with pytest.raises(Refused, match="promote it again in a moment") as refusal:
+            broker.roles.ask_to_lead(HERE, "", force=False)
+        assert refusal.value.reason is Reason.BUSY
 
 
 def test_who_leads_next_may_be_left_open_where_there_is_failover(tmp_path):

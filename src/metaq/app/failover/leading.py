@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from metaq.app.failover.group import Group, members
-from metaq.app.role.pending import durable, ended
+from metaq.app.role.pending import all_ended, durable, ended
 from metaq.broker.failover.epochs import append_epoch
 from metaq.broker.failover.lease import RENEWALS
 from metaq.broker.failover.protocol import handed_over
@@ -53,6 +53,7 @@ class Leading:
         Raises Refused: what has to be durable cannot be saved. ConnectionFailed, NotOurs: ZooKeeper does not confirm it.
         """
         group, broker, roles = self._group, self._broker, self._broker.roles
+        await all_ended(broker.saves())  # what the leader before has told of its tables
         await durable(broker.store, group.call_soon)  # an epoch begins where nothing is lost any more
         epoch = await self._begun(state)
         await group.membership.keep(history=state.history, epoch=state.epoch, whole=True)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from metaq.app.role.master import MasterSearch
+from metaq.app.role.pending import all_ended
 from metaq.broker.broker import Broker
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import ask
@@ -22,7 +23,7 @@ from metaq.client.conversation.following import (
 )
 from metaq.client.conversation.reading.offsets import GetPosition, SetPosition
 from metaq.client.shared.transport import Transport
-from metaq.errors import BrokerError
+from metaq.errors import BrokerError, Refused
 from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog, when_dead
 from metaq.model import MessageQueue
@@ -61,7 +62,8 @@ class TableFollowing:
         """The master knows FOLLOW_TABLES, as far as is known."""
         self._plain = ""
         """The master of which the log says that it is a RocketMQ."""
-        self._hold_ms = int(HOLD_SECONDS * 1000)
+        self._is_last = False
+        """The master has stepped down: it is asked for what it has, and not told anything."""
         self._hurried = asyncio.Event()
         self._faults = RateLimitedLog(log, broker.clock)
         self._task: asyncio.Task[None] | None = None
@@ -85,11 +87,14 @@ class TableFollowing:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def take_last(self) -> None:
-        """Take over the tables of a master that has stepped down, as they are now, and ask no more. Raises what `ask` raises."""
+    async def take_last(self, master: str) -> None:
+        """Take over the tables of a master of ours that has stepped down, as they are now, and ask no more.
+
+        Args: master: its address; this slave may not have found it yet. Raises what `ask` raises.
+        """
         await self.stop()
-        self._hold_ms = 0
-        while await self._ask() < PAUSE_SECONDS:  # there is more
+        self._is_last = self._is_ours = True
+        while not await self._ask(master):  # there is more
             pass
 
     async def _keep_asking(self) -> None:
@@ -97,7 +102,8 @@ class TableFollowing:
             self._hurried.clear()
             pause = HURRY_SECONDS
             try:
-                pause = await self._ask()
+                if (master := self._search.address) is not None:
+                    pause = await self._ask(master)
             except FAULTS as error:
                 self._is_ours = True  # whoever answers next may be another
                 self._faults.warning("tables", "the master does not tell its tables, it is asked again: %s", error)
@@ -109,11 +115,8 @@ class TableFollowing:
                     async with asyncio.timeout(pause - HURRY_SECONDS):
                         await self._hurried.wait()
 
-    async def _ask(self) -> float:
-        """Ask the master once. Returns the pause before the next question, s. Raises what `ask` raises."""
-        master = self._search.address
-        if master is None:
-            return HURRY_SECONDS
+    async def _ask(self, master: str) -> float:
+        """Ask the master once. Returns the pause before the next question, s; 0: there is more. Raises what `ask` raises."""
         if self._is_ours:
             try:
                 return await self._follow(master)
@@ -134,14 +137,18 @@ class TableFollowing:
     # -- a master of ours
     async def _follow(self, master: str) -> float:
         feed, position = self._followed.place
-        call = FollowTables(feed, position, self._hold_ms, self._search.place)
+        call = FollowTables(feed, position, 0 if self._is_last else int(HOLD_SECONDS * 1000), self._search.place)
         changes = await ask(self._transport, master, call, call.seconds + HOLD_SECONDS)
         self._search.heard(changes.log_end)
         self._told.clear()
         await _in_turns(self._followed.take(changes))
+        with contextlib.suppress(Refused):  # said, and asked for again
+            # The next question says that they are here: the master may tell an administrator so.
+            await all_ended(self._broker.saves())
         if not changes.complete:
             return 0.0
-        await self._tell(master, generations=True)
+        if not self._is_last:
+            await self._tell(master, generations=True)
         return PAUSE_SECONDS if self._search.place is None else PAUSE_IN_GROUP_SECONDS
 
     async def _tell(self, master: str, *, generations: bool) -> None:
@@ -179,7 +186,8 @@ class TableFollowing:
             if body != self._told.get(table) or table == DELAY_OFFSETS:
                 await take(body, asked_at)
                 self._told[table] = body
-        await self._tell(master, generations=False)
+        if not self._is_last:
+            await self._tell(master, generations=False)
 
     async def _take_topics(self, body: bytes, asked_at: int) -> None:
         pieces = bodies.topic_table_of(body)

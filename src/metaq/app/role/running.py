@@ -7,6 +7,7 @@ in place, too, and starts again in the same process, as a slave, when its client
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Coroutine, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from metaq.app.registration import NameServerRegistration, Registration
 from metaq.app.role.configured import check_role
-from metaq.app.role.pending import carry_out, durable, ended
+from metaq.app.role.pending import all_ended, carry_out, durable, ended
 from metaq.app.role.stepping_down import SteppedDown
 from metaq.broker.broker import Broker
 from metaq.broker.metaq1.settings import Metaq1Settings
@@ -323,6 +324,8 @@ class RunningRole:
         except Refused:
             self._broker.step_down(None)
             raise
+        with contextlib.suppress(Refused):  # whoever wanted the change is told
+            await all_ended(self._broker.saves())  # who leads next asks for the tables when this is answered
         await self._announced.cease()
         log.warning("this broker has stepped down at log offset %d", self._broker.store.log.end)
         self._stepped_down = SteppedDown(
@@ -361,6 +364,7 @@ class RunningRole:
             role = found.role if found is not None and is_told else self._roles.kept.master_role or ASYNC_MASTER
         await slave.stop()
         try:
+            await self._tables_saved(force=force)
             await durable(
                 broker.store, self._call_soon
             )  # an epoch begins where nothing is lost any more: see `_after_crash`
@@ -415,13 +419,22 @@ class RunningRole:
             return None
         await self._catch_up(slave, left, address, force=force)
         try:
-            await slave.tables.take_last()
+            await slave.tables.take_last(address)
         except FAULTS as error:
             log.warning(
                 "the master's tables could not be had at last (%s): groups may repeat what they consumed just before",
                 error,
             )
         return state
+
+    async def _tables_saved(self, *, force: bool) -> None:
+        """Return when what the master has told of its tables is saved, and so in effect. Raises Refused: it cannot be."""
+        try:
+            await all_ended(self._broker.saves())
+        except Refused as error:
+            if not force:
+                raise
+            log.warning("this broker leads without some of what its master has told of topics and groups: %s", error)
 
     def _check_what_is_needed(self, *, force: bool) -> None:
         """Return if this log has all messages that the master still needs. Raises Refused: not all, or that is not known."""

@@ -139,7 +139,8 @@ class Roles:
         if role and role not in MASTERS:
             raise Refused(Reason.INVALID, f"brokerRole={role!r:.40}: a master has {' or '.join(MASTERS)}")
         if self._promote is None:
-            raise Refused(Reason.UNAVAILABLE, "this broker is not started yet, or is stopping")
+            # As one that is about to start again: whoever promotes it tries again.
+            raise Refused(Reason.BUSY, "this broker is not started yet, or is stopping: promote it again in a moment")
         change: RoleChange = PendingOutcome()
         self._promote(change, role, force)
         return change
