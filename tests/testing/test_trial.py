@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 
 import msgspec
@@ -106,7 +107,9 @@ def test_files_of_a_run_are_judged_again(tmp_path, capsys):
     """By the command as well, whose exit code says what was found."""
     kept_run(tmp_path / "good", usual())
     assert judge_again(tmp_path / "good").ok
+    before = logging.getLogger("metaq").level
     assert run(["test-cluster", "--judge", str(tmp_path / "good")]) == 0
+    assert logging.getLogger("metaq").level == before, "what runs next in this process has its log"
     broken = [event for event in usual() if not (isinstance(event, Held) and event.place == Place("t@b:1", 0))]
     broken = [msgspec.structs.replace(one, begin=0) if isinstance(one, QueueHolds) else one for one in broken]
     kept_run(tmp_path / "bad", broken)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import typer
@@ -24,6 +26,20 @@ def seeds_of(text: str) -> list[int]:
             raise typer.BadParameter(f"{part!r}: need a range that goes up, and no more than {SEEDS_MAX} seeds")
         found += range(begin, end + 1)
     return found
+
+
+@contextlib.contextmanager
+def _silent_clients() -> Iterator[None]:
+    """That connections break is what is wanted here; clients would tell each."""
+    import logging
+
+    log = logging.getLogger("metaq")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _words(text: str | None) -> tuple[str, ...]:
@@ -86,13 +102,9 @@ def try_cluster(
     not, queues have one order, atomic sends are whole, groups get everything, and an epoch has one leader (docs/testing.md). Prints a report
     for each run, with --json a document; what is found is told with the command that repeats it. Exits with 1 if something was.
     """
-    import logging
-
     from metaq.testing.trial import Trial, judge_again, run_trials
     from metaq.testing.workload import Load
 
-    # That connections break is what is wanted here; clients would tell each.
-    logging.getLogger("metaq").setLevel(logging.CRITICAL)
     if judge is not None:
         results = iter([judge_again(judge)])
     else:
@@ -116,12 +128,13 @@ def try_cluster(
             return
         results = run_trials(trial, chosen, at_once, keep)
     count = failed = 0
-    for result in results:
-        count, failed = count + 1, failed + (not result.ok)
-        if as_json:
-            print_json_line(result.as_dict())
-        else:
-            print(result.text, flush=True)
+    with _silent_clients():
+        for result in results:
+            count, failed = count + 1, failed + (not result.ok)
+            if as_json:
+                print_json_line(result.as_dict())
+            else:
+                print(result.text, flush=True)
     if not as_json and count > 1:
         print(f"{count} runs, {failed} failed")
     if failed:
