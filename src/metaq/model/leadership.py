@@ -26,8 +26,8 @@ class Epoch(Struct, frozen=True, rename="camel"):
     broker_id: int = 0
     """Number that the leader had as a slave before; 0: it was the master already."""
     term: int = 0
-    """Promotions so far. A master that starts again after a crash begins an epoch too, of which a slave that is promoted without it
-    may not have heard: that one leads all the same."""
+    """Promotions so far; in a group that chooses its leader the epoch's number, if that is more. A master that starts again after a
+    crash begins an epoch too, of which a slave that is promoted without it may not have heard: that one leads all the same."""
 
 
 Rank: TypeAlias = tuple[int, int, int, str]

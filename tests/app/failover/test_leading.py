@@ -18,6 +18,7 @@ from metaq.errors import ConfigError, ConnectionFailed, Refused, UnknownOutcome
 from metaq.in_pieces import finish
 from metaq.log import RateLimitedLog
 from metaq.model.failover import NOBODY, GroupState, Place
+from metaq.model.leadership import Epoch, rank
 from metaq.saved_file import TextFile
 from tests.broker.support import MemoryFile, open_broker
 from tests.store.support import message
@@ -120,6 +121,18 @@ def test_an_epoch_begins_once_though_zookeeper_confirms_it_at_the_second_try(bro
         (epoch,) = broker.roles.kept.epochs
         assert (epoch.number, epoch.start, epoch.leader, epoch.broker_id) == (3, 0, leader.own.incarnation, 1)
         assert epochs_in(broker.store) == (epoch,)
+
+    run(work)
+
+
+def test_an_epoch_ranks_above_those_that_its_leader_has_not_heard_of(broker):
+    """Others may have begun epochs, and ended before their records were copied: they follow this leader all the same."""
+
+    async def work() -> None:
+        leader = Leader(broker)
+        await leader.begin()
+        unheard = tuple(Epoch(number, 0, f"other {number}", 2**50, 2, number) for number in (1, 2))
+        assert broker.roles.kept.rank > rank(unheard)
 
     run(work)
 

@@ -80,7 +80,8 @@ class Leading:
         newest = roles.kept.epochs[-1] if roles.kept.epochs else None
         if newest is not None and (newest.number, newest.leader) == (state.epoch, state.incarnation):
             return newest  # ZooKeeper did not confirm it at the first try
-        term, now_ms = roles.kept.rank[0] + 1, broker.clock.now_ms()
+        # Each epoch is a change of leaders, also one that this log has not heard of: no former leader's is of a later term.
+        term, now_ms = max(roles.kept.rank[0] + 1, state.epoch), broker.clock.now_ms()
         epoch = Epoch(state.epoch, broker.store.log.end, state.incarnation, now_ms, self._group.number, term)
         await ended(roles.keep(roles.leading(SYNC_MASTER, epoch)))
         return epoch
