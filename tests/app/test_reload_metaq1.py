@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import signal
@@ -11,8 +12,12 @@ import pytest
 
 from metaq.app.configuration import load
 from metaq.app.reload import Reload
-from metaq.errors import ConfigError
+from metaq.broker.gatekeeper import Gatekeeper
+from metaq.broker.process.reloading import Reloading
+from metaq.errors import ConfigError, Reason, Refused
+from metaq.model.access import Caller
 from metaq.options import Settings
+from metaq.saved import Pending
 from metaq.testing import free_port
 from tests.support import PATIENCE, eventually, metaq_command, process, read_line, run_metaq
 
@@ -214,6 +219,37 @@ def test_a_running_broker_is_told_by_command_and_by_signal(tmp_path):
         }
         broker.terminate()
         assert broker.wait(PATIENCE) == 0
+
+
+def test_a_reload_is_answered_when_its_topics_are_saved(tmp_path):
+    """Whoever reloads puts to the new partition next. What is not saved is not said to be in force."""
+    loaded, asked, made = Loaded(tmp_path), [], []
+    loaded.reloading = Reloading(Gatekeeper(), lambda: [change for change in made if not change.done])
+    loaded.metaq1.watch(lambda _names: made.append(Pending()))
+    made.append(Pending())  # of somebody else
+
+    async def body():
+        told = asyncio.Event()
+        work = asyncio.create_task(loaded._reload.whenever(told, loaded))
+        for number, refusal in ((1, None), (2, Refused(Reason.UNAVAILABLE, "no room"))):
+            loaded.write(f"numPartitions={number + 1}\n")
+            async with asyncio.timeout(PATIENCE):
+                while loaded.reloading._read is None:
+                    await asyncio.sleep(0)
+                asked.append(loaded.reloading.ask(Caller("127.0.0.1", True)))
+                while len(made) == number:
+                    await asyncio.sleep(0.001)
+            assert not asked[-1].done
+            made[-1].finish(refusal)
+            async with asyncio.timeout(PATIENCE):
+                while not asked[-1].done:
+                    await asyncio.sleep(0.001)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+    asyncio.run(body())
+    assert asked[0].outcome().changed == ("topic orders: numPartitions=2 (it was 1)",)
+    assert "is not in effect before the broker's next start: no room" in str(asked[1].error)
 
 
 def test_the_log_says_what_is_in_force(tmp_path, caplog):

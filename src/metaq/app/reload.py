@@ -11,11 +11,13 @@ from msgspec import structs
 
 from metaq.app.config_files.sections import METAQ1
 from metaq.app.configuration import Configuration
+from metaq.app.role.pending import all_ended
 from metaq.broker.process.reloading import Reloading, ended
 from metaq.errors import ConfigError, Reason, Refused
 from metaq.model.reload import Reloaded
 from metaq.option_table import text_of
 from metaq.options import Settings, camel
+from metaq.saved import Pending
 
 if TYPE_CHECKING:
     from metaq.broker.metaq1.settings import Metaq1Settings
@@ -70,14 +72,38 @@ class Reload:
             asked = reloading.begin() if reloading is not None else []
             try:
                 # In a thread: reading files and checking filters may take long; applying is for the loop.
-                ended(asked, self.apply(await asyncio.to_thread(self._load), service))
+                found = await asyncio.to_thread(self._load)
+                before = reloading.saves() if reloading is not None else []
+                outcome = self.apply(found, service)
+                if reloading is not None:
+                    await self._saved([change for change in reloading.saves() if change not in before])
+                ended(asked, outcome)
             except ConfigError as error:
                 text = f"{self._file} is not applied, every option stays as it is: {error}"
                 log.error("%s", text)  # noqa: TRY400  theirs, not ours
                 ended(asked, Refused(Reason.INVALID, text))
+            except Refused as error:
+                log.error("%s", error)  # noqa: TRY400  as above
+                ended(asked, error)
             except Exception as error:
                 log.exception("%s could not be applied", self._file)
                 ended(asked, Refused(Reason.NOT_STORED, f"{self._file} could not be applied: {error!r}"))
+
+    async def _saved(self, changes: list[Pending]) -> None:
+        """Return when changes of tables that follow from the options, such as more partitions, are in effect.
+
+        Raises Refused: one cannot be saved, or not in time.
+        """
+        what = f"{self._file} was read again, and a change of topics that follows from it is not in effect"
+        try:
+            async with asyncio.timeout(Pending.wait_seconds):
+                await all_ended(changes)
+        except Refused as error:
+            raise Refused(error.reason, f"{what} before the broker's next start: {error}") from None
+        except TimeoutError:
+            raise Refused(
+                Reason.BUSY, f"{what} yet: it is not saved within {Pending.wait_seconds:g} s, see what the disk does"
+            ) from None
 
     def apply(self, found: Configuration, service: Reloadable) -> Reloaded:
         """Apply the differences from the previous configuration; log and return the outcome.

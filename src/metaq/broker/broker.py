@@ -123,7 +123,7 @@ class Broker:
         self.environment = environment
         administration = everybody if options.remote_administration_enable else administered_locally
         self.gatekeeper = gatekeeper = gatekeeper or Gatekeeper(administration=administration)
-        self.reloading = Reloading(gatekeeper)
+        self.reloading = Reloading(gatekeeper, self.saves)
         self.stopping = Stopping(gatekeeper)
         self.restarting = Restarting(gatekeeper)
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock

@@ -9,17 +9,20 @@ from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
 from metaq.model.reload import Reloaded
-from metaq.saved import PendingOutcome
+from metaq.saved import Pending, PendingOutcome
 
 ReloadRequest: TypeAlias = PendingOutcome[Reloaded]
 """A pending reload. Done when a reload that began after the request has ended."""
 
 
 class Reloading:
-    """Reload requests of one broker. Refused as long as no reader is registered (`by`)."""
+    """Reload requests of one broker. Refused as long as no reader is registered (`by`).
 
-    def __init__(self, gatekeeper: Gatekeeper) -> None:
-        self._gatekeeper = gatekeeper
+    Args: saves: returns the changes of the broker's tables that are being saved.
+    """
+
+    def __init__(self, gatekeeper: Gatekeeper, saves: Callable[[], list[Pending]] = list) -> None:
+        self._gatekeeper, self.saves = gatekeeper, saves
         self._read: Callable[[], None] | None = None
         self._waiting: list[ReloadRequest] = []
 
