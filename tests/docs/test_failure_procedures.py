@@ -5,11 +5,13 @@ A start of a broker there, by the name of its file, is a start of a process of t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -75,21 +77,16 @@ def _start(cluster: Cluster, file: str, flags: list[str]) -> None:
 
 
 def send(cluster: Cluster, *bodies: bytes, wanted: SendStatus = SendStatus.SEND_OK, topic: str = TOPIC) -> None:
+    """Send each body until the answer is this one: a slave that is just connecting, or busy, does not say that it has a message."""
     with metaq.Producer(cluster.namesrv, timeout=PATIENCE) as producer:
         for body in bodies:
-            assert answered(producer, topic, body) is wanted
 
+            def is_answered(body: bytes = body) -> bool:
+                status = producer.send(topic, body).status
+                assert status is wanted
+                return True
 
-def answered(producer: metaq.Producer, topic: str, body: bytes) -> SendStatus:
-    """Send a body; again while a slave that is there has no time to answer, on a busy machine."""
-    statuses: list[SendStatus] = []
-
-    def is_answered() -> bool:
-        statuses.append(producer.send(topic, body).status)
-        return statuses[-1] is not SendStatus.FLUSH_SLAVE_TIMEOUT
-
-    eventually(is_answered, what="slaves answer in time")
-    return statuses[-1]
+            eventually(is_answered, what=f"a send is answered {wanted.name}")
 
 
 def stored(cluster: Cluster) -> list[bytes]:
@@ -97,24 +94,40 @@ def stored(cluster: Cluster) -> list[bytes]:
         return [message.body for message in reader]
 
 
+def has(cluster: Cluster, *bodies: bytes) -> None:
+    """Return when readers get all of these. A moment ago another broker may have led, and a reader have been sent there."""
+
+    def have_all() -> bool:
+        missing = set(bodies) - set(stored(cluster))
+        assert not missing
+        return True
+
+    eventually(have_all, what="all bodies are there")
+
+
+def cut_power(cluster: Cluster) -> None:
+    """Of all brokers in one moment: none of them notices that another one is gone."""
+    with ThreadPoolExecutor(len(cluster.brokers)) as pool:
+        list(pool.map(lambda broker: broker.cut_power(), cluster.brokers))
+
+
 def leads(cluster: Cluster, number: int) -> None:
     eventually(lambda: cluster.leader() == number, what=f"broker {number} leads")
 
 
-def refused(cluster: Cluster, body: bytes = b"refused") -> str:
-    """What a send is refused with, as soon as it is."""
-    said: list[str] = []
+def refused(cluster: Cluster, why: str = "", body: bytes = b"refused") -> None:
+    """Return when a send is refused, for this reason: a busy machine may not answer before."""
 
     def is_refused() -> bool:
         with metaq.Producer(cluster.namesrv, timeout=SHORT_WAIT, retries=0) as producer:
             try:
                 producer.send(TOPIC, body)
             except MetaqError as error:
-                said.append(str(error))
-        return bool(said)
+                assert why in str(error)
+                return True
+        return False
 
-    eventually(is_refused, what="sends are refused")
-    return said[0]
+    eventually(is_refused, what=f"sends are refused: {why}")
 
 
 def require(cluster: Cluster, brokers: int) -> None:
@@ -123,25 +136,69 @@ def require(cluster: Cluster, brokers: int) -> None:
         admin.change_broker_options("broker-0", {"minInSyncReplicas": str(brokers)})
 
 
+class Shared:
+    """The cluster of several tests, each of which leaves it whole. One that fails takes it along: the next test gets another one.
+
+    Args:
+        make: makes it; it is started here.
+        whole: returns when it is as each test finds it.
+    """
+
+    def __init__(self, make: Callable[[], Cluster], whole: Callable[[Cluster], None]) -> None:
+        self._make, self._whole = make, whole
+        self._cluster: Cluster | None = None
+
+    def used_by(self, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+        """The fixture of one test."""
+        failed = request.session.testsfailed
+        try:
+            cluster = self._open()
+            yield cluster
+            if request.session.testsfailed == failed:
+                self._whole(cluster)
+            else:
+                self._drop()
+        except BaseException:
+            self._drop()
+            raise
+
+    def _open(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = self._make().start()
+            with metaq.admin.Admin(self._cluster.namesrv) as admin:
+                admin.create_topic(TOPIC, queues=1)
+            self._whole(self._cluster)
+        return self._cluster
+
+    def _drop(self) -> None:
+        with contextlib.suppress(MetaqError):  # whoever has ended by itself: the test has failed already
+            self.close()
+
+    def close(self) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+
 @pytest.fixture(scope="module")
-def shared_pair() -> Iterator[Cluster]:
-    with Cluster(replicas=2, faulty_disks=True, options=SOON) as cluster:
-        with metaq.admin.Admin(cluster.namesrv) as admin:
-            admin.create_topic(TOPIC, queues=1)
-        cluster.wait_in_sync()
-        yield cluster
+def shared_pair() -> Iterator[Shared]:
+    def whole(cluster: Cluster) -> None:
+        leads(cluster, 0)
+        cluster.wait_in_sync(PATIENCE)
+
+    shared = Shared(lambda: Cluster(replicas=2, faulty_disks=True, options=SOON), whole)
+    yield shared
+    shared.close()
 
 
 @pytest.fixture
-def pair(shared_pair: Cluster) -> Iterator[Cluster]:
+def pair(shared_pair: Shared, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Its first broker leads, and the other has all; before each test and behind it."""
-    yield shared_pair
-    assert shared_pair.leader() == 0
-    shared_pair.wait_in_sync(PATIENCE)
+    yield from shared_pair.used_by(request)
 
 
 @pytest.fixture(scope="module")
-def group() -> Iterator[Cluster]:
+def shared_group() -> Iterator[Shared]:
     """Without SYNC_FLUSH: a power cut takes what was acknowledged, and so the members have to wait for each other."""
     try:
         java()
@@ -149,11 +206,25 @@ def group() -> Iterator[Cluster]:
     except ConfigError as error:
         pytest.skip(str(error))
     options = {**SOON, **FAILOVER, "flushDiskType": "ASYNC_FLUSH"}
-    with Cluster(replicas=2, zookeeper=True, faulty_disks=True, options=options) as cluster:
+
+    def whole(cluster: Cluster) -> None:
         all_in_sync(cluster)
-        with metaq.admin.Admin(cluster.namesrv) as admin:
-            admin.create_topic(TOPIC, queues=1)
-        yield cluster
+        if cluster.leader() != 0:
+            moved = run_metaq("cluster", "move-leader", "broker-0", "--timeout", str(PATIENCE), "-n", cluster.namesrv)
+            assert moved.returncode == 0, (moved.stdout, moved.stderr)
+            leads(cluster, 0)
+            all_in_sync(cluster)
+        cluster.wait_registered()
+
+    shared = Shared(lambda: Cluster(replicas=2, zookeeper=True, faulty_disks=True, options=options), whole)
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def group(shared_group: Shared, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Both members are in sync, and the first one leads; before each test and behind it."""
+    yield from shared_group.used_by(request)
 
 
 def all_in_sync(group: Cluster) -> None:
@@ -190,7 +261,7 @@ def test_a_master_is_started_again(pair: Cluster) -> None:
     leads(pair, 0)
     pair.wait_in_sync(PATIENCE)
     send(pair, b"behind")
-    assert {b"before", b"behind"} <= set(stored(pair))
+    has(pair, b"before", b"behind")
 
 
 def test_the_master_of_a_pair_is_lost(pair: Cluster) -> None:
@@ -199,13 +270,13 @@ def test_the_master_of_a_pair_is_lost(pair: Cluster) -> None:
     pair.brokers[0].kill()
     follow(pair, heading, 0)
     leads(pair, 1)
-    assert b"acknowledged" in stored(pair)
+    has(pair, b"acknowledged")
     send(pair, b"alone", wanted=SendStatus.SLAVE_NOT_AVAILABLE)
     follow(pair, heading, 1)
     send(pair, b"both")
     follow(pair, heading, 2)
     leads(pair, 0)
-    assert {b"acknowledged", b"alone", b"both"} <= set(stored(pair))
+    has(pair, b"acknowledged", b"alone", b"both")
 
 
 def test_a_slave_is_lost_with_its_disk(pair: Cluster) -> None:
@@ -213,7 +284,7 @@ def test_a_slave_is_lost_with_its_disk(pair: Cluster) -> None:
     require(pair, 2)
     pair.brokers[1].kill()
     shutil.rmtree(pair.brokers[1].data)
-    assert "minInSyncReplicas" in refused(pair)
+    refused(pair, "minInSyncReplicas")
     follow(pair, "A slave is lost", 1)
     send(pair, b"one copy", wanted=SendStatus.SLAVE_NOT_AVAILABLE)
     follow(pair, "A slave is lost", 0)
@@ -230,7 +301,7 @@ def test_both_are_lost(pair: Cluster, tmp_path) -> None:
         shutil.rmtree(broker.data)
     shutil.copytree(backup, pair.brokers[0].data)
     follow(pair, heading, 1, BACKUP=backup)
-    assert b"in the copy" in stored(pair)
+    has(pair, b"in the copy")
     assert b"behind the copy" not in stored(pair)
     send(pair, b"new")
 
@@ -239,10 +310,10 @@ def test_a_disk_is_full(pair: Cluster) -> None:
     """It goes on by itself with room; the other one leads meanwhile."""
     send(pair, b"with room")
     pair.brokers[0].set_disk(room=0)
-    refused(pair, os.urandom(2 << 20))  # the file that there is already has its room
-    assert b"with room" in stored(pair)
+    refused(pair, body=os.urandom(2 << 20))  # the file that there is already has its room
+    has(pair, b"with room")
     pair.brokers[0].set_disk()
-    eventually(lambda: send(pair, b"with room again") is None, what="the master takes messages again")
+    send(pair, b"with room again")
     follow(pair, "A disk is full", 0)
     leads(pair, 1)
     send(pair, b"at the other")
@@ -257,7 +328,7 @@ def test_the_disk_of_a_slave_is_full(pair: Cluster) -> None:
         admin.create_topic(topic, queues=1)
     slave.set_disk(room=0)
     alone = SendStatus.SLAVE_NOT_AVAILABLE
-    eventually(lambda: send(pair, b"one copy", wanted=alone, topic=topic) is None, what="the master goes on alone")
+    send(pair, b"one copy", wanted=alone, topic=topic)
     assert "not followed any more: no room on the disk" in slave.log_text()
     before = slave.pid
     slave.set_disk()
@@ -269,15 +340,15 @@ def test_the_disk_of_a_slave_is_full(pair: Cluster) -> None:
 def test_a_power_cut(pair: Cluster) -> None:
     bodies = {b"durable %d" % number for number in range(10)}
     send(pair, *bodies)
-    for broker in pair.brokers:
-        broker.cut_power()
+    cut_power(pair)
     follow(pair, "A power cut", 0)
-    assert bodies <= set(stored(pair))
+    has(pair, *bodies)
 
 
 def test_two_have_led(pair: Cluster) -> None:
     """A slave that was away for a moment leads by force."""
     master, slave = pair.brokers
+    cuts = len(pair.states()[0].cuts)
     slave.kill()
     send(pair, b"at one alone", wanted=SendStatus.SLAVE_NOT_AVAILABLE)
     master.kill()
@@ -285,7 +356,12 @@ def test_two_have_led(pair: Cluster) -> None:
     follow(pair, "The master of a pair is lost", 0)
     send(pair, b"at the next", wanted=SendStatus.SLAVE_NOT_AVAILABLE)
     master.start()
-    eventually(lambda: any((master.data / "cut").glob("*")), what="what was cut off is kept")
+
+    def is_kept() -> bool:
+        state = pair.states().get(0)
+        return state is not None and len(state.cuts) > cuts
+
+    eventually(is_kept, what="what was cut off is kept")
     offsets = sorted((master.data / "cut").iterdir())
     printed = follow(pair, "Two have led", 0, STORE=master.data, OFFSET=offsets[-1].name)
     assert TOPIC in printed
@@ -321,7 +397,7 @@ def test_a_follower_of_a_group_is_lost(group: Cluster) -> None:
     eventually(is_left_out, what="the leader goes on without it")
     assert found <= {SendStatus.SEND_OK, SendStatus.FLUSH_SLAVE_TIMEOUT}
     require(group, 2)
-    assert "minInSyncReplicas" in refused(group)
+    refused(group, "minInSyncReplicas")
     follow(group, "A slave is lost", 1)
     send(group, b"one copy again")
     follow(group, "A slave is lost", 0)
@@ -338,19 +414,19 @@ def test_the_leader_of_a_group_is_lost(group: Cluster) -> None:
     told = follow(group, "The leader of a group is lost", 0)
     assert group.address(0) in told
     all_in_sync(group)
-    assert {b"acknowledged", b"at the next"} <= set(stored(group))
+    has(group, b"acknowledged", b"at the next")
 
 
 def test_zookeeper_is_away(group: Cluster) -> None:
     leader = group.leader()
     group.zookeepers[0].kill()
-    assert "ZooKeeper" in refused(group)
+    refused(group, "ZooKeeper")
     stored(group)
     promoted = run_metaq("broker", "promote", "broker-0", "--force", "-n", group.namesrv)
     assert promoted.returncode != 0
     assert "ZooKeeper" in promoted.stderr
     group.zookeepers[0].start()
-    eventually(lambda: send(group, b"again") is None, what="sends go on")
+    send(group, b"again")
     assert group.leader() == leader
 
 
@@ -371,21 +447,19 @@ def test_all_members_of_a_group_lose_their_power(group: Cluster) -> None:
     """One leads when all are back: with the longest log, which the others copy."""
     all_in_sync(group)
     send(group, b"acknowledged")
-    for broker in group.brokers:
-        broker.cut_power()
+    cut_power(group)
     follow(group, "A power cut", 0, FIRST_LINE)
     waits(group, 0, member=2)
     assert follow(group, "Look first", 0).count("waiting for member 2") == 2, "both commands say so"
     follow(group, "A power cut", 0, OTHER_LINES)
     all_in_sync(group)
     send(group, b"with both")
-    assert b"with both" in stored(group)
+    has(group, b"with both")
 
 
 def test_a_member_of_a_group_is_lost_in_a_power_cut(group: Cluster) -> None:
     """The other one leads by force, and says from where on; with an empty folder the lost one comes back."""
-    for broker in group.brokers:
-        broker.cut_power()
+    cut_power(group)
     shutil.rmtree(group.brokers[1].data)
     group.brokers[0].start()
     waits(group, 0, member=2)
@@ -396,7 +470,7 @@ def test_a_member_of_a_group_is_lost_in_a_power_cut(group: Cluster) -> None:
     group.brokers[1].start()
     all_in_sync(group)
     send(group, b"with both")
-    assert {b"with one", b"with both"} <= set(stored(group))
+    has(group, b"with one", b"with both")
 
 
 def test_the_data_of_zookeeper_is_lost(group: Cluster) -> None:
@@ -413,4 +487,4 @@ def test_the_data_of_zookeeper_is_lost(group: Cluster) -> None:
     follow(group, heading, 1)
     leads(group, 0)
     send(group, b"behind")
-    assert {b"before", b"behind"} <= set(stored(group))
+    has(group, b"before", b"behind")
