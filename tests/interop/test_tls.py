@@ -162,6 +162,8 @@ def test_who_is_refused(world: World, tmp_path: Path, name: str) -> None:
                 producer.send("guarded", b"never")
         with metaq.Producer(server.namesrv, timeout=PATIENCE, **world.tls) as producer:
             producer.send("guarded", b"by who may")
+        # RocketMQ puts what it has acknowledged into its queue a moment later.
+        eventually(lambda: admin.describe_topic("guarded").messages, what="the message is in its queue")
         assert admin.describe_topic("guarded").messages == 1
 
 
