@@ -166,7 +166,8 @@ class Shared:
         if self._cluster is None:
             self._cluster = self._make().start()
             with metaq.admin.Admin(self._cluster.namesrv) as admin:
-                admin.create_topic(TOPIC, queues=1)
+                # Followers on a busy machine may not have it within slaveTimeout.
+                eventually(lambda: admin.create_topic(TOPIC, queues=1), what="the topic is made")
             self._whole(self._cluster)
         return self._cluster
 
