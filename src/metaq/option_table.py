@@ -16,7 +16,9 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from metaq.errors import ConfigError
 
-KIB, MIB, GIB = 1024, 1024 * 1024, 1024 * 1024 * 1024
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
 
 
 def option(

@@ -23,7 +23,8 @@ MAX_OFFSET: Final = 2**63 - 1
 """Offset by which a consumer asks for a partition's end."""
 NEVER_SKIP: Final = 2**31 - 1
 """`max_fetch_retries` of a consumer that never passes over a message that fails."""
-DEFAULT, CONSIST = "DEFAULT", "CONSIST"
+DEFAULT = "DEFAULT"
+CONSIST = "CONSIST"
 READ_FROM: Final = ("master_first", "random", "slave_first")
 _FORBIDDEN: Final = frozenset("~!#$%^&*()+=`'\",;/?[]<>.: ")
 """Characters that Java's client refuses in the name of a group."""
