@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import griffe
+from markdown_it import MarkdownIt
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -23,6 +24,7 @@ from mkdocs.structure.pages import Page
 ROOT = pathlib.Path(__file__).parent.parent
 LANGUAGES = {"README.zh-CN.md": "zh-CN"}
 """Pages that are not in English."""
+_GITHUB = MarkdownIt("commonmark").enable("table")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^( *```)(\w+) .*$", re.MULTILINE)
 _PROGRAM = """---
@@ -170,7 +172,35 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Begin a page. Of a block's heading only the language is left: what is behind it says to our tests which block it is."""
     _anchors.begin()
-    return _FENCE.sub(r"\1\2", markdown)
+    return _FENCE.sub(r"\1\2", as_python_markdown(markdown))
+
+
+def as_python_markdown(markdown: str) -> str:
+    """Write a page for Python-Markdown, which reads three things otherwise than GitHub.
+
+    What belongs to an item of a list begins 4 columns behind its mark, and not where the item's text does. An item behind
+    one of several paragraphs has a blank line before it. A pipe within backticks has no backslash in a table.
+    """
+    lines = markdown.splitlines()
+    more, apart = [0] * len(lines), set()
+    for token in _GITHUB.parse(markdown):
+        if token.type == "tr_open" and token.map:
+            row = token.map[0]
+            lines[row] = re.sub(r"`[^`]+`", lambda span: span[0].replace(r"\|", "|"), lines[row])
+        if token.type == "list_item_open" and token.map:
+            first, end = token.map
+            marker = re.match(r" *(?:[-*+]|\d+[.)]) +", lines[first])
+            width = len(marker[0]) if marker else 0
+            inner = width - (len(marker[0]) - len(marker[0].lstrip())) if marker else 4
+            if end < len(lines) and lines[end - 1] and lines[end] and not all(lines[first:end]):
+                apart.add(end)
+            for number in range(first + 1, end):
+                if lines[number].startswith(" " * width):
+                    more[number] += 4 - inner
+    return "".join(
+        ("\n" if number in apart else "") + (" " * more[number] if line else "") + line + "\n"
+        for number, line in enumerate(lines)
+    )
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:

@@ -316,5 +316,6 @@ def markdown_table(table: type[OptionTable] = SourceOptions) -> str:
     for item in dataclasses.fields(table):
         default = "" if item.default is None else str(item.default)
         default = default.lower() if isinstance(item.default, bool) else default
-        lines.append(f"| `{camel(item.name)}` | {default} | {item.metadata['doc']} |")
+        meaning = item.metadata["doc"].replace("|", "\\|")  # or it ends the cell, also within backticks
+        lines.append(f"| `{camel(item.name)}` | {default} | {meaning} |")
     return "\n".join(lines)
