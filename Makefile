@@ -124,6 +124,12 @@ flame: $(VENV)/has-profile  ## draw where the time of a path goes: make flame RO
 docs: $(VENV)/has-lint  ## write the pages that are made from the code
 	$(RUN) -m metaq.app.reference > docs/configuration.md
 
+site: $(VENV)/has-site  ## build the documentation as a site into build/site: open index.html
+	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build $(ARGS)
+
+site-serve: $(VENV)/has-site  ## the same at http://127.0.0.1:8000, with search, built again after each change
+	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve $(ARGS)
+
 map: $(VENV)/has-lint  ## draw docs/map.svg anew: packages, rooms, sizes, who imports whom
 	$(RUN) -m tools.map > docs/map.svg
 
@@ -181,6 +187,11 @@ $(VENV)/has-test: $(VENV)/has-demo
 	$(RUN) tools/install.py test
 	@touch $@ $(VENV)/has-lint
 
+$(VENV)/has-site: $(VENV)/has-lint
+	@echo "== installing MkDocs into $(VENV): downloads about 15 MB the first time"
+	$(RUN) -m pip install --progress-bar on 'pymetaq[site]'
+	@touch $@
+
 $(VENV)/has-profile: $(VENV)/has-test
 	$(RUN) -m pip install --progress-bar on 'pymetaq[profile]'
 	@touch $@
@@ -193,4 +204,4 @@ $(VENV)/has-audit: $(VENV)/has-base
 	$(RUN) -m pip install --progress-bar on 'pymetaq[audit]'
 	@touch $@
 
-.PHONY: FORCE demo cluster doctor quick fuzz verify-locked audit lock nightly test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs map hot wheel clean help
+.PHONY: FORCE demo cluster doctor quick fuzz verify-locked audit lock nightly test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs site site-serve map hot wheel clean help

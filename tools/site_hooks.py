@@ -31,7 +31,9 @@ _PROGRAM = """---
 search:
   exclude: true
 ---
-# {path}
+# {name}
+
+`{path}`
 
 ```{language}
 {text}
@@ -148,7 +150,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         elif path.endswith(tuple(_HIGHLIGHTED)):
             site[path] = file = Source(path, None, **place)
             text = (ROOT / path).read_text(encoding="utf-8")
-            file.content_string = _PROGRAM.format(path=path, language=_HIGHLIGHTED[pathlib.Path(path).suffix], text=text)
+            file.content_string = _PROGRAM.format(path=path, name=posixpath.basename(path), language=_HIGHLIGHTED[pathlib.Path(path).suffix], text=text)
         else:
             site[path] = file = File(path, str(ROOT), **place)
             if file.name == "index" and not path.endswith("README.md"):
