@@ -150,7 +150,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         elif path.endswith(tuple(_HIGHLIGHTED)):
             site[path] = file = Source(path, None, **place)
             text = (ROOT / path).read_text(encoding="utf-8")
-            file.content_string = _PROGRAM.format(path=path, name=posixpath.basename(path), language=_HIGHLIGHTED[pathlib.Path(path).suffix], text=text)
+            file.content_string = _PROGRAM.format(
+                path=path, name=posixpath.basename(path), language=_HIGHLIGHTED[pathlib.Path(path).suffix], text=text
+            )
         else:
             site[path] = file = File(path, str(ROOT), **place)
             if file.name == "index" and not path.endswith("README.md"):
@@ -171,7 +173,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return Files([*files, *site.values()])
 
 
-def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, **_: object) -> str:
     """Begin a page. Of a block's heading only the language is left: what is behind it says to our tests which block it is."""
     _anchors.begin()
     return _FENCE.sub(r"\1\2", as_python_markdown(markdown))
@@ -205,7 +207,8 @@ def as_python_markdown(markdown: str) -> str:
     )
 
 
-def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+def on_post_page(output: str, *, page: Page, **_: object) -> str:
+    """Say which language the page is in."""
     language = LANGUAGES.get(page.file.src_uri)
     return output.replace('<html lang="en"', f'<html lang="{language}"', 1) if language else output
 
@@ -227,14 +230,17 @@ class Api:
         if module.exports and all(isinstance(one, str) for one in module.exports):
             return [str(one) for one in module.exports]
         # `__all__` of `metaq` is made when it runs; for type checkers it imports the same names.
-        return [name for name, one in module.members.items() if one.is_alias and name not in {"Any", "TYPE_CHECKING", "importlib"}]
+        return [name for name, home in module.imports.items() if home.startswith("metaq.")]
 
     def _module(self, package: str) -> Any:
         return self._root[package.partition(".")[2]] if "." in package else self._root
 
     def page(self, package: str) -> str:
         """The Markdown of a package's page."""
-        parts = [f"# {package}\n", f"::: {package}\n    options: {{members: [], show_root_heading: false, show_root_toc_entry: false}}\n"]
+        parts = [
+            f"# {package}\n",
+            f"::: {package}\n    options: {{members: [], show_root_heading: false, show_root_toc_entry: false}}\n",
+        ]
         elsewhere = []
         for name in self.names(package):
             public, thing = f"{package}.{name}", self._module(package)[name]

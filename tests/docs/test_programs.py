@@ -1,0 +1,81 @@
+"""Every page with a program in Python has a test that takes the program from the page; the few without one are listed.
+
+Whether a test runs what it takes is for its reader to see. The programs of all pages are parsed here, and import what is there.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import textwrap
+
+import pytest
+
+from tests.ci.test_opened import tracked
+from tests.support import ROOT
+
+BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+PAGES = {
+    path: text
+    for path in sorted(tracked())
+    if path.endswith(".md") and path.startswith(("docs/", "README", "bench/", "examples/", "CHANGELOG"))
+    if "```python" in (text := (ROOT / path).read_text())
+}
+HELD = {"README.zh-CN.md": "its programs are those of README.md: tests/docs/test_readme.py"}
+"""Pages whose programs another page's test runs."""
+NOT_TAKEN = {
+    "docs/dashboard.md": "a page of the dashboard that users add; tests/dashboard/test_rendering.py has others",
+    "docs/metaq1.md": "the first steps of a 1.x client; examples/metaq1 has them, and they are run",
+    "docs/metrics.md": "reads a pipeline's files with pyarrow",
+    "docs/monitoring.md": "two fragments: metrics of clients and of a query",
+    "docs/pipelines.md": "a fragment: the archive, which docs/archive.md has whole, and it is run",
+    "docs/security.md": "a line: a producer with TLS",
+    "docs/spark-cluster.md": "fragments of drivers and executors; tests/spark/standalone brings the package in each of these ways",
+    "docs/store-reader.md": "two fragments in a session of Spark",
+}
+"""Pages whose programs no test takes, and what they are. This list may only become shorter."""
+
+
+def programs(text: str) -> list[str]:
+    return [textwrap.dedent(found[2]) for found in BLOCK.finditer(text)]
+
+
+def takes(test: str, page: str) -> bool:
+    """Whether a test reads this page, and takes programs of Python from pages."""
+    folder, _, name = page.rpartition("/")
+    named = rf'"{re.escape(page)}"' + (rf'|"{folder}"\s*/\s*"{re.escape(name)}"' if folder else "")
+    if 'f"{name}.md"' in test:
+        named += rf'|"{re.escape(name.removesuffix(".md"))}"'
+    return bool(re.search(named, test)) and ("```python" in test or '"python"' in test)
+
+
+def test_every_page_with_a_program_has_a_test_that_takes_it():
+    tests = [
+        (ROOT / path).read_text()
+        for path in tracked()
+        if re.fullmatch(r"tests/.*/test_\w+\.py|tests/test_\w+\.py", path)
+    ]
+    untaken = {page for page in PAGES if not any(takes(test, page) for test in tests)}
+    assert len(PAGES) > 30
+    assert untaken - set(HELD) == set(NOT_TAKEN)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_of_a_page_are_python_and_import_what_is_there(page: str):
+    blocks = programs(PAGES[page])
+    assert len(blocks) == PAGES[page].count("```python")
+    missing = []
+    for block in blocks:
+        tree = compile(block, page, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "metaq":
+                module = importlib.import_module(node.module or "")
+                missing += [f"{node.module}.{one.name}" for one in node.names if not hasattr(module, one.name)]
+            elif isinstance(node, ast.Import):
+                for one in node.names:
+                    if one.name.partition(".")[0] == "metaq":
+                        importlib.import_module(one.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "metaq":
+                missing += [] if hasattr(importlib.import_module("metaq"), node.attr) else [f"metaq.{node.attr}"]
+    assert missing == []
