@@ -21,7 +21,6 @@ import metaq
 from metaq.spark.engine.slow_start import run_through
 from metaq.testing import EmbeddedBroker
 from tests.interop import mariadb
-from tests.outbox.databases import until
 from tests.spark.jvm import java_options
 from tests.spark.running import printed_by
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
@@ -29,11 +28,9 @@ from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 OF_THEIR_OWN = (
     "test_",
-    "order_",
     "spark_",
     "transactions_",
     "atomic_",
-    "business_",
     "exchange_",
     "webhook_",
     "xa_",
@@ -124,30 +121,10 @@ def test_atomic_with_sqlite(metaq_broker, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_the_order_service_bills_each_order_once(metaq_broker, tmp_path, monkeypatch):
-    """Also if the message comes again."""
-    pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: it comes with the extra test")
-    pytest.importorskip("httpx", reason="httpx is not installed: it comes with the extra test")
-    testclient = pytest.importorskip(
-        "fastapi.testclient", reason="FastAPI is not installed: it comes with the extra test"
-    )
-    monkeypatch.setenv("NAMESRV_ADDR", metaq_broker.namesrv)
-    monkeypatch.setenv("DATABASE", f"sqlite:///{tmp_path / 'orders.db'}")
-    example = loaded("order_service")
-    with testclient.TestClient(example.app) as service:
-        number = service.post("/orders", params={"item": "lamp"}).json()["number"]
-        until(lambda: service.get(f"/orders/{number}/bills").json() == 1, "the bill is written")
-        with metaq.Reader(metaq_broker.namesrv, "orders", start="earliest", stop_at_end=True) as reader:
-            [message] = [message for message in reader if message.body == b'{"number": 1, "item": "lamp"}']
-        example.bill(message)
-        assert service.get(f"/orders/{number}/bills").json() == 1
-    example.engine.dispose()
-
-
 def test_business_logs_are_watched(metaq_broker):
     """The services and storm-spouts, which comes to the end; a reset lets it begin again."""
     done = run_example(
-        "business_logs.py", metaq_broker, PATIENCE, "--seconds=3", "--only=services", "--only=storm-spouts"
+        "gallery/business_logs.py", metaq_broker, PATIENCE, "--seconds=3", "--only=services", "--only=storm-spouts"
     )
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
@@ -158,13 +135,13 @@ def test_business_logs_are_watched(metaq_broker):
         assert any(
             re.match(rf"\d\d:\d\d:\d\d {service}: \d+ records, \d+ warnings, \d+ errors", line) for line in lines
         )
-    again = run_example("business_logs.py", metaq_broker, PATIENCE, "--reset=storm-spouts")
+    again = run_example("gallery/business_logs.py", metaq_broker, PATIENCE, "--reset=storm-spouts")
     assert re.fullmatch(r"group storm-spouts gets [1-9]\d* messages again\n", again.stdout), again.stderr
 
 
 def test_business_logs_have_a_live_view(monkeypatch, capsys):
     """On a terminal a table that is drawn again, with alerts; elsewhere lines, each once. What is no record is counted too."""
-    example = loaded("business_logs")
+    example = loaded("gallery/business_logs")
     analysis, screen = example.Analysis(), io.StringIO()
     terminal = Console(force_terminal=True, file=screen, width=100)
     for number in range(11):
@@ -217,7 +194,8 @@ def test_spark_example_runs(name, spark, metaq_broker, tmp_path, monkeypatch):
 def test_business_logs_are_archived_too(tmp_path):
     """All parts, with a broker of their own."""
     program = [
-        sys.executable, str(ROOT / "examples" / "business_logs.py"), "--seconds=5", f"--archive={tmp_path / 'archive'}",
+        sys.executable, str(ROOT / "examples" / "gallery/business_logs.py"), "--seconds=5", f"--archive={tmp_path / 'archive'}",
+        f"--picture={tmp_path / 'logs.svg'}",
     ]  # fmt: skip
     variables = environment(JAVA_TOOL_OPTIONS=java_options())
     variables.pop("NAMESRV_ADDR", None)
@@ -230,6 +208,12 @@ def test_business_logs_are_archived_too(tmp_path):
     watched = sum(int(found[1]) for line in printed if (found := re.search(r": (\d+) records, ", line)))
     assert f"{watched} records archived in {tmp_path / 'archive'}" in printed
     assert watched > 100
+    asked = {
+        found[1]: int(found[2]) for line in printed if (found := re.match(r"(\w+): (\d+) requests, \d+ failed", line))
+    }
+    assert sum(asked.values()) == watched
+    assert asked.keys() == {"checkout", "payment", "search"}
+    assert f"{watched:,} requests of three services" in (tmp_path / "logs.svg").read_text()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The groups of examples/business_logs.py: each has progress of its own, and neither is touched by what befalls the other."""
+"""The groups of examples/gallery/business_logs.py: each has progress of its own, and neither is touched by what befalls the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ARCHIVER, WATCHER = "hdfs-writer", "storm-spouts"
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("business_logs", ROOT / "examples" / "business_logs.py")
+    spec = importlib.util.spec_from_file_location("business_logs", ROOT / "examples" / "gallery" / "business_logs.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,16 +1,17 @@
 """The classic log pipeline: services log to the topic business-logs, one group archives it, another watches it live.
 
-    services ── logging, MetaQHandler ──► topic business-logs ──┬─► group hdfs-writer: Spark, Parquet files by day
+    services ── logging, MetaQHandler ──► topic business-logs ──┬─► group hdfs-writer: Spark, Parquet files by day ──► a query
                                                                 └─► group storm-spouts: counts, alerts, a live view
 
 The groups know nothing of each other: each has its own progress at the broker, and either can be stopped, started again or
-reset without the other noticing.
+reset without the other noticing. The archive has the fields of records as columns, so that any reader of Parquet answers
+questions: here which service failed when, and how long its requests took.
 
-pip install 'pymetaq[spark]'
-python examples/business_logs.py                        # all of it for 20 seconds, with a broker of its own
-python examples/business_logs.py --namesrv localhost:9876 --seconds 60
-python examples/business_logs.py --only storm-spouts    # one part, with `metaq up`: services, storm-spouts or hdfs-writer
-python examples/business_logs.py --reset storm-spouts   # it reads everything again, whether it runs or not
+pip install 'pymetaq[spark,plots]'
+python examples/gallery/business_logs.py                        # all of it for 20 seconds, with a broker of its own
+python examples/gallery/business_logs.py --namesrv localhost:9876 --seconds 60 --picture logs.svg
+python examples/gallery/business_logs.py --only storm-spouts    # one part, with `metaq up`: services, storm-spouts or hdfs-writer
+python examples/gallery/business_logs.py --reset storm-spouts   # it reads everything again, whether it runs or not
 
 `metaq group show storm-spouts` and `metaq group show hdfs-writer` tell how far each is behind.
 """
@@ -47,6 +48,9 @@ ERRORS_MAX = 10
 """More of one service in one window are an alert."""
 WINDOWS_KEPT = 12
 DRAIN_SECONDS = 60.0
+SLOW_MS = 100
+RECORD = "time timestamp, service string, level string, message string, extra struct<request string, ms bigint>"
+"""What the archive makes columns of. A record that has other fields as well loses nothing: its body is archived too."""
 
 
 # ------------------------------------------------------------------ what logs
@@ -61,17 +65,18 @@ def run_service(name: str, namesrv: str, stop: threading.Event, topic: str = TOP
     logger.addHandler(handler)
     chance = random.Random(name)
     for request in range(1_000_000):
-        who = {"request": f"{name}-{request}"}
-        trouble = name == "payment" and request % 300 > 240
+        trouble = name == "payment" and request % 300 > 200
+        took = int(chance.lognormvariate(3.4, 0.6)) * (8 if trouble else 1)
+        who = {"request": f"{name}-{request}", "ms": took}
         if chance.random() < (0.3 if trouble else 0.01):
             try:
                 raise TimeoutError("the bank does not answer")  # noqa: TRY301  as if somebody else had
             except TimeoutError:
                 logger.exception("request failed", extra=who)
-        elif chance.random() < 0.05:
-            logger.warning("slow request: %d ms", chance.randrange(800, 3000), extra=who)
+        elif took > SLOW_MS:
+            logger.warning("slow request: %d ms", took, extra=who)
         else:
-            logger.info("request served in %d ms", chance.randrange(5, 200), extra=who)
+            logger.info("request served in %d ms", took, extra=who)
         if stop.wait(0.01):
             break
     logger.removeHandler(handler)
@@ -204,8 +209,71 @@ def archive(
     source = {"startingGroup": ARCHIVER} if group_is_reset else {}
     return metaq.spark.archive(
         spark, name_servers=namesrv, topics=topic, output=folder, once=once, trigger_seconds=2, progress_group=ARCHIVER,
-        source=source,
+        source=source, decode={"decode": "json", "decode_schema": RECORD},
     )  # fmt: skip
+
+
+# ------------------------------------------------------------------ what the archive answers
+
+
+def ask(folder: str | Path) -> Any:
+    """How services did, by second: an Arrow table of service, second, requests, failed, and ms, within which 95 of 100 were done.
+
+    It reads the archive's Parquet files and nothing else.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.dataset as ds
+
+    record = pc.field("decoded", "service")
+    rows = ds.dataset(folder, partitioning="hive").to_table(
+        columns={
+            "service": record,
+            "second": pc.floor_temporal(pc.field("decoded", "time"), unit="second"),
+            "failed": pc.field("decoded", "level").isin(pa.array(["ERROR", "CRITICAL"])).cast("int64"),
+            "ms": pc.field("decoded", "extra", "ms"),
+        },
+        filter=record.is_valid(),
+    )  # fmt: skip
+    found = rows.group_by(["service", "second"]).aggregate(
+        [([], "count_all"), ("failed", "sum"), ("ms", "tdigest", pc.TDigestOptions(q=0.95))]
+    )
+    found = found.rename_columns(["service", "second", "requests", "failed", "ms"])
+    place = found.column_names.index("ms")
+    return found.set_column(place, "ms", pc.list_element(found["ms"], 0)).sort_by([("service", "ascending"), ("second", "ascending")])  # fmt: skip
+
+
+def tell(answer: Any) -> None:
+    """The answer in a line for each service."""
+    for service in sorted(set(answer["service"].to_pylist())):
+        rows = [row for row in answer.to_pylist() if row["service"] == service]
+        requests, failed = (sum(row[name] for row in rows) for name in ("requests", "failed"))
+        worst = max(rows, key=lambda row: row["failed"])
+        print(
+            f"{service}: {requests} requests, {failed} failed, most of them, {worst['failed']}, at {worst['second']:%H:%M:%S} UTC"
+        )
+
+
+def draw(answer: Any, path: str | Path) -> None:
+    """The answer as a picture."""
+    from picture import COLOURS, picture
+
+    start = min(answer["second"].to_pylist())
+    title = f"{sum(answer['requests'].to_pylist()):,} requests of three services, as the archive tells"
+    with picture(Path(path), title, "failed requests per second", "95 of 100 requests took at most, ms") as (
+        failed,
+        took,
+    ):
+        for service, colour in zip(SERVICES, COLOURS, strict=False):
+            rows = [row for row in answer.to_pylist() if row["service"] == service]
+            at = [(row["second"] - start).total_seconds() for row in rows]
+            failed.step(at, [row["failed"] for row in rows], where="post", color=colour, label=service)
+            took.step(at, [row["ms"] for row in rows], where="post", color=colour)
+        took.axhline(SLOW_MS, linestyle=":", linewidth=1)
+        took.set_xlabel("seconds")
+        for axes in (failed, took):
+            axes.set_ylim(bottom=0)
+        failed.legend(ncols=len(SERVICES), loc="upper right", bbox_to_anchor=(1, 1.2))
 
 
 # ------------------------------------------------------------------ all together
@@ -220,7 +288,7 @@ def lag(namesrv: str, group: str) -> int:
             return admin.describe_topic(TOPIC).messages
 
 
-def demo(namesrv: str, parts: tuple[str, ...], seconds: float, folder: str) -> None:
+def demo(namesrv: str, parts: tuple[str, ...], seconds: float, folder: str, picture: str = "") -> None:
     """Run some parts for so many seconds, let the groups come to the end, and tell how far each is."""
     with Admin(namesrv) as admin:
         if TOPIC not in admin.list_topics():
@@ -266,6 +334,10 @@ def demo(namesrv: str, parts: tuple[str, ...], seconds: float, folder: str) -> N
         import pyarrow.dataset as ds
 
         print(f"{ds.dataset(folder, partitioning='hive').count_rows()} records archived in {folder}")
+        answer = ask(folder)
+        tell(answer)
+        if picture:
+            draw(answer, picture)
 
 
 def main() -> None:
@@ -274,6 +346,7 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=20.0, help="how long services log")
     arguments.add_argument("--only", choices=PARTS, action="append", help="this part; may be given several times")
     arguments.add_argument("--archive", default="", help="folder of the archive; by default a temporary one")
+    arguments.add_argument("--picture", default="", help="draw what the archive answers into this SVG file")
     arguments.add_argument("--reset", choices=(WATCHER, ARCHIVER), help="let the group begin again, and end")
     given = arguments.parse_args()
     if given.reset:
@@ -288,6 +361,7 @@ def main() -> None:
             tuple(given.only or PARTS),
             given.seconds,
             given.archive or tempfile.mkdtemp(prefix="business-logs-"),
+            given.picture,
         )
 
 
