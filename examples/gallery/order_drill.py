@@ -28,7 +28,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from metaq.admin import Admin
 
@@ -88,7 +88,7 @@ class Shop:
             raise http.client.HTTPException(f"{answer.status} {text[:200]!r}")
         return int(json.loads(text)["number"])
 
-    def rows(self, database: str, query: str) -> list[tuple[object, ...]]:
+    def rows(self, database: str, query: str) -> list[tuple[Any, ...]]:
         """Rows of `orders.db` or `mailer.db`; none while there is no such table."""
         with contextlib.closing(sqlite3.connect(self.folder / database, timeout=30)) as opened:
             try:
@@ -138,7 +138,7 @@ def verdicts(shop: Shop, answered: dict[str, int], stock: dict[str, int]) -> dic
     orders = shop.rows("orders.db", "SELECT key, number, item, count FROM orders")
     mails = shop.rows("mailer.db", 'SELECT "order", text FROM mails')
     sold = collections.Counter(
-        {item: sum(int(str(text).split()[0]) for _, text in mails if str(text).endswith(f"{item} is on its way")) for item in stock}
+        {item: sum(int(text.split()[0]) for _, text in mails if text.endswith(f"{item} is on its way")) for item in stock}
     )  # fmt: skip
     left = dict(shop.rows("mailer.db", 'SELECT item, "left" FROM stock'))
     return {
@@ -160,7 +160,7 @@ def run(namesrv: str, folder: Path, *, seconds: float, kills: int, seed: int, cl
         def look() -> Moment:
             mails = shop.rows("mailer.db", "SELECT count(*) FROM mails")
             moments.append(
-                Moment(time.monotonic() - begun, len(load.answered), admin.describe_topic(topic).messages, int(str(mails[0][0])) if mails else 0)
+                Moment(time.monotonic() - begun, len(load.answered), admin.describe_topic(topic).messages, mails[0][0] if mails else 0)
             )  # fmt: skip
             return moments[-1]
 
@@ -227,10 +227,11 @@ def main() -> int:
     )
     arguments.add_argument("--picture", type=Path, help="draw it into this SVG file")
     given = arguments.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="orders-"))
-    moments, killed, found = run(
-        given.namesrv, folder.absolute(), seconds=given.seconds, kills=given.kills, seed=given.seed
-    )
+    folder = (given.folder or Path(tempfile.mkdtemp(prefix="orders-"))).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        arguments.error(f"{folder} is not empty")
+    moments, killed, found = run(given.namesrv, folder, seconds=given.seconds, kills=given.kills, seed=given.seed)
     for what, good in found.items():
         print(f"{'as it must be' if good else 'WRONG':13}  {what}")
     if given.picture:

@@ -48,7 +48,7 @@ def handle(message: metaq.StoredMessage, session: Session) -> None:
     """Take the goods and write the mail. What is raised here rolls back all of it, and the message comes again."""
     order = json.loads(message.body)
     enough = (Stock.item == order["item"]) & (Stock.left >= order["count"])
-    taken = session.execute(update(Stock).where(enough).values(left=Stock.left - order["count"]))
+    taken = session.connection().execute(update(Stock).where(enough).values(left=Stock.left - order["count"]))
     text = "is on its way" if taken.rowcount else "is sold out"
     session.add(Mail(order=order["number"], email=order["email"], text=f"{order['count']} x {order['item']} {text}"))
 

@@ -10,7 +10,7 @@ import pytest
 
 import metaq
 from metaq.admin import Admin
-from tests.examples.conftest import PICTURE_BYTES_MAX
+from tests.examples.gallery import PICTURE_BYTES_MAX, loaded
 from tests.spark.running import finished
 from tests.support import eventually
 
@@ -18,9 +18,9 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: it comes 
 
 
 @pytest.mark.spark
-def test_the_archive_answers_which_service_failed_when(gallery, spark, metaq_broker, tmp_path, capsys):
+def test_the_archive_answers_which_service_failed_when(spark, metaq_broker, tmp_path, capsys, monkeypatch):
     """By second, as counted by hand from the topic; a message that is no record is archived and left out of the answer."""
-    example = gallery("business_logs")
+    example = loaded("business_logs", monkeypatch)
     namesrv, topic, stop = metaq_broker.namesrv, f"logs-{uuid.uuid4().hex[:8]}", threading.Event()
     with Admin(namesrv) as admin:
         admin.create_topic(topic, queues=2)

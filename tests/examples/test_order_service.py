@@ -13,7 +13,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.testing import free_port
-from tests.examples.conftest import PICTURE_BYTES_MAX
+from tests.examples.gallery import PICTURE_BYTES_MAX, loaded
 from tests.outbox.databases import until
 
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: it comes with the extra test")
@@ -44,7 +44,7 @@ def order(shop, key):
     return until(ask, "the service answers")
 
 
-def test_an_order_is_taken_and_mailed_once(gallery, metaq_broker, topic, tmp_path, monkeypatch):
+def test_an_order_is_taken_and_mailed_once(metaq_broker, topic, tmp_path, monkeypatch):
     """A key that comes again is the same order, unless it asks for something else; a message that comes again changes nothing."""
     pytest.importorskip("httpx", reason="httpx is not installed: it comes with the extra test")
     from fastapi.testclient import TestClient
@@ -53,7 +53,7 @@ def test_an_order_is_taken_and_mailed_once(gallery, metaq_broker, topic, tmp_pat
     monkeypatch.setenv("ORDERS_TOPIC", topic)
     monkeypatch.setenv("DATABASE", f"sqlite:///{tmp_path / 'orders.db'}")
     monkeypatch.setenv("MAILER_DATABASE", f"sqlite:///{tmp_path / 'mailer.db'}")
-    service, mailer = gallery("order_service"), gallery("order_mailer")
+    service, mailer = loaded("order_service", monkeypatch), loaded("order_mailer", monkeypatch)
     mailer.prepare()
     mailer.prepare()  # a second mailer
     wanted = {"item": "lamp", "count": 60, "email": "ann@example.org"}
@@ -81,9 +81,9 @@ def test_an_order_is_taken_and_mailed_once(gallery, metaq_broker, topic, tmp_pat
     mailer.engine.dispose()
 
 
-def test_what_was_committed_before_a_kill_is_sent_after_it(gallery, metaq_broker, topic, tmp_path):
+def test_what_was_committed_before_a_kill_is_sent_after_it(metaq_broker, topic, tmp_path, monkeypatch):
     """Killed between commit and send, which a broker that cannot be reached holds open; then the mailer is killed as well."""
-    drill = gallery("order_drill")
+    drill = loaded("order_drill", monkeypatch)
     with drill.Shop(tmp_path, metaq_broker.namesrv, topic) as shop:
         shop.start("service", NAMESRV_ADDR=f"127.0.0.1:{free_port()}")
         assert order(shop, "first") == 1
@@ -105,10 +105,10 @@ def test_what_was_committed_before_a_kill_is_sent_after_it(gallery, metaq_broker
         assert shop.rows("mailer.db", "SELECT \"left\" FROM stock WHERE item = 'lamp'") == [(96,)]
 
 
-def test_the_drill_finds_everything_once(gallery, metaq_broker, tmp_path, capsys):
+def test_the_drill_finds_everything_once(metaq_broker, tmp_path, capsys, monkeypatch):
     """Both are killed under load. Its picture has the figures."""
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: it comes with the extra plots")
-    drill = gallery("order_drill")
+    drill = loaded("order_drill", monkeypatch)
     moments, killed, found = drill.run(metaq_broker.namesrv, tmp_path, seconds=4, kills=3, seed=1, clients=2)
     assert all(found.values()), found
     assert {name for _, name in killed} == {"service", "mailer"}
@@ -132,11 +132,11 @@ def test_the_drill_finds_everything_once(gallery, metaq_broker, tmp_path, capsys
         ("mailer.db", 'UPDATE stock SET "left" = 96'),
     ],
 )
-def test_the_drill_sees_what_is_wrong(gallery, tmp_path, database, damage):
+def test_the_drill_sees_what_is_wrong(tmp_path, database, damage, monkeypatch):
     """Its own oracle: a lost order, one too many, a mail that is missing or comes twice, goods that left twice."""
     import sqlite3
 
-    drill = gallery("order_drill")
+    drill = loaded("order_drill", monkeypatch)
     for name, script in {
         "orders.db": "CREATE TABLE orders (number, key, item, count); INSERT INTO orders VALUES (1, 'a', 'lamp', 2), (2, 'b', 'lamp', 99);",
         "mailer.db": 'CREATE TABLE mails (number, "order", text); CREATE TABLE stock (item, "left");'

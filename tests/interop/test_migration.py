@@ -1,19 +1,24 @@
-"""Off the JVM: a RocketMQ master, a slave of ours that is promoted, RocketMQ's broker and name server gone; Java's clients work all the time."""
+"""Off the JVM: a RocketMQ master, a slave of ours that is promoted, RocketMQ's broker and name server gone; Java's clients work all the time.
+
+The program of the gallery does it, examples/gallery/move_from_rocketmq.py; what its commands do is done here.
+"""
 
 from __future__ import annotations
 
 import shutil
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from metaq.admin import Admin
+from tests.examples.gallery import PICTURE_BYTES_MAX, loaded
 from tests.interop.driver import DriverError, ForeignClient
 from tests.interop.servers import MetaqNamesrv, MetaqServer, RocketmqServer, mqadmin
 from tests.store.log.test_raw import raw_log
-from tests.support import eventually, run_metaq
+from tests.support import PATIENCE, eventually
 
 pytestmark = pytest.mark.interop
 
@@ -60,15 +65,9 @@ def registered(namesrv: str) -> bool:
         return any(one.broker_id == 0 and "METAQ" in one.runtime for one in admin.list_brokers())
 
 
-def copied(namesrv: str) -> int:
-    """Where the log of both brokers ends; 0: the slave is not there, or has not all."""
-    with Admin(namesrv) as admin:
-        ends = {one.broker_id: one.log_end or -1 for one in admin.list_brokers() if not one.error}
-    return ends[0] if len(ends) == 2 and ends[0] == ends[1] else 0
-
-
-def test_a_rocketmq_broker_is_replaced_under_load(java: ForeignClient, tmp_path: Path):
+def test_a_rocketmq_broker_is_replaced_under_load(java: ForeignClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """A slave from a copy of its log, promoted when it has all; nothing is lost, and the group goes on where it was."""
+    example = loaded("move_from_rocketmq", monkeypatch)
     names = RocketmqServer(tmp_path / "names")
     names.start_namesrv()
     old = RocketmqServer(tmp_path / "old", namesrv=names.namesrv, options=[*OPTIONS, "brokerRole=SYNC_MASTER"])
@@ -84,18 +83,43 @@ def test_a_rocketmq_broker_is_replaced_under_load(java: ForeignClient, tmp_path:
         load = Load(java, names.namesrv)
         try:
             load.wait_for(1200)
-            # A RocketMQ master sends a new slave its last file alone: the others are copied, while it writes.
-            shutil.copytree(old.data / "commitlog", new.data / "commitlog")
-            new.start()
-            before = load.statuses["SEND_OK"]
-            eventually(lambda: load.statuses["SEND_OK"] > before, what="sends have their copy")
-            # No more sends go there: what is on the way is answered, and copied.
-            mqadmin(tmp_path, old, "wipeWritePerm", "-b", "broker-a")
-            end = eventually(lambda: copied(names.namesrv), what="the slave has all")
-            old.stop()
-            led = run_metaq("broker", "promote", "broker-a", "--force", "--role", "ASYNC_MASTER", "-n", names.namesrv)
-            assert led.returncode == 0, led.stderr
-            load.wait_for(300)
+
+            def start_new() -> None:
+                new.start()
+                before = load.statuses["SEND_OK"]
+                eventually(lambda: load.statuses["SEND_OK"] > before, what="sends have their copy")
+
+            does: dict[str, Callable[[], object]] = {
+                # A RocketMQ master sends a new slave its last file alone: the others are copied, while it writes.
+                "copy": lambda: shutil.copytree(old.data / "commitlog", new.data / "commitlog"),
+                "start": start_new,
+                "stop_sends": lambda: mqadmin(tmp_path, old, "wipeWritePerm", "-b", "broker-a"),
+                "stop_old": old.stop,
+                "allow_sends": lambda: pytest.fail("it is given up"),
+            }
+            done: list[str] = []
+
+            def shell(command: str) -> int:
+                done.append(command)
+                does[command]()
+                return 0
+
+            plan = {"broker": "broker-a", "quiet_seconds": 0.5, "commands": {name: name for name in does}}
+            with Admin(names.namesrv) as admin:
+                move, over = example.Move(plan, admin, PATIENCE, shell), threading.Event()
+                measuring = threading.Thread(target=move.measure, args=(over,))
+                measuring.start()
+                try:
+                    move.run()
+                    load.wait_for(300)
+                    # The consumer has found the new broker as well, before a look at the name server may be lost with that.
+                    late = load.acknowledged[-1]
+                    java.wait("reader", lambda events: any(event["body"] == late for event in events))
+                finally:
+                    over.set()
+                    measuring.join()
+            assert done == list(example.STEPS)
+            end = move.ended
             # The name server at last: clients and brokers go on with what they know, and find the new one at its address.
             names.kill()
             successor.start()
@@ -110,6 +134,12 @@ def test_a_rocketmq_broker_is_replaced_under_load(java: ForeignClient, tmp_path:
         assert repeated < len(sent) / 4  # progress of the last seconds, and sends that were repeated
         assert end > 2 * FILE
         assert raw_log(new.data, 0, end) == raw_log(old.data, 0, end)
+        # Both have delivered what they stored, and the picture shows it.
+        for ours in (False, True):
+            assert max(example.rates(move.moments, new=ours)[1]) > 0
+            assert max(example.rates(move.moments, new=ours)[2]) > 0
+        example.draw(tmp_path / "moved.svg", move.moments, move.events)
+        assert len((tmp_path / "moved.svg").read_bytes()) < PICTURE_BYTES_MAX
     finally:
         java.shutdown_all()
         for server in (new, old, names):
