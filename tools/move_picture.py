@@ -23,6 +23,8 @@ RATE = 200
 """Messages per second."""
 BEFORE, AFTER = 15.0, 20.0
 """Seconds of load before the first step, and after the last."""
+PACE = 4.0
+"""Seconds that an operator looks at what the last step has done."""
 OPTIONS = ["mappedFileSizeCommitLog=1048576", "slaveReadEnable=true"]
 
 
@@ -58,6 +60,7 @@ def main(picture: Path) -> None:
 
         def shell(command: str) -> int:
             does[command]()
+            over.wait(PACE if command in {"copy", "start"} else 0)
             return 0
 
         plan = {"broker": "broker-a", "quiet_seconds": 2, "commands": {name: name for name in does}}

@@ -156,7 +156,7 @@ STEPS = (
     _interop("interop xa", 60, "test_xa_*", uses=("metaq.metaq1", "metaq.xa")),  # with databases
     _interop(
         "interop rocketmq", 130, "test_acl", "test_address_server", "test_admin_*", "test_cpp_*", "test_dashboard*", "test_drain", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_ipv6", "test_java_*",
-        "test_migration", "test_mixed_*", "test_mqadmin", "test_option_tools", "test_order", "test_prometheus", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_tls*", "test_top", "test_trace", data=("tests/interop/cpp/*", "tests/interop/prometheus/*", "tests/wire/fastjson_vectors.json", "src/metaq/dashboard/static/*", "src/metaq/dashboard/templates/*"),
+        "test_migration", "test_mixed_*", "test_mqadmin", "test_option_tools", "test_order", "test_prometheus", "test_replication", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_tls*", "test_top", "test_trace", data=("tests/interop/cpp/*", "tests/interop/prometheus/*", "tests/wire/fastjson_vectors.json", "src/metaq/dashboard/static/*", "src/metaq/dashboard/templates/*", "examples/gallery/move_from_rocketmq.py", "examples/gallery/picture.py"),
     ),
     # Pairs and groups whose leaders change, under clients of every kind.
     _interop("interop leaders", 80, "test_failover*", "test_pair_ledger", "test_promotion", "test_rolling*"),

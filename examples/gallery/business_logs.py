@@ -269,7 +269,6 @@ def draw(answer: Any, path: str | Path) -> None:
             at = [(row["second"] - start).total_seconds() for row in rows]
             failed.step(at, [row["failed"] for row in rows], where="post", color=colour, label=service)
             took.step(at, [row["ms"] for row in rows], where="post", color=colour)
-        took.axhline(SLOW_MS, linestyle=":", linewidth=1)
         took.set_xlabel("seconds")
         for axes in (failed, took):
             axes.set_ylim(bottom=0)

@@ -215,8 +215,8 @@ def draw(path: Path, moments: list[Moment], events: list[tuple[float, str]]) -> 
             for axes, values in zip(panels, both, strict=True):
                 axes.fill_between(at, values, color=colour, alpha=0.25, linewidth=0)
                 axes.plot(at, values, color=colour, label=label)
-                axes.set_ylim(bottom=0)
         for axes in panels:
+            axes.set_ylim(bottom=0)
             mark(axes, [(at, name.replace("_", " ")) for at, name in events])
         panels[0].legend(ncols=2, loc="upper right", bbox_to_anchor=(1, 1.25))
         panels[1].set_xlabel("seconds")

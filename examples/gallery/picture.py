@@ -40,8 +40,15 @@ def picture(path: Path, title: str, *panels: str) -> Iterator[list[Any]]:
 
 
 def mark(axes: Any, moments: Iterable[tuple[float, str]], colour: str = INK) -> None:
-    """Draw a line at each moment, with its name on top of it."""
+    """Draw a line at each moment, with its name beside it; moments that are close to each other share one. After everything else."""
+    first, last = axes.get_xlim()
+    lines: list[tuple[float, list[str]]] = []
     for at, name in moments:
+        if lines and at - lines[-1][0] < (last - first) / 60:
+            lines[-1][1].append(name)
+        else:
+            lines.append((at, [name]))
+    for at, names in lines:
         axes.axvline(at, color=colour, linewidth=1, linestyle=":")
-        axes.annotate(name, (at, 1), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
+        axes.annotate(", ".join(names), (at, 1), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
                       color=colour, fontsize=8, rotation=90, va="top")  # fmt: skip

@@ -18,6 +18,7 @@ from tests.outbox.databases import until
 
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: it comes with the extra test")
 pytest.importorskip("fastapi", reason="FastAPI is not installed: it comes with the extra test")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: it comes with the extra http")
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_the_lake_has_what_the_table_has(example, spark, metaq_broker, tmp_path,
 
     moments, done, same = run_through(run, lambda found: found)
     assert same
-    assert [what for _, what in done] == ["pipeline stopped", "started again"]
+    assert [what for _, what in done] == ["pipeline stops", "it starts again"]
     last, printed = moments[-1], capsys.readouterr().out
     assert last.rows == last.lake_rows > 0
     assert last.cents == last.lake_cents > 0
