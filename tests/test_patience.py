@@ -20,6 +20,9 @@ MEANT = {
     # The time-out itself is what is tested, or no seconds are meant.
     "tests/admin/test_growth.py: admin.move_topic('move-lag', A, B, quiet_seconds=0.5, timeout=2, progress=waited.append)",
     "tests/app/tls/test_servers.py: asyncio.wait_for(ask(address, context), 2)",  # for what must not come
+    # How long there is load.
+    "tests/examples/test_order_service.py: drill.run(metaq_broker.namesrv, tmp_path, seconds=4, kills=3, seed=1, clients=2)",
+    "tests/examples/test_table_to_lake.py: example.run(spark, metaq_broker.namesrv, Path(tempfile.mkdtemp(dir=tmp_path)), seconds=3)",
     "tests/interop/test_python_client.py: consumer.receive(2)",  # the same
     "tests/interop/test_tls.py: metaq.Producer(server.namesrv, timeout=3.0)",  # whose sends must fail
     "tests/spark/test_jvm.py: archived(archive, HANGS.format(str(child)), seconds=3.0)",
