@@ -11,7 +11,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import IO, Protocol
 
 from checks import opened
@@ -257,7 +258,7 @@ class Runner:
         return {name for name in names if name.split("::")[0] in files}
 
     def _judge(
-        self, plan: Plan, started: Started, code: int, seconds: float, failed: Sequence[str], unsteady: Set[str]
+        self, plan: Plan, started: Started, code: int, seconds: float, failed: Sequence[str], unsteady: AbstractSet[str]
     ) -> None:
         step = plan.step
         about = f"{step.name}, {seconds:.0f} s" + (" with others" if len(started.plans) > 1 else "")
