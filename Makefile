@@ -144,6 +144,13 @@ wheel: $(VENV)/has-lint  ## build a source distribution and a wheel into dist
 	rm -rf dist
 	$(RUN) -m build --outdir dist
 
+wheels: $(VENV)/has-release  ## build the source distribution and the wheels of all Pythons and platforms into dist: docs/releasing.md
+	rm -rf dist
+	$(RUN) -m tools.wheels --out dist $(ARGS)
+
+release: $(VENV)/has-release  ## VERSION=x.y.z KEY=~/.ssh/id_ed25519 make a signed release, ARGS=--dry-run shows it: docs/releasing.md
+	$(RUN) -m tools.release $(VERSION) $(if $(KEY),--key $(KEY)) $(ARGS)
+
 clean:  ## remove the environment, caches and results
 	rm -rf $(VENV) .cache build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
 	rm -f $(NATIVE:%=%/_*.so) $(patsubst %.pyx,%.c,$(wildcard $(NATIVE:%=%/_*.pyx))) derby.log
@@ -196,6 +203,10 @@ $(VENV)/has-profile: $(VENV)/has-test
 	$(RUN) -m pip install --progress-bar on 'pymetaq[profile]'
 	@touch $@
 
+$(VENV)/has-release: $(VENV)/has-lint
+	$(RUN) -m pip install --progress-bar on 'pymetaq[release]'
+	@touch $@
+
 $(VENV)/has-fuzz: $(VENV)/has-test
 	$(RUN) -m pip install --progress-bar on 'pymetaq[fuzz]' || echo "== Atheris cannot be had here: inputs are changed blindly"
 	@touch $@
@@ -204,4 +215,4 @@ $(VENV)/has-audit: $(VENV)/has-base
 	$(RUN) -m pip install --progress-bar on 'pymetaq[audit]'
 	@touch $@
 
-.PHONY: FORCE demo cluster doctor quick fuzz verify-locked audit lock nightly test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs site site-serve map hot wheel clean help
+.PHONY: FORCE demo cluster doctor quick fuzz verify-locked audit lock nightly test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs site site-serve map hot wheel wheels release clean help

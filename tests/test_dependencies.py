@@ -180,3 +180,34 @@ def test_what_is_installed_is_enough(extra):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert {"kazoo", "starlette", "pyarrow"} - (_top_levels({extra}) if extra else set()) <= missing
+
+
+CLIENT_ALONE = [
+    "metaq",
+    "metaq.aio",
+    "metaq.admin",
+    "metaq.metaq1",
+    "metaq.client.producing.producer",
+    "metaq.client.consumer.consumer",
+    "metaq.app.broker",
+    "metaq.app.namesrv",
+    "metaq.cli.main",
+]
+
+
+def _without(missing: set[str], program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM + program, ",".join(missing), *CLIENT_ALONE],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+
+
+def test_clients_and_servers_need_nothing_of_the_command_line():
+    """`pip install --no-deps pymetaq` with msgspec and isal beside (docs/releasing.md); a command says what it lacks, without a traceback."""
+    gone = {"typer", "rich", "yaml", "click"}
+    done = _without(gone, "import metaq\nfor name in metaq.__all__: getattr(metaq, name)\n")
+    assert done.returncode == 0, done.stderr
+    asked = _without(gone, "import metaq.cli.main\nsys.argv[:] = ['metaq', 'topic', 'list']\nmetaq.cli.main.main()\n")
+    assert asked.returncode == 1
+    assert "Traceback" not in asked.stderr
+    assert re.search(r"metaq: (typer|rich) is not installed.*pip install rich typer", asked.stderr)

@@ -9,6 +9,9 @@ from typing import Final
 _OBJECTS_BETWEEN: Final = 20_000
 """New objects between two collections of a command's garbage: at Python's 700, imports are collected over 40 times."""
 
+_OF_COMMANDS: Final = ("rich", "typer")
+"""What is left out where only a client is installed."""
+
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
@@ -23,8 +26,15 @@ def main() -> None:
         sys.exit(serve.main(arguments[0], values))
     gc.enable()
     gc.set_threshold(_OBJECTS_BETWEEN)
-    from metaq.cli.commands import run
-
+    try:
+        from metaq.cli.commands import run
+    except ModuleNotFoundError as missing:
+        if missing.name not in _OF_COMMANDS:
+            raise
+        sys.exit(
+            f"metaq: {missing.name} is not installed, which the command line needs (clients and servers do not): "
+            f"pip install {' '.join(_OF_COMMANDS)}"
+        )
     sys.exit(run(arguments))
 
 
