@@ -133,6 +133,8 @@ TARGETS = [
     "audit",
     "lock",
     "wheel",
+    "wheels",
+    "release",
     "clean",
     "help",
 ]
