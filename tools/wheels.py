@@ -4,7 +4,8 @@
 
 A wheel needs the headers of its Python, and not that Python: they are taken from the interpreters `python3.N` on PATH, of pyenv and of
 uv. The headers of one minor version are the same on all 64-bit little-endian Linux systems but for pyconfig.h, and that differs in
-macros which no public header reads; every size that it names is compared with the target's by its compiler before anything is built.
+macros that do not change what extensions are compiled to (docs/releasing.md). Every size that it names is compared with the target's
+by its compiler before anything is built.
 
 The files are the same bytes again from the same commit with the same tools, which `built-with.txt` names: all entries have the time of
 the commit (or SOURCE_DATE_EPOCH), and nothing of the folder is in them.
