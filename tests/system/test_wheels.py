@@ -22,7 +22,6 @@ VERSION = sysconfig.get_python_version()
 TARGET = f"manylinux_2_17_{platform.machine()}"
 pytestmark = [
     pytest.mark.all,
-    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.timeout(WHOLE_TEST_SECONDS),
     pytest.mark.skipif(platform.machine() not in {"x86_64", "aarch64"}, reason="no wheels for this processor"),
