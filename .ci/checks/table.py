@@ -176,7 +176,7 @@ STEPS = (
         environment=(("METAQ_FRESH_CLONE", "test-plain"),), rerun=False,  # in there, what failed is run once more
     ),
     # All that fits into ten minutes: always. pytest's last line is there then, whatever is unchanged.
-    Step("test", ("make", "test"), 450, always=True),
+    Step("test", ("make", "test"), 800, always=True),
     # The connector; its workers read with the client's conversation, from brokers that the tests start.
     _spark("spark", 110, "tests/spark/test_*", "tests/spark/source/*", "tests/spark/sink/*", "tests/spark/files/*",
            "tests/spark/engine/*", "tests/spark/decode/*", "tests/spark/cluster/*"),
