@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import pathlib
 import time
 
+from metaq.app.role.following import HURRY_SECONDS
 from metaq.client.conversation.administration import Promote
 from metaq.model import TopicConfig
 from metaq.model.leadership import ReplicaState
@@ -21,11 +23,14 @@ SLOW_SECONDS = 0.5
 class SlowTopics(Disk):
     """Takes its time with the table of topics, from the moment on that it is said to be slow."""
 
-    is_slow = False
+    is_slow = fails = False
 
     def sync_file(self, descriptor: int) -> None:
-        if self.is_slow and "topics.json" in pathlib.Path(f"/proc/self/fd/{descriptor}").readlink().name:
+        is_topics = "topics.json" in pathlib.Path(f"/proc/self/fd/{descriptor}").readlink().name
+        if self.is_slow and is_topics:
             time.sleep(SLOW_SECONDS)
+        if self.fails and is_topics:
+            raise OSError(errno.EIO, "the disk is broken")
         super().sync_file(descriptor)
 
 
@@ -93,5 +98,32 @@ def test_what_the_old_leader_is_saving_is_at_the_new_one(tmp_path):
             await until(lambda: change.done)
             assert change.error is None
             assert brokers.broker("b").topics.get("orders") == TOPIC
+
+    asyncio.run(body())
+
+
+def test_a_slave_that_cannot_save_does_not_say_that_it_has_what_it_was_told(tmp_path, caplog):
+    """The master may tell an administrator that a change is at its slaves."""
+
+    async def body() -> None:
+        async with opened(tmp_path) as brokers:
+            disk = await start_again(brokers, "b")
+            await until(lambda: brokers.running["b"]._tasks.role._slave.search.address)
+            feed, asked = brokers.broker("a").feed, []
+            has_news = feed.has_news
+
+            def noted(number: int, position: int) -> bool:
+                asked.append((number, position))
+                return has_news(number, position)
+
+            feed.has_news = noted
+            await until(lambda: asked)
+            disk.fails = True
+            brokers.broker("a").topics.update(TOPIC)
+            await until(lambda: brokers.broker("a").topics.get("orders"))
+            known = feed.mark
+            await until(lambda: "is not taken over yet" in caplog.text)
+            await asyncio.sleep(3 * HURRY_SECONDS)
+            assert all(position < known[1] for number, position in asked if number == known[0])
 
     asyncio.run(body())

@@ -11,6 +11,7 @@ from typing import Final
 from metaq.app.role.master import MasterSearch
 from metaq.app.role.pending import all_ended
 from metaq.broker.broker import Broker
+from metaq.broker.replication.tables import AGAIN_SECONDS
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.driver import ask
 from metaq.client.conversation.following import (
@@ -142,9 +143,10 @@ class TableFollowing:
         self._search.heard(changes.log_end)
         self._told.clear()
         await _in_turns(self._followed.take(changes))
-        with contextlib.suppress(Refused):  # said, and asked for again
-            # The next question says that they are here: the master may tell an administrator so.
+        try:
             await all_ended(self._broker.saves())
+        except Refused:  # said already; another question now would say that they are here, and the master may tell an administrator so
+            return AGAIN_SECONDS
         if not changes.complete:
             return 0.0
         if not self._is_last:
