@@ -109,12 +109,18 @@ def test_a_rocketmq_broker_is_replaced_under_load(java: ForeignClient, monkeypat
                 move, over = example.Move(plan, admin, PATIENCE, shell), threading.Event()
                 measuring = threading.Thread(target=move.measure, args=(over,))
                 measuring.start()
+
+                def delivers(*, new: bool) -> None:
+                    eventually(lambda: max(example.rates(move.moments, new=new)[2], default=0) > 0, what="deliveries")
+
                 try:
+                    delivers(new=False)  # a quick machine has moved before the second look
                     move.run()
                     load.wait_for(300)
                     # The consumer has found the new broker as well, before a look at the name server may be lost with that.
                     late = load.acknowledged[-1]
                     java.wait("reader", lambda events: any(event["body"] == late for event in events))
+                    delivers(new=True)
                 finally:
                     over.set()
                     measuring.join()
