@@ -60,9 +60,12 @@ def test_a_broker_that_acknowledges_too_early_is_found(tmp_path):
         "single", faults=("power",), seconds=SHORT_SECONDS, patience=SHORT_PATIENCE, load=Load(("sync", "submit"), rate=200.0),
         options={"flushDiskType": "ASYNC_FLUSH", "flushIntervalCommitLog": 10_000},
     )  # fmt: skip
-    # A cut may leave what it could have taken, so one of several.
-    results = list(run_trials(trial, range(4, 16), AT_ONCE, tmp_path))
-    lost = [one for one in results if "acked is kept" in {violation.check for violation in one.verdict.violations}]
-    assert lost
-    assert f"--mode single --seeds {lost[0].seed} --seconds {SHORT_SECONDS:g} --faults power" in lost[0].text
-    assert "power process 0" in lost[0].text
+    # A cut may leave what it could have taken, and on a slow machine there is little: so many, until one of them shows it.
+    results = run_trials(trial, range(4, 104), AT_ONCE, tmp_path)
+    lost = next(
+        (one for one in results if "acked is kept" in {violation.check for violation in one.verdict.violations}), None
+    )
+    results.close()
+    assert lost is not None
+    assert f"--mode single --seeds {lost.seed} --seconds {SHORT_SECONDS:g} --faults power" in lost.text
+    assert "power process 0" in lost.text
