@@ -89,7 +89,7 @@ def test_client_goes_to_the_other_name_server_when_one_is_cut_off(mended, topic)
     with metaq.Producer(mended.namesrv) as producer:
         producer.send(topic, b"x")
     mended.client_to_namesrv(1).cut()
-    with metaq.Producer(mended.namesrv) as producer, pytest.raises(metaq.MetaqError) as caught:
+    with metaq.Producer(mended.namesrv, timeout=2.0) as producer, pytest.raises(metaq.MetaqError) as caught:
         producer.send(topic, b"y")
     assert all(address in str(caught.value) for address in mended.namesrv.split(";"))
 

@@ -163,7 +163,7 @@ def test_a_send_that_failed_is_traced_as_failed(metaq_broker):
     namesrv = metaq_broker.namesrv
     with Admin(namesrv) as admin:
         admin.create_topic("traced-gone", queues=1)
-    with metaq.Producer(namesrv, group="p", trace=True, retries=0) as producer:
+    with metaq.Producer(namesrv, group="p", trace=True, retries=0, timeout=1.0) as producer:
         future = producer.submit("traced-gone", b"x" * 100, queue=MessageQueue("traced-gone", "nobody", 0))
         assert future.exception() is not None
     told(namesrv, future.message_id, [("sent", "p", "failed", 0)])

@@ -205,7 +205,7 @@ def test_a_request_whose_send_fails_raises_what_failed(metaq_broker, topic):
             assert producer.request(topic, b"first", timeout=PATIENCE).body == b"FIRST"
             assert producer._requesting.is_known
             with pytest.raises(metaq.MetaqError, match="nobody"):
-                producer.request(topic, b"x", queue=metaq.MessageQueue(topic, "nobody", 0), timeout=PATIENCE)
+                producer.request(topic, b"x", queue=metaq.MessageQueue(topic, "nobody", 0), timeout=1.0)
             assert producer.request(topic, b"second", timeout=PATIENCE).body == b"SECOND"
         with pytest.raises(metaq.RequestTimeout, match=r"within 0.2 s; it is stored as"):
             producer.request(topic, b"nobody is there", timeout=0.2)

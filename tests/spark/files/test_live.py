@@ -37,7 +37,7 @@ def test_a_folder_that_a_broker_writes_and_that_kill_9_leaves(tmp_path):
         stop = threading.Event()
 
         def send() -> None:
-            with metaq.Producer(broker.namesrv, timeout=PATIENCE) as producer:
+            with metaq.Producer(broker.namesrv, timeout=10.0) as producer:
                 number = 0
                 while not stop.is_set():
                     pending = [producer.submit("orders", b"%d" % (number + i) * 300) for i in range(20)]
