@@ -17,6 +17,8 @@ from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, reply
 from metaq.wire.hot import crc31
 
+TIMEOUT = 6.0
+"""registerBrokerTimeoutMills of RocketMQ, the default here too, s."""
 IDENTITY = BrokerIdentity("C", "a", 0, "10.0.0.1:10911", "10.0.0.1:10912")
 
 
@@ -27,10 +29,13 @@ class NameServers:
         self.down: set[str] = set()
         self.silent: set[str] = set()
         self.calls: list[tuple[str, Command]] = []
+        self.times: list[float] = []
+        """Time that each call gives the answer, s."""
         self.called = asyncio.Event()
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         self.calls.append((address, command))
+        self.times.append(timeout)
         self.called.set()
         if address in self.silent:
             await asyncio.Event().wait()
@@ -77,6 +82,7 @@ def test_it_registers_everywhere_at_start_and_says_goodbye():
         servers.calls.clear()
         await one.stop()
         assert sorted(servers.codes()) == [("n1", RequestCode.UNREGISTER_BROKER), ("n2", RequestCode.UNREGISTER_BROKER)]
+        assert max(servers.times) == TIMEOUT, "a stop waits no longer for a silent one than a registration"
 
     asyncio.run(run())
 

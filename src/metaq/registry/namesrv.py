@@ -46,7 +46,7 @@ class Registrar:
         describe: returns the DataVersion and the topic table; for names, only those topics that exist.
         period: seconds between registrations of the whole table.
         retry: seconds before a failed registration is tried again.
-        timeout: seconds that a name server may take to answer a registration; None: 6.
+        timeout: seconds that a name server may take to answer.
         gather: average seconds between registrations of changes, unless somebody waits for one (`when_registered`).
         at_once: registrations of changes in a row without that pause.
         ordered: called with the ordered topics in the name servers' answers.
@@ -64,7 +64,7 @@ class Registrar:
         period: float = 30.0,
         retry: float = 1.0,
         *,
-        timeout: float | None = None,
+        timeout: float = RegisterBroker.seconds,
         gather: float = GATHER_SECONDS,
         at_once: int = AT_ONCE,
         ordered: Callable[[Collection[str]], None] = lambda _topics: None,
@@ -177,7 +177,7 @@ class Registrar:
 
     async def _unregister(self, address: str) -> None:
         try:
-            await ask(self._caller, address, UnregisterBroker(self._identity))
+            await ask(self._caller, address, UnregisterBroker(self._identity), self._timeout)
         except MetaqError as error:
             log.info("could not unregister at name server %s: %s", address, error)
 
