@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from tools import map as maps
 
 from tests.support import ROOT
+from tools import map as maps
 
 # With the rules of the layers, which look at the same trees of all modules.
 pytestmark = pytest.mark.xdist_group("layers")

@@ -25,6 +25,8 @@ MEANT = {
     "tests/examples/test_table_to_lake.py: example.run(spark, metaq_broker.namesrv, Path(tempfile.mkdtemp(dir=tmp_path)), seconds=3)",
     "tests/interop/test_python_client.py: consumer.receive(2)",  # the same
     "tests/interop/test_tls.py: metaq.Producer(server.namesrv, timeout=3.0)",  # whose sends must fail
+    "tests/spark/files/test_live.py: metaq.Producer(broker.namesrv, timeout=10.0)",  # the same, behind a kill
+    "tests/testing/test_cluster.py: metaq.Producer(mended.namesrv, timeout=2.0)",  # the same
     "tests/spark/test_jvm.py: archived(archive, HANGS.format(str(child)), seconds=3.0)",
     "tests/store/test_durability.py: quiet(disk, file_reserved_time=1)",
 }

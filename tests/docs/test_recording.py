@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
-from tools import recording
-
 from tests.support import ROOT
+from tools import recording
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -28,6 +28,7 @@ pytest.importorskip("material", reason="the site's theme: pip install 'pymetaq[s
 pytest.importorskip("mkdocstrings", reason="it writes the pages of the API: pip install 'pymetaq[site]'")
 
 from markdown_it import MarkdownIt
+
 from tools import site_hooks
 
 pytestmark = pytest.mark.xdist_group("docs.site")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from tools import grafana
 
 from tests.metrics.rules import (
     ALERTS,
@@ -20,6 +19,7 @@ from tests.metrics.rules import (
     series,
 )
 from tests.support import ROOT
+from tools import grafana
 
 PAGE = (ROOT / "docs" / "monitoring.md").read_text()
 
