@@ -22,6 +22,8 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from tools.terminal_picture import svg_of
+
 COLUMNS: Final = 100
 TYPING_SECONDS: Final = 1.2
 """From one command's last line to the next command, for a reader to follow."""
@@ -114,10 +116,7 @@ def drawn(session: list[tuple[str, str, float]]) -> str:
                 console.print(line)
             appears += [at] * len(lines)
             at += after
-    svg = console.export_svg(title="metaq", unique_id="recording")
-    # Without fonts from elsewhere: the picture is to show nobody that it is looked at. And with the blanks before numbers.
-    svg = re.sub(r"@font-face \{.*?\}\n?", "", svg, flags=re.DOTALL).replace("Fira Code, ", "")
-    svg = svg.replace("<svg ", '<svg xml:space="preserve" ', 1)
+    svg = svg_of(console, "metaq", "recording")
     svg = re.sub(
         r'clip-path="url\(#recording-line-(\d+)\)"',
         lambda found: f'{found[0]} style="animation-delay:{appears[min(int(found[1]), len(appears) - 1)]:.2f}s"',

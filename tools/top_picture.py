@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ import metaq
 from metaq.admin import Admin
 from metaq.cli.cluster.top_screen import View, screen_of
 from metaq.testing import Cluster
+from tools.terminal_picture import svg_of
 
 COLUMNS, LINES = 100, 24
 SECONDS = 25.0
@@ -55,10 +55,7 @@ def main() -> None:
         stop.set()
         for thread in threads:
             thread.join()
-    drawn = console.export_svg(title="metaq top")
-    # Without fonts from elsewhere: the picture is to show nobody that it is looked at. And with the blanks before numbers.
-    drawn = re.sub(r"@font-face \{.*?\}\n?", "", drawn, flags=re.DOTALL).replace("Fira Code, ", "")
-    sys.stdout.write(drawn.replace("<svg ", '<svg xml:space="preserve" ', 1))
+    sys.stdout.write(svg_of(console, "metaq top"))
 
 
 def _send(producer: metaq.Producer, topic: str, rate: int, stop: threading.Event) -> None:

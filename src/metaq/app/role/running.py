@@ -216,9 +216,8 @@ class RunningRole:
     async def _registered(self) -> dict[str, int]:
         """Return the other addresses that the name servers have under this broker's name → the number that each has there."""
         name, found = self._broker.environment.name, dict[str, int]()
-        seconds = (
-            self._broker.options.register_broker_timeout_mills / 1000
-        )  # a start waits for one that takes connections and is silent
+        # A start waits for one that takes connections and is silent.
+        seconds = self._broker.options.register_broker_timeout_mills / 1000
         for server in self._announced.name_servers:
             try:
                 data = (await ask(self._transport, server, GetCluster(), seconds)).brokers.get(name)
