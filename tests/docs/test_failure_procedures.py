@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -265,19 +266,78 @@ def test_a_master_is_started_again(pair: Cluster) -> None:
     has(pair, b"before", b"behind")
 
 
+def test_one_of_several_masters_is_lost() -> None:
+    """Producers go on at the other one; what the lost one has is read when it is back."""
+    heading = "One of several masters without slaves is lost"
+    with Cluster(brokers=2, options=SOON) as cluster:
+        with metaq.admin.Admin(cluster.namesrv) as admin:
+            admin.create_topic(TOPIC, queues=1)
+        with metaq.Producer(cluster.namesrv, timeout=PATIENCE) as producer:
+            sent = {b"before %d" % number: producer.send(TOPIC, b"before %d" % number) for number in range(4)}
+            assert {result.queue.broker for result in sent.values()} == {"broker-0", "broker-1"}
+            cluster.brokers[0].kill()
+            meanwhile = {
+                b"meanwhile %d" % number: producer.send(TOPIC, b"meanwhile %d" % number) for number in range(4)
+            }
+        assert {result.queue.broker for result in meanwhile.values()} == {"broker-1"}
+        follow(cluster, heading, 0)
+        follow(cluster, heading, 1, STORE=cluster.brokers[0].data)
+        has(cluster, *sent, *meanwhile)
+
+
+def consumed(cluster: Cluster, *bodies: bytes, since: float) -> None:
+    """Return when a group that begins at this time has been given these, and nothing else, and has committed them."""
+    wanted = set(bodies)
+    with metaq.Consumer(cluster.namesrv, group="billing", topics=TOPIC, start=since) as consumer:
+        while wanted:
+            message = consumer.receive(PATIENCE)
+            assert message is not None, wanted
+            with message:
+                assert message.body in wanted
+                wanted.remove(message.body)
+
+
 def test_the_master_of_a_pair_is_lost(pair: Cluster) -> None:
-    heading = "The master of a pair is lost"
+    """A group goes on at the slave, and what it commits there holds at each that leads behind that."""
+    heading, since = "The master of a pair is lost", time.time()
     send(pair, b"acknowledged")
     pair.brokers[0].kill()
+    consumed(pair, b"acknowledged", since=since)
     follow(pair, heading, 0)
     leads(pair, 1)
     has(pair, b"acknowledged")
     send(pair, b"alone", wanted=SendStatus.SLAVE_NOT_AVAILABLE)
+    consumed(pair, b"alone", since=since)
     follow(pair, heading, 1)
     send(pair, b"both")
     follow(pair, heading, 2)
     leads(pair, 0)
+    consumed(pair, b"both", since=since)
     has(pair, b"acknowledged", b"alone", b"both")
+
+
+def test_an_asynchronous_master_is_lost_with_what_it_alone_has() -> None:
+    """Its slave leads without that; the old master cuts it off when it comes back, and keeps it."""
+    heading = "The master of a pair is lost"
+    with Cluster(replicas=2, options=SOON, broker_options=({"brokerRole": "ASYNC_MASTER"},)) as pair:
+        master, slave = pair.brokers
+        send(pair, b"copied")
+        pair.wait_in_sync(PATIENCE)
+        slave.kill()
+        send(pair, b"not copied")
+        master.kill()
+        slave.start()
+        follow(pair, heading, 0)
+        leads(pair, 1)
+        send(pair, b"at the next")
+        follow(pair, heading, 1)
+        assert set(stored(pair)) == {b"copied", b"at the next"}
+        [offset] = (master.data / "cut").iterdir()
+        printed = follow(pair, "Two have led", 0, STORE=master.data, OFFSET=offset.name)
+        assert TOPIC in printed
+        follow(pair, heading, 2)
+        leads(pair, 0)
+        has(pair, b"copied", b"at the next")
 
 
 def test_a_slave_is_lost_with_its_disk(pair: Cluster) -> None:
@@ -382,6 +442,29 @@ def test_a_name_server_is_lost(pair: Cluster) -> None:
     follow(pair, "A name server is lost", 0)
     pair.wait_registered()
     send(pair, b"new clients")
+
+
+def order(cluster: Cluster, command: str = "show") -> str:
+    """What a command about the fixed queues of the topic says."""
+    done = run_metaq("topic", "order", command, TOPIC, "-n", cluster.namesrv)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_name_server_is_lost_with_its_folder(pair: Cluster) -> None:
+    """Its KV configuration is there behind a kill; without its folder it is set again."""
+    heading, server = "A name server is lost", pair.name_servers[0]
+    follow(pair, heading, 1)
+    server.kill()
+    follow(pair, heading, 0)
+    assert "broker-0:1" in order(pair)
+    server.kill()
+    shutil.rmtree(server.data)
+    follow(pair, heading, 0)
+    pair.wait_registered()
+    assert "no fixed queues" in order(pair)
+    assert "broker-0:1" in follow(pair, heading, 1)
+    assert order(pair, "delete")
 
 
 def test_a_follower_of_a_group_is_lost(group: Cluster) -> None:
