@@ -12,7 +12,7 @@ import pytest
 
 import metaq
 from metaq.testing import FlakyNetwork
-from metaq.testing.network import HELD_BYTES_MAX, NetworkThread, _Connection, _End, _Way
+from metaq.testing.network import HELD_BYTES_MAX, NetworkThread, SharedPort, _Connection, _End, _Way
 from tests.support import PATIENCE, eventually
 
 
@@ -298,3 +298,30 @@ def test_wrong_faults_are_refused(network):
     for wrong in (lambda: network.delay(-1), lambda: network.throttle(-1)):
         with pytest.raises(metaq.ConfigError, match="need a"):
             wrong()
+
+
+def test_a_port_goes_on_behind_a_connection_that_nobody_could_route(echo, caplog):
+    """That one is refused, and the log says why."""
+    thread = NetworkThread()
+    network = FlakyNetwork(echo.address, listen="", thread=thread).start()
+    routes = iter([None, network])
+
+    def route(_accepted):
+        found = next(routes)
+        if found is None:
+            raise RuntimeError("the broker has just been stopped")
+        return found
+
+    port = SharedPort("127.0.0.1:0", route, thread).start()
+    try:
+        host, number = port.address.split(":")
+        with socket.create_connection((host, int(number)), PATIENCE) as refused, pytest.raises(ConnectionResetError):
+            refused.recv(1)
+        with socket.create_connection((host, int(number)), PATIENCE) as connection:
+            connection.sendall(b"hello")
+            assert connection.recv(5) == b"hello"
+        assert "the broker has just been stopped" in caplog.text
+    finally:
+        port.close()
+        network.close()
+        thread.close()

@@ -310,7 +310,7 @@ class Cluster:
 
     def _start(self) -> None:
         if self._networks_wanted and self._ways is None:
-            self._ways = Ways(lambda: {broker.pid: at for at, broker in enumerate(self.brokers) if broker.alive})
+            self._ways = Ways(self._running_brokers)
         configure(self.zookeepers)
         for server in self.zookeepers:
             server.launch()
@@ -333,6 +333,14 @@ class Cluster:
                     ports = [broker.port, *([broker.port + 1] if self.replicas > 1 else [])]
                     self._ways.connect_broker(number, broker, NETWORK_HOST, ports, len(self.brokers))
         self.wait_registered()
+
+    def _running_brokers(self) -> dict[int, int]:
+        """Process id → number, for the thread of the networks: meanwhile another one stops and starts them."""
+        found = {}
+        for number, broker in enumerate(self.brokers):
+            with contextlib.suppress(ServerDied):
+                found[broker.pid] = number
+        return found
 
     def _from_brokers(self, kind: str, number: int) -> list[Way]:
         return [Way(BROKER, broker, kind, number) for broker in range(len(self.brokers))]

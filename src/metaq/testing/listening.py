@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import socket
 import struct
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from metaq.testing.ports import HeldPort
+
+log = logging.getLogger("metaq.testing")
 
 Take: TypeAlias = Callable[[socket.socket], Awaitable[None]]
 """Takes over a connection that was accepted."""
@@ -69,7 +72,12 @@ class Listener:
                 if self._listening.is_set():  # no descriptor is free: one may be a moment later
                     await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            await self._take(accepted)
+            try:
+                await self._take(accepted)
+            except Exception:
+                # Later connections are accepted all the same: a port that is silent looks like a fault of the server.
+                log.exception("a connection to port %d is refused", self.port)
+                refuse(accepted)
 
 
 def refuse(accepted: socket.socket) -> None:

@@ -120,12 +120,14 @@ class ServerProcess:
 
     @property
     def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        process = self._process  # one look: another thread may end it
+        return process is not None and process.poll() is None
 
     @property
     def death(self) -> str:
         """How it ended though nobody told it to, with its last log lines; empty if it runs or was ended by a call."""
-        code = self._process.poll() if self._process is not None else None
+        process = self._process
+        code = process.poll() if process is not None else None
         return "" if code is None else f"{self.name} ended by itself, exit code {code}:\n{self.log_tail()}"
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
