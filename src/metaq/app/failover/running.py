@@ -532,10 +532,10 @@ class FailoverRole:
     # ------------------------------------------------------------------ by hand
 
     def _begin_promotion(self, change: RoleChange, _role: str, force: bool) -> None:
-        self._spawn(carry_out(change, self._promote(force=force), _WHO_LEADS), "change who leads", _NOT_CHANGED)
+        self._spawn(carry_out(change, lambda: self._promote(force=force), _WHO_LEADS), "change who leads", _NOT_CHANGED)
 
     def _begin_to_step_down(self, change: RoleChange, broker_id: int, _master: str) -> None:
-        self._spawn(carry_out(change, self._step_down(broker_id), _WHO_LEADS), "change who leads", _NOT_CHANGED)
+        self._spawn(carry_out(change, lambda: self._step_down(broker_id), _WHO_LEADS), "change who leads", _NOT_CHANGED)
 
     async def _step_down(self, to: int) -> ReplicaState:
         async with self._changing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from metaq.errors import MetaqError, Reason, Refused
@@ -45,14 +45,15 @@ async def outcome_of(pending: PendingOutcome[T]) -> T:
     return pending.outcome()
 
 
-async def carry_out(change: PendingOutcome[T], work: Coroutine[Any, Any, T], what: str) -> None:
+async def carry_out(change: PendingOutcome[T], work: Callable[[], Coroutine[Any, Any, T]], what: str) -> None:
     """Do the work of a change, and finish the change with what becomes of that.
 
     Args:
+        work: begins it. It is called here, so that nothing was begun if the broker stops before this task runs.
         what: is to be changed, for people.
     """
     try:
-        outcome = await work
+        outcome = await work()
     except Refused as error:
         change.finish(error)
     except MetaqError as error:

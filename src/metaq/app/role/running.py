@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from metaq.app.registration import NameServerRegistration, Registration
@@ -301,19 +301,18 @@ class RunningRole:
 
     # ------------------------------------------------------------------ changes by hand
 
-    def _begin(self, change: RoleChange, work: Coroutine[Any, Any, ReplicaState]) -> None:
+    def _begin(self, change: RoleChange, work: Callable[[], Coroutine[Any, Any, ReplicaState]]) -> None:
         if self._changing is not None and not self._changing.done():
-            work.close()
             change.finish(Refused(Reason.BUSY, "the role of this broker is being changed already; ask for its state"))
             return
 
         self._changing = self._loop.create_task(carry_out(change, work, "the role"), name="change the role")
 
     def _begin_promotion(self, change: RoleChange, role: str, force: bool) -> None:
-        self._begin(change, self._promote(role, force=force))
+        self._begin(change, lambda: self._promote(role, force=force))
 
     def _begin_to_step_down(self, change: RoleChange, broker_id: int, master: str) -> None:
-        self._begin(change, self._step_down(broker_id, master))
+        self._begin(change, lambda: self._step_down(broker_id, master))
 
     async def _step_down(self, broker_id: int, master: str) -> ReplicaState:
         """Take no messages any more, for good. The log ends where the state says."""
