@@ -27,14 +27,16 @@ class Cluster:
         self.listed, self.running, self.name = listed, running, name
         self.failing: set[str] = set()
         self.met: list[str] = []
+        self.timeouts: set[float] = set()
         self.settles = False
-        self.namesakes = Namesakes(self, ["n1", "n2"], IDENTITY, lambda: self.failing, 30, self._meet)
+        self.namesakes = Namesakes(self, ["n1", "n2"], IDENTITY, lambda: self.failing, 30, self._meet, timeout=PATIENCE)
 
     async def _meet(self, address: str) -> bool:
         self.met.append(address)
         return self.settles
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
+        self.timeouts.add(timeout)
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO and address != "n2":
             info = ClusterInfo({"a": BrokerData("C", "a", {0: self.listed})}, {"C": frozenset({"a"})})
             return reply(command, body=bodies.cluster_info(info))
@@ -56,6 +58,7 @@ def test_a_broker_that_registers_after_this_one_is_told_once(caplog, running):
     assert cluster.looked(caplog, registered=True) == ["ERROR"]
     assert f"another broker named a runs at {THERE}, which name server n1 lists in turns" in caplog.text
     assert "give one of the two another brokerName" in caplog.text
+    assert cluster.timeouts == {PATIENCE}, "no longer than a registration: the next name server waits"
     assert cluster.looked(caplog, registered=True) == []
     cluster.listed = "10.0.0.3:10911"
     assert cluster.looked(caplog, registered=True) == ["ERROR"]
@@ -92,7 +95,7 @@ def test_two_that_do_not_settle_it_meet_again_soon(monkeypatch):
         return outcome
 
     async def body() -> None:
-        namesakes = Namesakes(Cluster(running=THERE), ["n1"], IDENTITY, set, 3600, met)
+        namesakes = Namesakes(Cluster(running=THERE), ["n1"], IDENTITY, set, 3600, met, timeout=PATIENCE)
         looking = asyncio.create_task(namesakes.keep_looking())
         async with asyncio.timeout(PATIENCE):
             await settled.wait()

@@ -143,6 +143,7 @@ class NameServerRegistration:
             lambda: registrar.failing,
             options.register_name_server_period / 1000,
             self._meet,
+            timeout=options.register_broker_timeout_mills / 1000,
         )
         # First, so that its requests go out before the registrations, which replace what it looks for.
         self._looking = asyncio.create_task(namesakes.keep_looking(), name="look for brokers of this name")

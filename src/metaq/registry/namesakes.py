@@ -38,6 +38,7 @@ class Namesakes:
         failing: returns the name servers at which this broker is not registered now.
         period: seconds between two looks.
         met: called with another address that answers as a broker; returns whether it is settled which of the two goes on.
+        timeout: seconds for each answer: they are asked one after the other, and one that is silent holds up the look at the others.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class Namesakes:
         failing: Callable[[], Collection[str]],
         period: float,
         met: Callable[[str], Awaitable[bool]] | None = None,
+        *,
+        timeout: float,
     ) -> None:
         self._caller, self._name_servers, self._identity = caller, name_servers, identity
-        self._failing, self._period, self._met = failing, period, met
+        self._failing, self._period, self._met, self._timeout = failing, period, met, timeout
         self._hurried = asyncio.Event()
         self._found: dict[str, str] = {}
         """Name server → other address found there and logged."""
@@ -94,7 +97,7 @@ class Namesakes:
             return
         who = self._identity
         try:
-            data = (await ask(self._caller, server, GetCluster())).brokers.get(who.broker)
+            data = (await ask(self._caller, server, GetCluster(), self._timeout)).brokers.get(who.broker)
         except FAULTS:
             return  # the registration says so
         other = data.addresses.get(who.broker_id) if data is not None else None
@@ -129,7 +132,7 @@ class Namesakes:
 
     async def _runs_at(self, address: str) -> bool:
         try:
-            settings = await ask(self._caller, address, GetSettings())
+            settings = await ask(self._caller, address, GetSettings(), self._timeout)
         except FAULTS:
             return False
         # Under an address that it had before, this broker may answer itself.
