@@ -16,7 +16,15 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from metaq.store.log.broken import DamagedPlace, behind, head_at, may_be_unwritten, next_record, place_of
+from metaq.store.log.broken import (
+    DamagedPlace,
+    behind,
+    head_at,
+    is_unpublished,
+    may_be_unwritten,
+    next_record,
+    place_of,
+)
 from metaq.store.log.scan import WHY, Judge, Judged, LogScan, QueueKey
 from metaq.store.mapped_file import FileRun
 from metaq.store.queues.consume_queue import ConsumeQueue, Unit
@@ -124,6 +132,9 @@ class LogWalk:
         if place == self._promise.ended_at:  # the usual start does not search the rest of the file
             return place
         stop, durable_end = behind(self._run, place), self._promise.durable_end
+        if stop is not None and place >= durable_end and self._promise.is_ours and is_unpublished(self._run, place):
+            # Whatever points at its records: nothing was appended behind it, and none of it was acknowledged.
+            return place
         if stop is None:
             if place >= durable_end:
                 return place
@@ -154,7 +165,7 @@ class LogWalk:
 
     def _confirms(self, head: hot.RecordHead) -> bool:
         """Whether a record that fits proves that it is the log's, and what lies before it is damage."""
-        # Units are put behind their record. In the page cache of a killed broker those are missing whose append was cut short,
+        # Units are put behind their record, or behind what is told by `is_unpublished`. In the page cache of a killed broker those are missing whose append was cut short,
         # and those that a RocketMQ has cut off.
         return (
             head.log_offset < self._promise.durable_end

@@ -162,6 +162,41 @@ def test_a_start_can_be_made_to_refuse_damage(tmp_path):
         assert store.reader.queue("T", 0).max_offset == COUNT
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_append_that_a_kill_has_cut_short_ends_the_log_also_with_its_units(tmp_path, whole, caplog):
+    """With SYNC_FLUSH records are made ahead, and have their units, before they are written; the first size is written last.
+
+    The kill came just in front of that, or in the middle of the bytes before it.
+    """
+    root, places = filled(tmp_path)
+    first, last = places[-3], places[-1]
+    overwrite(log_file(root), first.log_offset, bytes(4))
+    if not whole:
+        overwrite(log_file(root), last.log_offset + 30, bytes(last.log_end - last.log_offset))
+    reader = StoreReader(root)
+    assert sum(1 for _ in reader.records()) == 2 * (COUNT - 3)
+    assert (reader.end, reader.damage) == (first.log_offset, [])
+    with caplog.at_level(logging.WARNING), quiet(root) as store:
+        assert store.log.end == first.log_offset
+        assert drained(store, "T", 0) == BODIES[:-3]
+        assert put(store, "T", 0, b"next").queue_offset == COUNT - 3
+        assert drained(store, "T", 0) == [*BODIES[:-3], b"next"]
+    assert "damage" not in caplog.text
+
+
+def test_a_size_of_zero_in_front_of_more_than_an_append_is_damage(tmp_path, monkeypatch):
+    """Or where anything else of the record is another one, too."""
+    monkeypatch.setattr("metaq.store.log.log_bytes.AHEAD_BYTES_MAX", 4096)
+    root, places = filled(tmp_path)
+    overwrite(log_file(root), places[LOST].log_offset, bytes(4))
+    overwrite(log_file(root), places[-2].log_offset, bytes(4))
+    flip(root, places[-2].log_offset + 95)  # its body
+    lost = {BODIES[LOST], BODIES[-2]}
+    with quiet(root) as store:
+        assert drained(store, "T", 0) == [body for body in BODIES if body not in lost]
+        assert put(store, "T", 0, b"next").queue_offset == COUNT
+
+
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_a_flipped_bit_is_no_power_cut(tmp_path, flush):
     """The machine has restarted: records that are not torn as a power cut tears them were promised, and stay."""

@@ -88,6 +88,16 @@ def next_record(run: FileRun, place: int, limit: int | None = None) -> int | Non
     return None
 
 
+def is_unpublished(run: FileRun, place: int) -> bool:
+    """Whether an append begins at `place` that was cut short before it was published (`LogBytes.is_unpublished`): the log ends there."""
+    file = run.find(place)
+    if file is None:
+        return False
+    with LogBytes(_log_file(file)) as source:
+        unpublished = source.is_unpublished(place - file.start)
+    return unpublished and next_record(run, file.end - 1) is None
+
+
 def head_at(run: FileRun, place: int, *, check_crc: bool) -> hot.RecordHead | None:
     """Return the head of the record at `place`; None: there is none, or with `check_crc` its body is damaged."""
     file = run.find(place)

@@ -16,6 +16,9 @@ from metaq.wire.record import HOST_V4, HOST_V6, MAGIC, RECORD_BYTES_MIN, TOPIC_B
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 ROWS_MAX: Final = 10_000
 """Records of one `LogBytes.run`, at most."""
+AHEAD_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of records that have their units before the first of them has its size, at most: the native module makes 256 KiB ahead."""
+_SIZE_BYTES: Final = 4
 _LOG_OFFSET_AT: Final = 28
 """Byte of a record at which its LogOffset stands."""
 _MAGIC: Final = MAGIC.to_bytes(4, "big")
@@ -128,6 +131,24 @@ class LogBytes:
         rest = bytes(self.read(place + topic, 1 + TOPIC_BYTES_MAX + 2))
         behind = 1 + rest[0] if rest else 0
         return topic + behind + 2 + int.from_bytes(rest[behind : behind + 2], "big")
+
+    def is_unpublished(self, place: int) -> bool:
+        """Whether an append begins at `place` that was cut short, or is under way: its first record is whole but for its size.
+
+        That is written last. Units may point at the records of such an append: they are made while it is.
+        """
+        if any(self.read(place, _SIZE_BYTES)):
+            return False
+        size, left = self.sum_of_parts(place), self.file.size - place
+        if not RECORD_BYTES_MIN <= size <= min(left, AHEAD_BYTES_MAX):
+            return False
+        record = bytearray(self.read(place, size))
+        record[:_SIZE_BYTES] = size.to_bytes(_SIZE_BYTES, "big")
+        rows, _, _ = hot.record_run(record, 0, len(record), self.file.start + place, 1, size, True)
+        # Nothing was appended behind it: what has more records behind itself was once published, and is damaged.
+        return bool(rows) and (
+            left <= AHEAD_BYTES_MAX or self.next_record(place + AHEAD_BYTES_MAX, self.file.size) == self.file.size
+        )
 
     def next_record(self, place: int, limit: int) -> int:
         """Return where the next whole record at or behind `place` begins; `limit` if there is none."""

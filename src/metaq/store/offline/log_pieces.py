@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from metaq.errors import MetaqError, StoreCorrupt
 from metaq.store.config_file import ConfigFile
-from metaq.store.log.log_bytes import BLOCK_BYTES, LogBytes
+from metaq.store.log.log_bytes import AHEAD_BYTES_MAX, BLOCK_BYTES, LogBytes
 from metaq.store.log.log_bytes import LogFile as LogFile  # noqa: PLC0414  for readers outside of the store
 from metaq.store.log.scan import BACKWARDS_MS_MAX, WHY
 from metaq.store.mapped_file import NAME_DIGITS
@@ -235,8 +235,10 @@ def find_end(files: Sequence[LogFile], borders: Borders) -> LogEnd:
         tail -= 1
     end = LogEnd(files[tail].start)
     for number, file in enumerate(files[tail:]):
-        # From a record near the end: the walk from the file's begin would read all of it.
-        low = file.start if number else borders.before(file.end, file.start)
+        # From a record near the end: the walk from the file's begin would read all of it. The newest unit may be of an append
+        # that was cut short, and so the walk begins in front of all that this one may have.
+        newest = file.start if number else borders.before(file.end, file.start)
+        low = borders.before(max(file.start, newest - AHEAD_BYTES_MAX), file.start)
         end = _end_in(file, low, borders) or end
     return end
 
@@ -299,6 +301,8 @@ def _stale(
 def _not_the_log(source: LogBytes, block_start: int, place: int, behind: int, borders: Borders) -> str:
     """Return why the records from `behind` on are leftovers, in a log that is broken at `place`; "": they are the log's."""
     file = source.file
+    if source.is_unpublished(place):
+        return f"records from byte {behind} on that a broker was about to add"
     head = _heads(source, behind, file.size, 1)[0]
     if borders.points_at(head):
         return ""
