@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
-import metaq
 from metaq.admin import Admin, TraceNotFound
 from metaq.client.observing.observing import Observing
 from metaq.testing import EmbeddedBroker
@@ -25,8 +25,8 @@ def broker():
 
 def test_the_traced_program_can_be_followed(broker, capsys):
     """Sent, stored and delivered."""
-    names = {"metaq": metaq, "NAMESRV": broker.namesrv}
-    exec(BLOCKS[0], names)
+    names: dict[str, Any] = {}
+    exec(BLOCKS[0].replace("localhost:9876", broker.namesrv), names)
     assert capsys.readouterr().out == "b'...'\n"
 
     def probe():
