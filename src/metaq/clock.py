@@ -113,6 +113,7 @@ class FakeClock:
         return self._monotonic
 
     elapsed = monotonic
+    """The same as `monotonic`."""
 
     def random_below(self, stop: int) -> int:
         """Return a number from 0 to `stop` - 1, of the seed's."""

@@ -27,12 +27,19 @@ class SysFlag(enum.IntFlag):
     """Bits of a record's SYSFLAG, and of a send request's (docs/formats/record.md)."""
 
     COMPRESSED = 0x1
+    """The body is compressed: by zlib, or as the bits 0x700 say (0x100 LZ4, 0x200 Zstandard, 0x300 zlib)."""
     MULTI_TAGS = 0x2
+    """RocketMQ's bit for several tags in one message; carried, and not asked for."""
     PREPARED = 0x4
+    """Half message of a transaction; of the two transaction bits (0xC) alone."""
     COMMITTED = 0x8
+    """Message of a transaction that was committed; of the two transaction bits (0xC) alone."""
     ROLLED_BACK = 0xC
+    """Both transaction bits: the end of a transaction that was rolled back."""
     BORN_HOST_V6 = 0x10
+    """The producer's address has 16 bytes, not 4."""
     STORE_HOST_V6 = 0x20
+    """The broker's address has 16 bytes, not 4."""
 
 
 TRANSACTION_MASK = 0xC
@@ -54,9 +61,10 @@ class Message:
         tag: one word by which brokers filter, without `|`.
         keys: words by which it can be looked up, without blanks.
         flag: a signed 32-bit number, carried untouched.
-        delay_level: 0, or a level of the broker's delays, 1..18.
+        delay_level: 0, or a level of the broker's delays, 1..18: 1 s, 5 s, 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h, 2 h unless
+            its `messageDelayLevel` says otherwise.
         wait_store_ok: False has the broker answer before the flush and the replica.
-        properties: your own names and values, all `str`.
+        properties: your own names and values, all `str`; those of the system are refused (docs/client.md).
     Raises:
         TypeError: a value of another type.
         InvalidMessage: a value that the record format cannot carry.
@@ -75,7 +83,8 @@ class Message:
         self.check()
 
     def check(self) -> None:
-        """Check that it can be sent: its fields may have been set since it was made. Raises as the constructor does."""
+        """Check that it can be sent: its fields may have been set since it was made. Raises as the constructor does, TypeError and
+        InvalidMessage."""
         if not isinstance(self.topic, str):
             raise TypeError(f"topic is {self.topic!r}: pass its name, a str")
         # The usual case costs one comparison: this runs for each message sent.
@@ -238,23 +247,32 @@ def _remedy(value: object) -> str:
 
 
 class SendStatus(enum.Enum):
-    """What the broker promises of an acknowledged message (docs/architecture.md, "what an ack means"). All four are
+    """What the broker promises of an acknowledged message (docs/replication.md, "What a send promises"). All four are
     stored."""
 
     SEND_OK = 0
+    """Stored, on the disk and at the slaves as far as the broker's options ask for it."""
     FLUSH_DISK_TIMEOUT = 10
+    """Stored in the page cache, and not on the disk within the broker's `syncFlushTimeout`."""
     SLAVE_NOT_AVAILABLE = 11
+    """Stored at the master alone: no slave has reported, or all are too far behind to wait for."""
     FLUSH_SLAVE_TIMEOUT = 12
+    """Stored at the master, and not confirmed by its slaves within `slaveTimeout`."""
 
 
 class SendReceipt(Struct, frozen=True):
     """A broker's acknowledgement of one message."""
 
     message_id: str
+    """The producer's unique id of the message (UNIQ_KEY), 32 hexadecimal digits, which consumers see as `message_id`."""
     queue: MessageQueue
+    """The queue that it is in."""
     offset: int
+    """Its QueueOffset there: the number of the message in its queue, from 0 on."""
     status: SendStatus = SendStatus.SEND_OK
+    """What the broker promises of it."""
     offset_id: str = ""
+    """Id of its place, as RocketMQ's `offsetMsgId`: the broker's address and the LogOffset; "": the broker has not told it."""
 
 
 class StoredMessage:
@@ -271,24 +289,39 @@ class StoredMessage:
     )  # fmt: skip
 
     topic: str
+    """Topic that it is stored in: of a retry that is `%RETRY%group`, of a dead letter `%DLQ%group`."""
     broker: str
+    """Name of the broker that it was read from; "": unknown, as in a file."""
     queue_id: int
+    """Number of its queue at the broker, from 0 on."""
     queue_offset: int
+    """QueueOffset: its number in its queue, from 0 on."""
     log_offset: int
+    """LogOffset: byte at which its record begins in the broker's commit log."""
     flag: int
+    """The sender's own number, signed 32 bits."""
     sys_flag: int
+    """Bits of `metaq.model.SysFlag`, and 0x700: how the body was compressed."""
     born_ms: int
+    """When the producer made it, by the producer's clock, ms since 1970."""
     store_ms: int
+    """When the broker stored it, by the broker's clock, ms since 1970."""
     reconsume_times: int
+    """How often a group has given it back: 0 at the first delivery."""
     prepared_offset: int
+    """LogOffset of the half message that this one commits; below 0: see docs/formats/record.md; else 0."""
     born_host_raw: bytes
     """4 or 16 address bytes, then 4 port bytes, as in the record."""
     store_host_raw: bytes
+    """The same of the broker that stored it."""
     body: bytes
     """Uncompressed, whatever the record holds."""
     properties_raw: bytes
+    """All properties as the record has them: UTF-8, 0x01 between name and value, 0x02 behind each pair."""
     min_offset: int
+    """First QueueOffset that its queue kept at the time of the pull; 0: unknown."""
     max_offset: int
+    """End of its queue at the time of the pull: the QueueOffset that the next message gets; 0: unknown."""
     _properties: dict[str, str] | None
 
     def __init__(
@@ -307,7 +340,7 @@ class StoredMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, ours and the producer's; bytes that are no UTF-8 are replaced."""
+        """Name → value of all properties, the system's and the producer's; bytes that are no UTF-8 are replaced by U+FFFD."""
         if self._properties is None:
             self._properties = props.parse(self.properties_raw.decode("utf-8", "replace"))
         return self._properties
@@ -331,7 +364,7 @@ class StoredMessage:
 
     @property
     def wait_store_ok(self) -> bool:
-        """False: the sender was to be answered before the flush and the replica."""
+        """Whether the sender was to be answered only after the flush and the replica, as the broker's options ask for them."""
         return self.properties.get(props.WAIT) != "false"
 
     @property
@@ -346,8 +379,8 @@ class StoredMessage:
 
     @property
     def offset_id(self) -> str:
-        """Store host and log offset in upper-case hex: 32 characters, 56 with IPv6. Code 33 looks a message up by
-        it."""
+        """Store host and log offset in upper-case hex: 32 characters, 56 with IPv6. Brokers look a message up by it: RocketMQ's
+        `offsetMsgId`."""
         return f"{self.store_host_raw.hex()}{self.log_offset:016x}".upper()
 
     @property
@@ -404,7 +437,7 @@ def _packed(address: str) -> bytes:
 
 
 class TransactionOutcome(enum.Enum):
-    """How a local transaction ended, which decides over its half message."""
+    """How a local transaction ended, which decides over its half message; RocketMQ's LocalTransactionState."""
 
     COMMIT = "commit"
     """The message is delivered."""

@@ -24,6 +24,7 @@ class Predicate(Struct, frozen=True):
     """
 
     name: str
+    """Name under which the brokers have the function (docs/predicates.md)."""
 
     def __post_init__(self) -> None:
         checked_name(self.name)

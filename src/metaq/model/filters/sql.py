@@ -24,6 +24,7 @@ class Sql(Struct, frozen=True):
     """
 
     expression: str
+    """The condition, as text."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.expression, str):

@@ -33,12 +33,18 @@ class SubscriptionData(Struct, frozen=True):
     """Subscription of one topic. Of two, a broker takes the one with the higher `version`."""
 
     topic: str
+    """Topic that is subscribed to."""
     expression: str = ALL
+    """Text of the filter: `*`, `a || b`, a condition of SQL, or the name of a predicate."""
     expression_type: str = "TAG"
+    """Kind of the filter: `TAG`, `SQL92`, or ours, `PREDICATE`."""
     tags: frozenset[str] = field(default_factory=frozenset)
+    """Tags that are wanted; empty: all, or it is no filter of tags."""
     tag_hashes: frozenset[int] = field(default_factory=frozenset)
+    """Their hash codes, as `String.hashCode` of Java, by which brokers choose; consumers compare the tags themselves."""
     version: int = 0
     class_filter: bool = False
+    """The filter is a Java class (RocketMQ's `classFilterMode`), which brokers of MetaQ refuse."""
 
     @property
     def spelling(self) -> str:

@@ -70,18 +70,26 @@ class QueueData(Struct, frozen=True):
     """Queues of a topic at one broker name."""
 
     broker: str
+    """Name of the broker."""
     read_queues: int
+    """Queues that consumers see there, numbers 0 to `read_queues` - 1."""
     write_queues: int
+    """Queues that producers see there, numbers 0 to `write_queues` - 1."""
     perm: int
+    """Bits of `metaq.model.Perm`."""
     sys_flag: int = 0
+    """RocketMQ's `topicSysFlag`: 1, made by a client of a unit; 2, subscribed to by one."""
 
 
 class BrokerData(Struct, frozen=True):
     """The addresses of one broker name: id 0 is the master, others are slaves."""
 
     cluster: str
+    """Name of its cluster."""
     broker: str
+    """Name of the broker, which a master and its slaves share."""
     addresses: dict[int, str]
+    """Broker id → `host:port`, of those that are up."""
 
     @property
     def master(self) -> str | None:
@@ -98,16 +106,20 @@ class Route(Struct, frozen=True):
     """Route of one topic, as a name server answered."""
 
     topic: str
+    """Name of the topic."""
     queues: tuple[QueueData, ...] = ()
+    """Its queues at each broker name."""
     brokers: tuple[BrokerData, ...] = ()
+    """Addresses of these broker names."""
     order: str | None = None
+    """Layout of a strictly ordered topic, `broker:queues;broker:queues`; None: it has none."""
 
     def broker(self, name: str) -> BrokerData | None:
         """Return the addresses of a broker name; None: the route does not have it."""
         return next((data for data in self.brokers if data.broker == name), None)
 
     def readable(self) -> list[MessageQueue]:
-        """Return the queues that can be pulled from, sorted."""
+        """Return the queues that can be pulled from, sorted by broker and number. Empty: none has the permission."""
         return sorted(
             MessageQueue(self.topic, data.broker, queue_id)
             for data in self.queues
@@ -160,4 +172,6 @@ class ClusterInfo(Struct, frozen=True):
     """Every broker of every cluster that a name server knows."""
 
     brokers: dict[str, BrokerData] = field(default_factory=dict)
+    """Broker name → its addresses."""
     clusters: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Cluster name → names of its brokers."""

@@ -32,8 +32,11 @@ class Perm(enum.IntFlag):
     """Permissions of a topic's queues, RocketMQ's bits. INHERIT: automatic creation may copy the topic."""
 
     INHERIT = 1
+    """A topic that is made automatically may take this one for a template."""
     WRITE = 2
+    """It may be sent to."""
     READ = 4
+    """It may be consumed."""
 
 
 READ_WRITE = Perm.READ | Perm.WRITE
@@ -43,12 +46,19 @@ class TopicConfig(Struct, frozen=True):
     """A topic as one broker holds it."""
 
     name: str
+    """Name of the topic."""
     read_queues: int = 8
+    """Queues that consumers see, numbers 0 to `read_queues` - 1."""
     write_queues: int = 8
+    """Queues that producers see, numbers 0 to `write_queues` - 1."""
     perm: int = int(READ_WRITE)
+    """Bits of `metaq.model.Perm`; 6: it may be sent to and consumed."""
     sys_flag: int = 0
+    """RocketMQ's `topicSysFlag`: 1, made by a client of a unit; 2, subscribed to by one."""
     order: bool = False
+    """Its queues are fixed at the name servers (`metaq topic order`), or it was made with `order=True`."""
     filter_type: str = "SINGLE_TAG"
+    """RocketMQ's `topicFilterType`, SINGLE_TAG: a message has one tag at most."""
 
     @property
     def writable(self) -> bool:
@@ -134,7 +144,7 @@ class DataVersion(NamedTuple):
     order."""
 
     timestamp: int = 0
-    """When the table last changed, ms."""
+    """When the table last changed, ms since 1970."""
     counter: int = 0
     """How often it changed."""
 

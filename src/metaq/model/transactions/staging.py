@@ -108,11 +108,15 @@ class Phase(enum.Enum):
     UNKNOWN = "unknown"
     """Not known: it never began, or ended so long ago that it is forgotten."""
     OPEN = "open"
+    """Messages of it are staged, nothing is decided; brokers roll it back when its time is up."""
     PREPARED = "prepared"
+    """Everything is stored, nothing is decided; it waits for that without a limit."""
     COMMITTING = "committing"
     """Decided; not all its messages are in their queues yet."""
     COMMITTED = "committed"
+    """Committed, and all its messages are in their queues."""
     ROLLED_BACK = "rolled back"
+    """Rolled back: none of its messages was delivered."""
 
 
 class Seal(Struct, frozen=True):
