@@ -174,11 +174,11 @@ class BrokerError(MetaqError):
     """A broker or name server answered with an error code.
 
     Args:
-        code: the response code (`metaq.wire.codes.ResponseCode`).
+        code: the response code, one of RocketMQ's or ours (docs/formats/extensions.md).
         remark: the peer's text.
-        address: the peer's.
+        address: `host:port` of the peer; "": unknown.
         action: what was asked, for the text.
-        retriable: depends on the code (`metaq.client.conversation.retry.refusal`).
+        retriable: whether repeating the call can help, which depends on the code.
     """
 
     def __init__(self, code: int, remark: str, address: str = "", action: str = "", *, retriable: bool = False) -> None:
@@ -256,7 +256,7 @@ class RequestTimeout(ClientError):
 
 
 class SendFailed(ClientError):
-    """All tries of a send failed. `attempts` holds one (broker, error text) per try."""
+    """All tries of a send failed. `attempts` holds one (broker, error text) per try, `text` what the error says."""
 
     retriable = True
 
@@ -294,7 +294,14 @@ class BufferFull(ClientError):
 
 
 class OffsetOutOfRange(ClientError):
-    """The queue no longer holds, or does not yet hold, the wanted offset. `kept` is what it holds, [start, stop)."""
+    """The queue no longer holds, or does not yet hold, the wanted offset.
+
+    Args:
+        queue: the `metaq.MessageQueue`.
+        wanted: the QueueOffset that was asked for.
+        kept: what the queue holds, [start, stop).
+        remedy: what to do about it, for the text.
+    """
 
     retriable = True
 
@@ -324,7 +331,8 @@ class TransactionEnded(ClientError):
 
 
 class TransactionFailed(ClientError):
-    """A transaction of several messages (`producer.atomic()`) was not completed. `state`:
+    """A transaction of several messages (`producer.atomic()`) was not completed. `text` says why, `transaction_id` is its
+    `Atomic.id`, and `state` what is known of it:
 
     - "rolled back": nothing of it is or will be delivered.
     - "open": no commit was sent; nothing will be delivered, and brokers drop it by themselves.

@@ -100,6 +100,7 @@ class TopicHandler(logging.Handler):
 
     @property
     def topic(self) -> str:
+        """Name of the topic that records go to."""
         return self._settings.topic
 
     @property

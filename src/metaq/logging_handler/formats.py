@@ -55,6 +55,7 @@ class JsonFormatter(logging.Formatter):
         return found
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without its end. Values that JSON has not are written as their texts."""
         return encoded(self.fields(record)).decode()
 
 

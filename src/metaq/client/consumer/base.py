@@ -111,18 +111,20 @@ class ConsumerBase(Closable, Generic[Received_co]):
             start: where a group without progress begins: "earliest", "latest" (or RocketMQ's "first", "last"), or a time
                 (datetime, or seconds since the epoch).
             broadcast: every member gets every message; progress is kept in a file here, a failed message is not sent again.
-            strategy: how queues are shared out, see `metaq.client.consumer.membership.rebalance`; the same for all members.
-            pull_count, pull_bytes: size of one pull from a MetaQ broker (a RocketMQ gives at most 32 messages).
-            pull_interval: seconds between two pulls of a queue.
-            queue_messages_max, queue_bytes_max, span_max: how much of one queue may be pulled and unfinished.
+            strategy: how queues are shared out, the same for all members: "average", "circle", "consistent_hash" as in RocketMQ,
+                or a function of (all queues, ids of all members, this member's id) that returns its queues. docs/groups.md.
+            pull_count, pull_bytes: most messages and bytes of one pull from a MetaQ broker (a RocketMQ gives at most 32 messages).
+            pull_interval: seconds between two pulls of a queue; 0: the next one follows at once.
+            queue_messages_max, queue_bytes_max, span_max: how much of one queue may be pulled and unfinished: messages, bytes, and
+                offsets between the first and the last of them.
             topic_messages_max, topic_bytes_max: the same for one topic, shared evenly by its queues here, instead of the former.
             max_reconsume_times: failures after which a message is a dead letter; 16, without limit in orderly consumption.
             on_skip: called, in a thread, with (queue, offsets) when messages were deleted before they were consumed, or skipped.
-            skip_when_behind: messages further than this behind the end of a queue are never handed out.
+            skip_when_behind: messages further behind the end of a queue than so many offsets are never handed out; None: all are.
             on_share: called, in a thread, with (topic, all its queues, those of this member) when the latter change.
             offset_store: where progress is kept: "broker", "local" (a file), the path of a file, or an object as
                 `metaq.client.consumer.membership.offset_store.OffsetStore` describes.
-            commit_interval: seconds between two commits.
+            commit_interval: seconds between two commits of progress, 5 by default.
             ranks: topic, or (topic, range of queue ids), → rank: messages of higher rank are handed out first.
             low_share: the share of messages of lower ranks while there are some of higher ones.
             keep_queues: seconds for which the brokers keep this member's queues for it when it is gone, so that a restart
@@ -132,14 +134,19 @@ class ConsumerBase(Closable, Generic[Received_co]):
                 message delivered again (not in orderly consumption).
             deserialize: makes `message.value` of the body: `metaq.Json(Order)`, "json", "text", a function of the body; a body
                 that it cannot read goes to the retry topic and the dead letters with the reason, see docs/serializers.md.
-            common: `trace`, `message_log`, `instance_name` and what else clients take, see
-                `metaq.client.observing.observing.ObservedArguments`.
+            common: what every client takes: `instance_name`, `client_ip`, `unit_name`, `unit_mode`, `namespace`,
+                `poll_name_server_interval` and `heartbeat_broker_interval` (30 s each), `address_server`,
+                `client_callback_executor_threads`; `access_key`, `secret_key`, `security_token`, `acl_file` (docs/client.md,
+                "Signing"); `tls`, `ca`, `cert`, `key`, `key_password`, `tls_verify`, `crl` (docs/security.md); `trace`,
+                `trace_topic`, `trace_rate`, `message_log`, `message_log_rate` (docs/trace.md); `metrics`
+                (`metaq.ClientMetrics`), `opentelemetry` (docs/opentelemetry.md).
         Raises: ConfigError, TypeError. A topic that does not exist (yet) is waited for, with a warning in the log.
         """
         self._open = False
         given = MemberArguments.of(group, topics, common, required=True)
         self.group, self.topics, self._options = given.group, given.topics, given.client
         self.patterns = tuple(pattern.pattern for pattern in given.patterns)
+        """Patterns among the subscribed topics, as text."""
         check_flag("orderly", orderly)
         # None in orderly consumption: the queue waits for the message, as with RocketMQ's consumers.
         if max_reconsume_times is None and not orderly:
@@ -223,7 +230,7 @@ class ConsumerBase(Closable, Generic[Received_co]):
     def tell(self, more: Callable[[], Mapping[str, str]]) -> None:
         """Add what an application has to say to what administrators see of this member (`metaq group show --client`).
 
-        Args: more: returns names and values; it is called in another thread whenever somebody asks, and must be quick. What we tell
+        Args: more: returns name → value, both text; it is called in another thread whenever somebody asks, and must be quick. What we tell
         ourselves under the same name stands. Never secrets.
         """
         teller = self._member.properties

@@ -50,7 +50,7 @@ class Consumer(ConsumerBase[Received_co]):
             yield from self._of(chunk)
 
     def receive(self, timeout: float | None = None) -> ReceivedMessage[Received_co] | None:
-        """The next message; None after `timeout` seconds, or once `stopped`. Safe from many threads.
+        """The next message; None after `timeout` seconds, or once `stopped`. `timeout=None` waits for one. Safe from many threads.
 
         Raises ClientClosed if it is closed already.
         """
@@ -208,7 +208,11 @@ class Consumer(ConsumerBase[Received_co]):
         A batch holds messages of one queue and of one pull, at most `rows`, and never waits to be full: `pull_count` and
         `queue_messages_max` decide how large they get. Several threads may iterate, each with an iterator of its own.
 
-        Args: columns: of `metaq.client.arrow.records.TYPES`; None: its first ten, which the Spark source has too.
+        Args:
+            columns: names of columns; None: `topic string, broker string, queue_id int32, queue_offset int64, message_id string,
+                tag string, keys list<string>, body binary, born_time timestamp, store_time timestamp`, those of the Spark
+                source. docs/arrow.md lists the others.
+            rows: rows per batch at most, 10 000 by default.
         Raises: ConfigError: a column that does not exist, or pyarrow is missing. TypeError. ClientClosed.
         """
         return self._arrow_batches(self._batch_layout(columns, rows))
@@ -250,6 +254,8 @@ class Consumer(ConsumerBase[Received_co]):
     ) -> None:
         """Go on at an offset, or at the first message stored at a moment or later: in one queue or (None) in all of ours.
 
+        `time`: a datetime, without a zone local time; or seconds since the epoch.
+
         The progress is kept there at once. Messages in hand can be finished, which counts no more for the progress.
         Raises ConfigError: the queue is not this member's now. NoRoute, ConnectionFailed, BrokerError, RequestTimeout,
         ClientClosed; also those of `commit`, if it goes on there but the progress could not be kept.
@@ -260,7 +266,7 @@ class Consumer(ConsumerBase[Received_co]):
     def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Keep the progress now; it is kept every 5 s and by `close` anyway.
 
-        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        Raises RequestTimeout: it was not kept within `timeout` (30) seconds, for which brokers that are away or
         do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
         its `__cause__`. ClientClosed.
         """
@@ -268,15 +274,17 @@ class Consumer(ConsumerBase[Received_co]):
         self._calls.run(self._member.commit(timeout))
 
     def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed: it
-        was closed or stopped."""
+        """Wait until the group has given this member its queues for the first time.
+
+        Raises RequestTimeout: not within `timeout` seconds; None waits for ever. ClientClosed: it was closed or stopped.
+        """
         self._check_open()
         self._until_stopped.run(self._assigned(), timeout)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Stop, let the handlers of `run` finish, commit, leave the group, disconnect.
 
-        Raises RequestTimeout after `timeout` seconds; handlers that take longer are left behind, with a warning.
+        Raises RequestTimeout after `timeout` (30) seconds; handlers that take longer are left behind, with a warning.
         """
         if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return

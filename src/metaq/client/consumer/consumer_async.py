@@ -54,7 +54,8 @@ class Consumer(ConsumerBase[Received_co]):
         return message
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage[Received_co] | None:
-        """The next message; None after `timeout` seconds, or once `stopped`. Safe from many tasks of one loop.
+        """The next message; None after `timeout` seconds, or once `stopped`. `timeout=None` waits for one. Safe from many tasks of
+        one loop.
 
         Raises ClientClosed if it is closed already.
         """
@@ -200,6 +201,8 @@ class Consumer(ConsumerBase[Received_co]):
     ) -> None:
         """Go on at an offset, or at the first message stored at a moment or later: in one queue or (None) in all of ours.
 
+        `time`: a datetime, without a zone local time; or seconds since the epoch.
+
         The progress is kept there at once. Messages in hand can be finished, which counts no more for the progress.
         Raises ConfigError: the queue is not this member's now. NoRoute, ConnectionFailed, BrokerError, RequestTimeout,
         ClientClosed; also those of `commit`, if it goes on there but the progress could not be kept.
@@ -210,7 +213,7 @@ class Consumer(ConsumerBase[Received_co]):
     async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Keep the progress now.
 
-        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        Raises RequestTimeout: it was not kept within `timeout` (30) seconds, for which brokers that are away or
         do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
         its `__cause__`. ClientClosed.
         """
@@ -218,8 +221,10 @@ class Consumer(ConsumerBase[Received_co]):
         await self._calls.awaited(self._member.commit(timeout))
 
     async def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed: it
-        was closed or stopped."""
+        """Wait until the group has given this member its queues for the first time.
+
+        Raises RequestTimeout: not within `timeout` seconds; None waits for ever. ClientClosed: it was closed or stopped.
+        """
         self._check_open()
         await self._until_stopped.awaited(self._assigned(), timeout)
 

@@ -78,7 +78,7 @@ class PullConsumer(PullConsumerBase[Received_co]):
         await self._calls.awaited(self._pause(queues), CALL_SECONDS)
 
     async def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Undo `pause` of these queues."""
+        """Undo `pause` of these queues. As `metaq.PullConsumer.resume`."""
         self._check_open()
         await self._calls.awaited(self._resume(queues), CALL_SECONDS)
 
@@ -98,12 +98,12 @@ class PullConsumer(PullConsumerBase[Received_co]):
         return await self._calls.awaited(self._kept(queue), CALL_SECONDS)
 
     async def search(self, queue: MessageQueue, time: float | dt.datetime) -> int:
-        """The offset of the first message stored then or later. Raises as `position`."""
+        """The offset of the first message stored then or later. As `metaq.PullConsumer.search`."""
         self._check_open()
         return await self._calls.awaited(self._search(queue, time), CALL_SECONDS)
 
     async def all_queues(self, topic: str) -> list[MessageQueue]:
-        """Every queue of a topic, whose ever. Raises NoRoute, ClientClosed."""
+        """Every queue of a topic, whichever member has it. As `metaq.PullConsumer.all_queues`."""
         self._check_open()
         return await self._calls.awaited(self._all_queues(topic), CALL_SECONDS)
 
@@ -115,7 +115,8 @@ class PullConsumer(PullConsumerBase[Received_co]):
     async def run(self, function: Callable[[MessageQueue], Awaitable[float | None]], tasks: int = 20) -> None:
         """Await `function(queue)` for each queue of ours again and again, in `tasks` tasks, until `stop` or `close`.
 
-        As `metaq.PullConsumer.run`. Cancelling this cancels the calls in hand.
+        As `metaq.PullConsumer.run`. Cancelling this cancels the calls in hand. Raises TypeError: the function is not
+        asynchronous; ConfigError: `tasks` is below 1, or `run` runs already; ClientClosed.
         """
         if tasks < 1:
             raise ConfigError(f"tasks={tasks}: need at least 1")
@@ -171,7 +172,7 @@ class PullConsumer(PullConsumerBase[Received_co]):
     async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Keep the progress now.
 
-        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        Raises RequestTimeout: it was not kept within `timeout` (30) seconds, for which brokers that are away or
         do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
         its `__cause__`. ClientClosed.
         """
@@ -179,8 +180,10 @@ class PullConsumer(PullConsumerBase[Received_co]):
         await self._calls.awaited(self._commit(timeout))
 
     async def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed: it
-        was closed or stopped."""
+        """Wait until the registered topics are shared out.
+
+        Raises RequestTimeout: not within `timeout` seconds; None waits for ever. ClientClosed: it was closed or stopped.
+        """
         self._check_open()
         await self._until_stopped.awaited(self._member.assigned(), timeout)
 

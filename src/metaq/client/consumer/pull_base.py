@@ -114,7 +114,7 @@ class PullConsumerBase(Closable, Generic[Received_co]):
             on_share: the listener of these topics.
             start: where `position` begins in a queue without progress.
             broadcast: every member owns all queues and keeps its own progress.
-            pull_bytes: size of one pull from a MetaQ broker.
+            pull_bytes: most bytes of one pull from a MetaQ broker.
             pull_timeout: seconds for the answer to a pull.
             hold: seconds for which a broker may hold a pull with `wait=True` that finds nothing (long polling).
             hold_timeout: seconds for the answer to such a pull, so it must be longer.
@@ -207,7 +207,7 @@ class PullConsumerBase(Closable, Generic[Received_co]):
 
     @property
     def skipped(self) -> int:
-        """Messages that were deleted before `poll` came to them."""
+        """Number of messages that were deleted before `poll` came to them."""
         return self._polling.skipped
 
     @property

@@ -49,6 +49,9 @@ class PullConsumer(PullConsumerBase[Received_co]):
     ) -> PulledBatch[Received_co]:
         """Up to `count` messages of any queue, ours or not, from `offset` on.
 
+        Returns: `messages`, a list of `metaq.ReadMessage` that may be empty; `next_offset`, where to go on; `min_offset` and
+        `max_offset`, what the queue keeps, [min, max); `broken`, offsets of messages whose bodies cannot be decompressed: they are not
+        among `messages`, and the log says why.
         `tags`: another expression than the registered one. `wait`: the broker holds a pull that finds nothing, `hold`
         seconds long, or until `stop`. Raises OffsetOutOfRange: the queue does not keep that offset; `kept` is what it keeps. NoRoute,
         BrokerError, RequestTimeout, ConfigError, ClientClosed.
@@ -66,8 +69,8 @@ class PullConsumer(PullConsumerBase[Received_co]):
         self._calls.run(self._assign(queues), CALL_SECONDS)
 
     def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage[Received_co]]:
-        """Up to `count` messages of this member's queues, in the order of each queue; none after `timeout` seconds, or once
-        `stopped`.
+        """Up to `count` (500) messages of this member's queues, in the order of each queue; none after `timeout` (1) seconds, or
+        once `stopped`.
 
         What a poll handed out counts as consumed when the next one begins, or with `commit`: the progress is kept every few
         seconds. What the last poll before `close` handed out comes again unless it was committed. Raises ConfigError: two
@@ -78,6 +81,8 @@ class PullConsumer(PullConsumerBase[Received_co]):
 
     def seek(self, queue: MessageQueue, offset: int | None = None, *, time: float | dt.datetime | None = None) -> None:
         """`poll` goes on at that offset, or at the first message stored at a moment or later.
+
+        `time`: a datetime, without a zone local time; or seconds since the epoch.
 
         The progress is there, too, and kept with the next commit. Raises ConfigError: the queue is not this member's. And as `position`.
         """
@@ -100,7 +105,7 @@ class PullConsumer(PullConsumerBase[Received_co]):
         self._calls.run(self._pause(queues), CALL_SECONDS)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Undo `pause` of these queues."""
+        """Undo `pause` of these queues; of one that is not paused, nothing happens. Raises ClientClosed."""
         self._check_open()
         self._calls.run(self._resume(queues), CALL_SECONDS)
 
@@ -124,7 +129,11 @@ class PullConsumer(PullConsumerBase[Received_co]):
         return self._calls.run(self._kept(queue), CALL_SECONDS)
 
     def search(self, queue: MessageQueue, time: float | dt.datetime) -> int:
-        """The offset of the first message stored then or later. Raises as `position`."""
+        """The offset of the first message stored then or later; where there is none, the end of the queue.
+
+        `time`: a datetime, without a zone local time; or seconds since the epoch. Raises as `position`; TypeError, ConfigError: no
+        moment.
+        """
         self._check_open()
         return self._calls.run(self._search(queue, time), CALL_SECONDS)
 
@@ -147,7 +156,7 @@ class PullConsumer(PullConsumerBase[Received_co]):
         Never twice at a time for one queue. It returns the seconds until the queue's next call, None: 0.2. What it
         raises is logged, and it is called again after a second; what is no `Exception` ends `run` and is raised here,
         after the calls in hand; so does Ctrl-C. Raises TypeError: it cannot be called with a queue, or is asynchronous.
-        ConfigError, ClientClosed.
+        ConfigError: `threads` is below 1, or `run` runs already. ClientClosed.
         """
         if threads < 1:
             raise ConfigError(f"threads={threads}: need at least 1")
@@ -213,7 +222,7 @@ class PullConsumer(PullConsumerBase[Received_co]):
     def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Keep the progress now; it is kept every few seconds and by `close` anyway.
 
-        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        Raises RequestTimeout: it was not kept within `timeout` (30) seconds, for which brokers that are away or
         do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
         its `__cause__`. ClientClosed.
         """
@@ -221,13 +230,15 @@ class PullConsumer(PullConsumerBase[Received_co]):
         self._calls.run(self._commit(timeout))
 
     def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed: it
-        was closed or stopped."""
+        """Wait until the registered topics are shared out.
+
+        Raises RequestTimeout: not within `timeout` seconds; None waits for ever. ClientClosed: it was closed or stopped.
+        """
         self._check_open()
         self._until_stopped.run(self._member.assigned(), timeout)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Stop, let the functions of `run` end, commit, leave the group, disconnect. Raises RequestTimeout."""
+        """Stop, let the functions of `run` end, commit, leave the group, disconnect. Raises RequestTimeout after `timeout` (30) seconds."""
         if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self.stop()

@@ -26,7 +26,7 @@ log = logging.getLogger("metaq.client")
 
 
 class ReadMessage(StoredMessage, Generic[Received_co]):
-    """A message as it was read."""
+    """A message as a `metaq.Reader` or a `metaq.PullConsumer` has read it: there is nothing to acknowledge."""
 
     __slots__ = ("_decode", "_fault", "_value")
 

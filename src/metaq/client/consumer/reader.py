@@ -73,12 +73,13 @@ class ReaderBase(Generic[Received_co]):
         """
         Args:
             namesrv: name servers, `host:port`, `;`-separated; None: the environment's NAMESRV_ADDR.
+            topic: the one to read; needed.
             start: "earliest", "latest" (or "first", "last"), or a time (datetime, or seconds since the epoch): the first
                 message stored then or later.
             tags: tag expression or `metaq.Sql`, as in a subscription.
             queues: only these; by default all of the topic.
             stop_at_end: iteration ends where each queue ended when it began.
-            pull_count, pull_bytes: size of one pull from a MetaQ broker.
+            pull_count, pull_bytes: most messages and bytes of one pull from a MetaQ broker (a RocketMQ gives at most 32 messages).
             deserialize: makes `message.value` of the body, when it is asked for: "json", `metaq.Json(Order)`, a function,
                 see docs/serializers.md.
             archive: a folder that the pipeline `archive` writes: each queue is read from it as far as it goes, and then
@@ -86,12 +87,12 @@ class ReaderBase(Generic[Received_co]):
             corrupt: what becomes of a message whose body cannot be decompressed. `raise`: `BodyUnreadable` in its place, once;
                 reading on gives what is behind it. `skip`: it is logged and left out. `raw`: it is handed out with the body as
                 it is stored, and says so in `body_fault`.
-            common: `trace`, `message_log`, `instance_name` and what else clients take, see
-                `metaq.client.observing.observing.ObservedArguments`; the group in traces is TOOLS_CONSUMER.
+            common: as of `metaq.Consumer`; the group in traces is TOOLS_CONSUMER.
         Raises: ConfigError: also if there is no archive, or pyarrow, which it needs, is missing.
         """
         self._open = False
         self.topic = checked(check_topic, topic)
+        """Topic that is read."""
         if pull_count < 1 or pull_bytes < 1:
             raise ConfigError("pull_count and pull_bytes must be positive")
         if corrupt not in CORRUPT:
@@ -296,8 +297,8 @@ class Reader(ReaderBase[Received_co]):
         out. `deserialize` is not asked.
 
         Args:
-            columns: of `metaq.client.arrow.records.TYPES`; None: its first ten, which the Spark source has too.
-            rows: rows per batch at most.
+            columns: as of `metaq.Consumer.arrow_batches`.
+            rows: rows per batch at most, 10 000 by default.
         Raises: ConfigError: a column that does not exist, or pyarrow is missing. TypeError. And as iteration.
         """
         return self._arrow_batches(self._batch_layout(columns, rows))
@@ -314,7 +315,11 @@ class Reader(ReaderBase[Received_co]):
     def seek(
         self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None
     ) -> None:
-        """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
+        """Go on at an offset or a moment, in one queue or (None) in all.
+
+        `time`: a datetime, without a zone local time; or seconds since the epoch. Raises ConfigError: neither or both are given, or
+        the queue is not read here; TypeError, NoRoute, BrokerError.
+        """
         self._check_open()
         self._calls.run(self._seek(queue, offset, time), self._call_seconds)
 

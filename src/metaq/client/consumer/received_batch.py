@@ -19,7 +19,8 @@ class ReceivedBatch:
 
     `with batch:` acknowledges on leaving. An exception inside sends all its messages back and is logged, not passed on, as of a
     `ReceivedMessage`; so do `Later` and `Reject`, which are verdicts. Messages that were settled one by one stay so. Frames of
-    others take it as it is: `polars.DataFrame(batch)`.
+    others take it as it is: `polars.DataFrame(batch)`. `data` is the pyarrow.RecordBatch, `messages` the `ReceivedMessage` of
+    each row, in the order of the rows.
     """
 
     __slots__ = ("data", "messages")
@@ -36,14 +37,14 @@ class ReceivedBatch:
         return len(self.messages)
 
     def ack(self) -> None:
-        """All its messages are done with."""
+        """All its messages are done with, but for those that were settled one by one."""
         for message in self.messages:
             # What was said of a message by itself stands.
             if not message.settled:
                 message.ack()
 
     def retry(self, delay_level: int = BROKER_DECIDES) -> None:
-        """Deliver them again later, each by itself, see `Later`."""
+        """Deliver them again later, each by itself, see `Later`. Raises TypeError, InvalidMessage: no delay level."""
         settle_all(self.messages, Later(delay_level))
 
     def reject(self) -> None:

@@ -71,7 +71,7 @@ class ClientMetrics:
     # -------------------------------------------------------------- for observers
 
     def meter(self, group: str) -> ClientMeter:
-        """Return the observer of a client of this group."""
+        """Return the observer of a client of this group. Clients call it; so `sent`, `begun` and `ended`."""
         return ClientMeter(self, group)
 
     def sent(self, sends: Sends) -> None:

@@ -79,7 +79,9 @@ class AtomicResult(Struct, frozen=True):
 
     transaction_id: str
     outcome: TransactionOutcome
+    """COMMIT or ROLLBACK."""
     messages: int
+    """Number of its messages."""
     delivered: bool = False
     missing: tuple[str, ...] = ()
 
@@ -134,7 +136,8 @@ class _State(enum.Enum):
 
 
 class AtomicBase:
-    """What the two kinds share. Made by `producer.atomic`. It ends once: by `commit` or `rollback`, or when its block is left."""
+    """What the two kinds share. Made by `producer.atomic`, which says what `timeout` and `expire_after` are, seconds, and raises
+    ConfigError. It ends once: by `commit` or `rollback`, or when its block is left."""
 
     def __init__(self, outlet: Outlet, timeout: float, expire_after: float) -> None:
         self._timeout = checked_seconds("timeout", timeout, least=0.001)

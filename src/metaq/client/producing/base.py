@@ -92,17 +92,21 @@ class ProducerBase(Generic[Sent_contra]):
             retry_another_broker_when_not_store_ok: try again also after a status other than SEND_OK, which is a result otherwise.
             send_latency_fault_enable: avoid brokers that were slow or failed, for up to ten minutes, as long as there are others.
             linger: seconds that `submit` waits for more messages to fill a batch.
-            batch_bytes: size of a full batch.
+            batch_bytes: bytes of bodies that make a batch full: it goes on its way at once.
             max_pending_bytes: unacknowledged bytes above which a send waits (`when_full="block"`) or raises BufferFull.
             when_full: "block" or "raise".
-            compress_over: bodies of so many bytes are compressed and sent alone.
-            max_message_bytes: largest body; the broker has a limit of its own, `maxMessageSize`.
+            compress_over: bodies of so many bytes or more are compressed and sent alone.
+            max_message_bytes: largest body, 4 MiB by default; the broker has a limit of its own, `maxMessageSize`.
             create_topic_key: the topic whose settings a topic gets that is created because this producer sends to it.
             default_topic_queue_nums: queues of such a topic, at most.
             serialize: makes the bodies of what is sent: `metaq.Json(Order)`, "json", "text", a function of the value, see
                 docs/serializers.md; a whole `Message` is sent as it is.
-            common: `trace`, `message_log`, `instance_name` and what else clients take, see
-                `metaq.client.observing.observing.ObservedArguments`.
+            common: what every client takes: `instance_name`, `client_ip`, `unit_name`, `unit_mode`, `namespace`,
+                `poll_name_server_interval` and `heartbeat_broker_interval` (30 s each), `address_server`,
+                `client_callback_executor_threads`; `access_key`, `secret_key`, `security_token`, `acl_file` (docs/client.md,
+                "Signing"); `tls`, `ca`, `cert`, `key`, `key_password`, `tls_verify`, `crl` (docs/security.md); `trace`,
+                `trace_topic`, `trace_rate`, `message_log`, `message_log_rate` (docs/trace.md); `metrics`
+                (`metaq.ClientMetrics`), `opentelemetry` (docs/opentelemetry.md).
         Raises: ConfigError, TypeError. No connection is made until the first send.
         """
         self._open = False
@@ -191,7 +195,7 @@ class ProducerBase(Generic[Sent_contra]):
         Args:
             topic: the topic's name with `body`, or a whole `Message`.
             ordering_key: messages with one key go to one queue, in order.
-            selector: picks the queue out of those that are writable.
+            selector: a function that picks the queue out of the list of writable ones.
             queue: that very queue.
             delay_level: 1..18, deliver after that one of the broker's delays.
             message_id: the id of an earlier, failed send of this message, so that consumers can tell the two are one.

@@ -105,7 +105,7 @@ class Producer(ProducerBase[Sent_contra]):
     ) -> StoredMessage:
         """Send a request and wait for the reply of whoever consumes it (`ReceivedMessage.reply`). Returns the reply.
 
-        Arguments as in `submit`; `timeout`: seconds for all, the reply included. A request is an ordinary message: one
+        Arguments as in `submit`; `timeout`: seconds for all, the reply included, 3 by default. A request is an ordinary message: one
         that nobody replies to in time stays in its topic, and is consumed later.
 
         Raises: what `send` raises: the request is not stored, or unknown. RequestTimeout: no reply came. ClientClosed.
@@ -134,7 +134,7 @@ class Producer(ProducerBase[Sent_contra]):
         return self._core.thread.outcome(reply, work)
 
     def send_batch(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> list[SendReceipt]:
-        """Send messages of one topic in one request, contiguous in one queue, and wait for it.
+        """Send messages of one topic in one request, contiguous in one queue, and wait for it. Returns a receipt for each, in order.
 
         Raises: ConfigError: they cannot go in one request; and what `send` raises. All are stored or none is known to be.
         """
@@ -145,9 +145,11 @@ class Producer(ProducerBase[Sent_contra]):
     def send_arrow(self, table: Any, topic: str | None = None, *, timeout: float | None = None) -> ArrowSent:
         """Send the rows of a table as messages, and wait until all are acknowledged (docs/arrow.md).
 
-        A row's columns are `metaq.client.arrow.rows.TYPES` without `delay_level`: body, and as wanted topic, tag,
-        keys, properties, flag, ordering_key, or broker and queue_id. Rows of one ordering key, and those that name
-        one queue, keep their order. Bodies are not compressed.
+        A row's columns are `body binary or string`, and as wanted `topic string, tag string, keys string or list<string>,
+        properties map<string,string>, flag int, ordering_key string`, or `broker string` and `queue_id int`. Rows of one
+        ordering key, and those that name one queue, keep their order. Bodies are not compressed.
+
+        Returns: the number of `rows` and of `requests`, and `statuses`: `SendStatus` → rows.
 
         Args:
             table: a pyarrow Table, RecordBatch or RecordBatchReader, or a frame of Polars, DuckDB or pandas.
@@ -160,7 +162,7 @@ class Producer(ProducerBase[Sent_contra]):
         return self._arrow_send(table, topic, timeout).run()
 
     def send_oneway(self, topic: str | Message, body: Sent_contra | None = None, *, tag: str | None = None) -> None:
-        """Send and forget: no answer, no retry. Raises NoRoute, ConnectionFailed: it was not even sent."""
+        """Send and forget: no answer, no retry. Raises what `submit` raises; NoRoute, ConnectionFailed: it was not even sent."""
         self._check_open()
         message = as_message(topic, body, tag, serialize=self._serialize)
 
@@ -182,8 +184,8 @@ class Producer(ProducerBase[Sent_contra]):
         Leaving the block commits, raising in it rolls back (docs/atomic.md). MetaQ's brokers have this, a RocketMQ has not.
 
         Args:
-            timeout: seconds for a send that must wait, and for the end, all their tries together.
-            expire_after: seconds after which brokers drop what nobody has decided, at most their `stagedSecondsMax`.
+            timeout: seconds for a send that must wait, and for the end, all their tries together; 30 by default.
+            expire_after: seconds (3600 by default) after which brokers drop what nobody has decided, at most their `stagedSecondsMax`.
 
         Raises: ConfigError, TypeError; ClientClosed, ClientForked. What happens under way: see `Atomic`.
         """
@@ -208,7 +210,8 @@ class Producer(ProducerBase[Sent_contra]):
         return self._calls.run(settle(self._courier, transaction_id, timeout, commit=commit))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything submitted so far has its outcome. Raises RequestTimeout after `timeout` seconds."""
+        """Wait until everything submitted so far has its outcome. Raises RequestTimeout after `timeout` seconds; None: it waits
+        as long as that takes."""
         self._core.check_process()
         deadline = None if timeout is None else self._core.clock.monotonic() + timeout
         self._core.thread.run(self._accumulator.flush(), timeout)
@@ -220,7 +223,7 @@ class Producer(ProducerBase[Sent_contra]):
         return self._calls.run(self._queues(topic))
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Refuse further sends, flush, and disconnect. Raises RequestTimeout: not all was sent in `timeout` seconds."""
+        """Refuse further sends, flush, and disconnect. Raises RequestTimeout: not all was sent in `timeout` (30) seconds."""
         if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self._open = False

@@ -197,7 +197,7 @@ class Producer(ProducerBase[Sent_contra]):
         return await self._calls.awaited(settle(self._courier, transaction_id, timeout, commit=commit))
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything submitted so far has its outcome. Raises RequestTimeout."""
+        """Wait until everything submitted so far has its outcome. As `metaq.Producer.flush`."""
         self._core.check_process()
         await self._core.thread.awaited(self._accumulator.flush(), timeout)
         await asyncio.to_thread(self._wait_for_callbacks, timeout)
@@ -208,7 +208,7 @@ class Producer(ProducerBase[Sent_contra]):
         return await self._calls.awaited(self._queues(topic))
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Refuse further sends, flush, and disconnect. Raises RequestTimeout."""
+        """Refuse further sends, flush, and disconnect. As `metaq.Producer.close`."""
         if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self._open = False

@@ -235,13 +235,14 @@ class SendFuture:
         return self._batch.receipt(self._index)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """The error that `result` would raise, or None for an acknowledged send."""
+        """The error that `result` would raise, or None for an acknowledged send. Raises RequestTimeout as `result`, after `timeout`
+        seconds."""
         if not self._batch.settled:
             self._batch.wait(timeout)
         return self._batch.error(self._index)
 
     def add_done_callback(self, function: Callable[[SendFuture], object]) -> None:
-        """Call `function` with this future when it is done."""
+        """Call `function` with this future when it is done; at once, if it is. What it raises is logged."""
         self._batch.when_settled(function, self)
 
     def __await__(self) -> Generator[Any, None, SendReceipt]:

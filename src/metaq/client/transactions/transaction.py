@@ -67,7 +67,7 @@ CHECK_AFTER_MAX = 7 * 24 * 3600
 
 
 class Told(enum.Enum):
-    """What is known of the report of a transaction's end to its broker."""
+    """What is known of the report of a transaction's end to its broker, `HANDED_OVER`, `CONFIRMED`, `REFUSED` or `UNTOLD`: see the texts."""
 
     HANDED_OVER = "it was handed to the connection; nobody answers it"
     CONFIRMED = "the broker has answered that it is done"
@@ -76,10 +76,10 @@ class Told(enum.Enum):
 
 
 class TransactionResult(Struct, frozen=True):
-    """How a transaction ended here, and whether its broker knows.
+    """How a transaction ended here (`outcome`), and whether its broker knows (`told`).
 
     `receipt` is the half message's: its offset is that among the broker's half messages, not in the topic. `why`: what
-    went wrong, for REFUSED and UNTOLD. `error`: what `execute` of `send_in_transaction` raised.
+    went wrong, for REFUSED and UNTOLD. `error`: what `execute` of `send_in_transaction` raised; None: nothing.
     """
 
     receipt: SendReceipt
@@ -127,6 +127,7 @@ class TransactionBase:
 
     @property
     def message(self) -> Message:
+        """The message that was given."""
         return self._wanted.message
 
     @property

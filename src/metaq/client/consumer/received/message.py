@@ -77,21 +77,24 @@ class ReceivedMessage(StoredMessage, Generic[Received_co]):
         self._chunk = COPIED
 
     def ack(self) -> None:
-        """The message is done with."""
+        """The message is done with. Raises ClientError: it is a copy in another process."""
         # Read once: `give_up`, in another thread, may exchange it between the two uses.
         chunk = self._chunk
         chunk.flags[self.queue_offset - chunk.base] = 1
 
     def retry(self, delay_level: int = BROKER_DECIDES) -> None:
-        """Deliver it again later, see `Later`. After too many times (`max_reconsume_times`) it is a dead letter."""
+        """Deliver it again later, see `Later`. After too many times (`max_reconsume_times`) it is a dead letter.
+
+        Raises TypeError, InvalidMessage: no delay level. ClientError: it is a copy in another process.
+        """
         self._fail(Later(delay_level))
 
     def reject(self) -> None:
-        """File it with the dead letters."""
+        """File it with the dead letters, topic `%DLQ%group`. Raises ClientError: it is a copy in another process."""
         self._fail(Reject())
 
     def pause(self, seconds: float) -> None:
-        """Stop its queue for so long; then it comes again, see `Pause`. Raises TypeError, ValueError."""
+        """Stop its queue for so many seconds; then it comes again, see `Pause`. Raises TypeError, ValueError: not above 0."""
         self._fail(Pause(seconds))
 
     @property
@@ -113,7 +116,7 @@ class ReceivedMessage(StoredMessage, Generic[Received_co]):
 
         It goes on its way at once. Who wants to know that the requester has it calls `result()` of what is returned, or
         awaits it: it gives the reply's receipt, and raises SendFailed or BrokerError if the requester is gone or did not
-        confirm in `timeout` seconds. The log says so in any case.
+        confirm in `timeout` (3) seconds. The log says so in any case. The other arguments are as in `metaq.Message`.
 
         Raises: ClientError: the message is no request, was given back, or is a copy in another process. TypeError,
         InvalidMessage: what no message can be, such as a body above 4 MiB.

@@ -30,7 +30,7 @@ class Pause(Exception):
     """Raise or return it while handling a message to stop the message's queue for a while: the database is down, say.
 
     The message comes again after that, before those behind it that nobody has yet, and no retry is spent.
-    `seconds`: above 0. Raises TypeError, ValueError for another.
+    `seconds`: how long, above 0. Raises TypeError, ValueError for another.
     """
 
     def __init__(self, seconds: float) -> None:
