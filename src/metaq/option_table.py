@@ -17,8 +17,11 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 from metaq.errors import ConfigError
 
 KIB = 1024
+"""Bytes of a kibibyte."""
 MIB = 1024 * KIB
+"""Bytes of a mebibyte."""
 GIB = 1024 * MIB
+"""Bytes of a gibibyte."""
 
 
 def option(
@@ -33,8 +36,18 @@ def option(
     secret: bool = False,
     form: tuple[str, str] | None = None,
 ) -> Any:
-    """Make a field of an option table. `hot`: may be changed while running (`apply`). `low`, `high`: inclusive
-    bounds. `secret`: never shown. `form`: regular expression of a text that is not empty, and what it asks for, in words."""
+    """Make a field of an option table.
+
+    Args:
+        default: its value unless somebody sets it; None: unset, for an annotation that allows it.
+        doc: a sentence about it, with the unit, for users.
+        aliases: spellings that are read beside the field's name and `camel` of it.
+        low, high: bounds of a number, inclusive.
+        choices: the only values of a text.
+        hot: it may be changed while running (`apply`).
+        secret: it is never shown. Not with `hot`, as changes are shown.
+        form: regular expression of a text that is not empty, and what it asks for, in words.
+    """
     assert not (hot and secret), "changes of hot options are shown"
     facts = {
         "doc": doc,
@@ -57,7 +70,7 @@ def camel(name: str) -> str:
 
 
 def nearest(key: str, names: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: `; the nearest is ...`, or ""."""
+    """Return the end of an error about an unknown name: `; the nearest is ...`, or "" where none of `names` is like it."""
     import difflib  # here and not above: a start that meets no wrong key goes without
 
     lowered = {name.lower(): name for name in names if "_" not in name}
@@ -67,10 +80,10 @@ def nearest(key: str, names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OptionTable:
-    """Base of the tables: checks bounds when made, reads all accepted spellings."""
+    """Base of the tables: checks bounds when made, reads all accepted spellings. Raises ConfigError: a value is out of bounds."""
 
     section: ClassVar[str] = ""
-    """Of a `metaq.toml`, in which these options stand."""
+    """Section of a `metaq.toml` in which these options stand, such as `broker`."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -129,7 +142,8 @@ class OptionTable:
         }
 
     def replace(self, **changes: Any) -> Self:
-        """Return options of which these fields have other values. Raises TypeError: there is no such field."""
+        """Return options of which these fields have other values. Raises TypeError: there is no such field; ConfigError: a
+        value is out of bounds."""
         return dataclasses.replace(self, **changes)
 
     @classmethod
@@ -182,8 +196,11 @@ class Change:
     """Change of an option, under RocketMQ's key."""
 
     key: str
+    """Name of the option, in RocketMQ's spelling."""
     old: Any
+    """Value before; `…` if it is a secret."""
     new: Any
+    """Value after; `…` if it is a secret."""
 
     def __str__(self) -> str:
         return f"{self.key}={text_of(self.new)} (it was {text_of(self.old)})"
@@ -195,11 +212,13 @@ class Applied:
     neither."""
 
     changed: Mapping[str, Change]
+    """Field name → change, of options that have the new value now."""
     refused: Mapping[str, Change]
+    """Field name → change, of options that have it only after a restart."""
 
 
 def judge(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> Applied:
-    """Return what `apply` would do, without doing it."""
+    """Return what `apply` would do, without doing it. Raises ConfigError: as `apply`, which says what the arguments are."""
     wanted, taken = type(options).read({**options.values(), **changes}, where)
     if unknown := changes.keys() - taken:
         raise ConfigError(f"there is no option {', '.join(sorted(unknown))}{f' in {where}' if where else ''}")
@@ -226,6 +245,8 @@ def apply(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> 
         options: the table.
         changes: any spelling → text or typed value.
         where: names the file or request in errors.
+
+    Returns: what has changed, and what would need a restart and has not.
     Raises:
         ConfigError: an unknown key, a wrong type, a value out of bounds; nothing was changed.
     """
@@ -268,10 +289,11 @@ Origins = Mapping[str, Origin]
 
 
 class Settings:
-    """The option tables of one server, and the watchers of changes."""
+    """The option tables of one server (`tables`), and the watchers of changes."""
 
     def __init__(self, *tables: OptionTable) -> None:
         self.tables = tables
+        """The tables, in the order in which they were given."""
         self.pinned = frozenset[str]()
         """Options whose values stand until somebody changes them over the wire: a configuration that is read again does not."""
         self.kept_in = ""
@@ -295,7 +317,7 @@ class Settings:
         return DEFAULT if getattr(table, name) == default else Origin(DERIVED)
 
     def watch(self, changed: Callable[[frozenset[str]], None]) -> None:
-        """Call `changed` with the names of options that have changed, from now on."""
+        """Call `changed` with the field names of options that have changed, from now on, in the thread that changes them."""
         self._watchers.append(changed)
 
     def change(self, changes: Mapping[str, Any], where: str = "") -> Applied:
