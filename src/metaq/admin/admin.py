@@ -58,13 +58,14 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
 
     Args:
         namesrv: `host:port`, `;`-separated; None reads NAMESRV_ADDR.
-        access_key, secret_key, security_token, acl_file: what requests are signed with, see
-            `metaq.client.identity.options.ClientArguments`.
-        tls, ca, cert, key, key_password, tls_verify, crl: see there, too.
+        access_key, secret_key, security_token, acl_file: what requests are signed with (docs/client.md, "Signing").
+        tls, ca, cert, key, key_password, tls_verify, crl: how connections are protected (docs/security.md).
 
     Every method raises ConnectionFailed or RequestTimeout if nobody can be reached, and BrokerError with the peer's
-    code and text if it refused. What changes several servers asks them beforehand, and raises NothingDone if one would
-    refuse or does not answer; HalfDone if one fails all the same. Use it as a context manager, or call `close`.
+    code and text if it refused; ClientClosed, ClientForked. What changes several servers asks them beforehand, and raises
+    NothingDone if one would refuse or does not answer; HalfDone if one fails all the same. `groups.GroupNotFound` is in the module
+    `metaq.admin.groups`. Arguments of one name mean the same everywhere: `cluster`, `broker`: only there, by its name
+    (brokers.BrokerNotFound: there is none); `at`: only the server at `host:port`; `limit`: most entries. A context manager, too.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
 
         Args:
             queues: per broker.
-            perm: 4 readable, 2 writable, 6 both.
+            perm: 4 readable, 2 writable, 6 both. order: mark it as ordered; `set_topic_order` fixes its queues.
 
         Returns: the names of the brokers that have it now. Raises also ConfigError: not a legal name.
         """
@@ -121,13 +122,13 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def delete_topic(self, name: str, *, force: bool = False) -> None:
         """Delete a topic and its messages at every broker.
 
-        Args: force: also while members of groups read it.
-        Raises also TopicNotFound, TopicInUse.
+        Args: name: the topic. force: also while members of groups read it.
+        Raises also TopicNotFound, TopicInUse: members of a group read it.
         """
         self._run(topics.delete(self._open, name, force=force))
 
     def list_topics(self, *, system: bool = False) -> list[str]:
-        """Return the names of the topics, sorted; `system` adds system, retry and dead-letter topics."""
+        """Return the names of the topics, sorted; `system` adds system, retry and dead-letter topics. Empty: there is none."""
         return self._run(topics.names(self._open, system=system))
 
     def describe_topic(self, name: str) -> topics.TopicDetails:
@@ -147,7 +148,8 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     ) -> list[QueueData]:
         """Change a topic at one broker, at all of a cluster, or wherever it is: what is None stays. Returns its queues there.
 
-        Args: force: also if a group has not consumed queues that will not be read any more.
+        Args: `name`: the topic. `read_queues`, `write_queues`: per broker. `perm`: as in `create_topic`. `force`: also if a group has
+        not consumed queues that will not be read any more.
         Raises also TopicNotFound, ConfigError: what waits would reach nobody.
         """
         return self._run(
@@ -191,7 +193,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """Make an account at every broker, or change it: what is None stays. Returns the names of the servers.
 
         Args:
-            secret_key: a new account needs one.
+            name: its access key. admin: whether it may do administration. secret_key: a new account needs one.
             white: addresses from which it needs no signature.
             default_topic, default_group: PUB, SUB, PUB|SUB or DENY.
             at: only at the server at this address.
@@ -217,13 +219,13 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         return self._run(acl.explain(self._open, name, action, resource, address, at, signed=signed))
 
     def group_progress(self, group: str) -> groups.GroupProgress:
-        """Return a consumer group's progress and members. Raises also groups.GroupNotFound."""
+        """Return a consumer group's progress and members. Raises also groups.GroupNotFound: no broker knows it."""
         return self._run(groups.progress(self._open, group))
 
     def consumer_running_info(self, group: str, client_id: str, *, stacks: bool = False) -> members.RunningMember:
         """Return what a running member of a consumer group tells of itself: options, queues, rates.
 
-        Args: stacks: also the stacks of its threads (and, of a Python client, tasks).
+        Args: client_id: the member. stacks: also the stacks of its threads (and, of a Python client, tasks).
         Raises also groups.GroupNotFound, members.MemberNotFound; BrokerError: it did not answer within ten seconds.
         """
         return self._run(members.running_info(self._open, group, client_id, stacks=stacks))
@@ -294,7 +296,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         Args:
             consume: members may pull; False stops the group.
             broadcast: members may broadcast.
-            retries: deliveries of a message after its first one, before it is a dead letter.
+            name: the group. retries: deliveries of a message after its first one, before it is a dead letter.
             retry_queues: queues of its retry topic, at each broker.
 
         Returns: broker → its settings there now. Raises also ConfigError: not a legal name; brokers.BrokerNotFound.
@@ -308,7 +310,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """Delete a consumer group with its progress and what waits to be retried, at every broker.
 
         Args:
-            keep_progress: only its settings.
+            name: the group. keep_progress: delete only its settings.
             dead_letters: also its dead letters.
             force: also with members, which make it anew unless brokers do not create groups by themselves.
 
@@ -330,7 +332,8 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def move_group(self, source: str, target: str, *, leave_retries: bool = False) -> list[groups.MovedProgress]:
         """Let a group without members go on under another name: with its settings and progress. The old group is left stopped.
 
-        Args: leave_retries: also if messages wait in its retry topic: they stay with the old group.
+        Args: source: the old name. target: the new one. leave_retries: also if messages wait in its retry topic: they stay with the
+        old group.
         Raises also groups.GroupNotFound, group_changes.GroupOnline, group_changes.GroupInUse.
         """
         return self._run(group_changes.move(self._open, source, target, leave_retries=leave_retries))
@@ -386,7 +389,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """Return a queue, the offset of the first unit, and units of its consume queue: where in the log each message is.
 
         Args:
-            broker: needed if several have such a queue.
+            broker: needed if several have the queue `queue_id` of the `topic`. count: most units.
             start: offset of the first; below 0: so many before the end; None: the first that is there.
             group: return its subscription, too.
 
@@ -546,7 +549,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """End an XA branch by hand. Returns the names of the brokers that had it.
 
         Args:
-            key: `XID:...`.
+            key: `XID:...`, as `list_branches` has it. broker: only there; None: at all.
             action: `commit` or `rollback` one that is prepared; its transaction manager is told so when it comes;
                 `forget` one that was ended so.
 

@@ -27,10 +27,15 @@ class BrokerStatus(Struct, frozen=True):
     """
 
     cluster: str
+    """Name of its cluster; "": it is not known."""
     broker: str
+    """Name of the broker, which a master and its slaves share."""
     broker_id: int
+    """0: the master; above: a slave."""
     address: str
+    """`host:port`."""
     error: str = ""
+    """Why it cannot be asked; "": it has answered."""
     runtime: dict[str, str] = field(default_factory=dict)
     registered: bool = True
 

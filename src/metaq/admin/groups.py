@@ -83,8 +83,11 @@ class QueueProgress(Struct, frozen=True):
     """
 
     queue: MessageQueue
+    """The queue."""
     max_offset: int
+    """Its end: the QueueOffset that the next message gets."""
     consumed: int
+    """QueueOffset of the message that the group consumes next."""
     oldest_waiting_ms: int | None = None
     waiting: Size | None = Size(0)
 
@@ -102,10 +105,14 @@ class GroupProgress(Struct, frozen=True):
     """
 
     group: str
+    """Name of the group."""
     now_ms: int
     members: tuple[ClientConnection, ...]
+    """Members that are connected."""
     rate: float
+    """Messages delivered a second, over the last minute."""
     queues: tuple[QueueProgress, ...]
+    """Progress in each queue that the group has an offset in."""
     consumer: ConsumerView | None = None
 
     @property
@@ -228,11 +235,11 @@ class MovedProgress(Struct, frozen=True):
 class PartlyMoved(MetaqError):
     """A group goes on elsewhere in some queues of a topic, and not in others, where a broker refused or was away.
 
-    It can be asked for again: a queue that has moved is moved to the same place.
+    It can be asked for again: a queue that has moved is moved to the same place. `moved`: what has moved, queue by queue. `left`:
+    broker → reason.
     """
 
     def __init__(self, group: str, topic: str, moved: list[MovedProgress], left: Mapping[str, str]) -> None:
-        """Args: left: broker → reason."""
         self.moved, self.left = moved, dict(left)
         done = ", ".join(f"{one.queue.broker}:{one.queue.queue_id} to {one.offset}" for one in moved) or "none"
         reasons = "; ".join(f"{broker}: {reason}" for broker, reason in left.items())

@@ -45,6 +45,7 @@ class FoundMessages(Struct, frozen=True):
     """
 
     messages: tuple[StoredMessage, ...]
+    """What was found; empty: nothing."""
     more: bool = False
     silent: tuple[str, ...] = ()
 

@@ -22,6 +22,7 @@ class TopicOrder(Struct, frozen=True):
     """A topic's fixed queues, as the name servers have them."""
 
     topic: str
+    """Name of the topic."""
     layouts: dict[str, str | None]
     """Name server → `broker:queues;...`, as it is kept there; None: the topic has none there."""
     in_routes: bool

@@ -31,13 +31,17 @@ class Replica(Struct, frozen=True):
     """One broker of a name."""
 
     broker: str
+    """Name of the broker, which all its replicas share."""
     broker_id: int
+    """0: the master; above: a slave. Of a group with failover: the member's number, from 1 on."""
     address: str
+    """`host:port`."""
     error: str = ""
     """Why it cannot be asked."""
     state: ReplicaState | None = None
     """None also of a RocketMQ."""
     log_end: int | None = None
+    """LogOffset where its log ends; None: it cannot be asked."""
     disk_used: float | None = None
     """Share of its log's disk that is used, 0 to 1; None: it does not say."""
     disk_step: str = ""

@@ -31,7 +31,9 @@ class TopicDetails(Struct, frozen=True):
     """A topic's route, and the offsets [min, max) of each of its queues."""
 
     route: Route
+    """Its brokers and queues."""
     queues: dict[MessageQueue, QueueStats]
+    """Queue → its offsets, and when its newest message was stored."""
 
     @property
     def messages(self) -> int:

@@ -48,8 +48,10 @@ class TraceEvent(Struct, frozen=True, kw_only=True):
     """
 
     time_ms: int
+    """When it happened, by the client's clock, ms since 1970."""
     what: str
     topic: str = ""
+    """Topic of the message; "": the record does not tell."""
     group: str = ""
     client: str = ""
     cost_ms: int | None = None
@@ -64,7 +66,9 @@ class MessageTrace(Struct, frozen=True, kw_only=True):
     answer."""
 
     message_id: str
+    """The id that was asked for."""
     events: tuple[TraceEvent, ...]
+    """What happened, in the order of time."""
     silent: tuple[str, ...] = ()
     unreadable: int = 0
     cut: bool = False

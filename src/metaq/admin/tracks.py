@@ -27,11 +27,13 @@ class TrackState(enum.StrEnum):
     """What became of a message in a group."""
 
     CONSUMED = "CONSUMED"
+    """The group's progress is past it."""
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
     """The group is past it, and has not asked for its tag."""
     PULL = "PULL"
     """Its members pull by themselves, and decide what they have consumed."""
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    """The group's progress has not reached it."""
     NOT_ONLINE = "NOT_ONLINE"
     """No member is connected, or no broker has an offset of the group yet: see `detail`."""
     CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
@@ -48,7 +50,9 @@ class GroupTrack(Struct, frozen=True, kw_only=True):
     """
 
     group: str
+    """Name of the group."""
     state: TrackState
+    """What became of the message."""
     offset: int | None = None
     detail: str = ""
     deliveries: tuple[TraceEvent, ...] = ()
@@ -59,7 +63,9 @@ class MessageTrack(Struct, frozen=True):
     asked for groups, so that some may be missing."""
 
     message: StoredMessage
+    """The message."""
     groups: tuple[GroupTrack, ...]
+    """What became of it in each group."""
     silent: tuple[str, ...] = ()
 
 

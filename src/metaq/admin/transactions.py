@@ -54,6 +54,7 @@ class StagedTransaction(Struct, frozen=True):
     """A transaction, by the states of the brokers that could be asked."""
 
     transaction: str
+    """Id of the transaction."""
     states: dict[str, TransactionState]
     """Broker → its state, of brokers that know the transaction."""
     now_ms: int

@@ -50,10 +50,14 @@ class TopicActivity(Struct, frozen=True):
     """
 
     topic: str
+    """Name of the topic."""
     stored: float | None
+    """Messages a second, at all brokers together."""
     stored_bytes: float | None
+    """Bytes a second, at all brokers together."""
     delivered: float
     groups: int
+    """Number of groups that have progress in it."""
     lag: int
 
 
@@ -64,10 +68,13 @@ class GroupActivity(Struct, frozen=True):
     """
 
     group: str
+    """Name of the group."""
     members: int | None
     topics: int
+    """Number of topics in which it has progress."""
     delivered: float
     lag: int
+    """Messages that it has not consumed, all topics together."""
     growth: float | None
 
 
@@ -75,11 +82,15 @@ class Activity(Struct, frozen=True):
     """One look at a cluster. `requests`: that it has taken; `notes`: what could not be found out, and why."""
 
     now_ms: int
+    """Wall clock of the look, ms since 1970."""
     at: float
     """Monotonic seconds."""
     brokers: tuple[BrokerStatus, ...]
+    """All brokers that are or were known."""
     topics: tuple[TopicActivity, ...]
+    """Topics, by name."""
     groups: tuple[GroupActivity, ...]
+    """Consumer groups, by name."""
     requests: int
     notes: tuple[str, ...]
     asked: tuple[str, ...]

@@ -19,8 +19,11 @@ class QueueFigures(Struct, frozen=True):
     """
 
     queue: MessageQueue
+    """The queue."""
     begin: int
+    """QueueOffset of the first message that it keeps."""
     end: int
+    """QueueOffset behind its last message."""
     last_ms: int
     size: Size | None
     readable: bool
@@ -35,8 +38,10 @@ class TopicFigures(Struct, frozen=True):
     """A topic at `now_ms`. `readers`: groups with members that subscribe to it; `stopped`: those that only have progress in it."""
 
     topic: str
+    """Name of the topic."""
     now_ms: int
     queues: tuple[QueueFigures, ...]
+    """Its queues at all brokers."""
     readers: tuple[str, ...]
     stopped: tuple[str, ...]
 

@@ -41,6 +41,7 @@ class AddedBroker(Struct, frozen=True):
     """
 
     broker: str
+    """Name of the broker."""
     like: tuple[str, ...]
     topics: tuple[str, ...]
     groups: tuple[str, ...]

@@ -31,11 +31,12 @@ class GrowthCalls(AdminPart):
 
         Args:
             broker: its name, or `host:port` of its master.
-            quiet_seconds: returns not before so long no send has come.
-            timeout: seconds; None: as long as it takes.
+            quiet_seconds: returns not before no send has come for so long, 40 s by default.
+            timeout: longest time, seconds; None: as long as it takes.
             force: also if a topic has no other broker that can be sent to.
             mend_order: take the broker out of the fixed layouts of strictly ordered topics.
             stop: stop its processes in the end.
+            progress: called with each look at how far it is; it may not wait.
 
         Raises also brokers.BrokerNotFound, ConfigError; growth.places.Refusal: nothing was changed; growth.places.Unfinished: it is
         drained, and not empty in time.

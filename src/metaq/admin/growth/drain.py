@@ -60,12 +60,16 @@ class DrainProgress(Struct, frozen=True):
     """
 
     broker: str
+    """Name of the broker."""
     phase: Literal["moving", "reading", "done"]
     passed: float
+    """Since the drain was begun."""
     quiet: float
     """Since the last send, or since name servers announce it so."""
     quiet_wanted: float
+    """How long it has to be quiet."""
     work: OpenWork
+    """What is still open there."""
     announced_by: tuple[str, ...] = ()
     """Name servers that still tell clients to send there."""
     trouble: str = ""
@@ -86,9 +90,12 @@ class Drained(Struct, frozen=True):
     """A drained broker. `layouts`: topic → fixed layout that it had, of those from which the broker was taken."""
 
     broker: str
+    """Name of the broker."""
     work: OpenWork
+    """What the last look found there: nothing waits any more, `unread` is what nobody reads."""
     layouts: dict[str, str]
     stopped: bool = False
+    """Whether its processes were stopped, too."""
 
 
 Told = Callable[[DrainProgress], None]

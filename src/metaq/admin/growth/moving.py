@@ -51,16 +51,23 @@ class MoveProgress(Struct, frozen=True):
     """
 
     topic: str
+    """Name of the topic."""
     source: str
+    """Broker that it leaves."""
     target: str
+    """Broker that it goes to."""
     phase: Literal["moving", "reading", "leaving", "done"]
     passed: float
+    """Since the move was begun."""
     quiet: float
+    """Since the last send to the old broker, or since name servers announce it so."""
     quiet_wanted: float
+    """How long it has to be quiet."""
     lags: dict[str, int] = field(default_factory=dict)
     unread: int = 0
     waiting: int = 0
     trouble: str = ""
+    """Why the old broker could not be asked the last time; the figures are older then."""
 
     @property
     def empty(self) -> bool:
@@ -87,8 +94,11 @@ class MovedTopic(Struct, frozen=True):
     because a RocketMQ name server could only forget the whole topic."""
 
     topic: str
+    """Name of the topic."""
     source: str
+    """Broker that it has left."""
     target: str
+    """Broker that has it now."""
     steps: tuple[str, ...]
     left: bool = False
 

@@ -18,6 +18,7 @@ class RemovedBroker(Struct, frozen=True):
     """
 
     broker: str
+    """Name of the broker."""
     left: OpenWork
     layouts: dict[str, str]
     stopped: bool

@@ -17,7 +17,13 @@ class OffsetCalls(AdminPart):
     def metaq1_offsets(
         self, place: Place, groups: Collection[str] = (), topic: str | None = None
     ) -> tuple[list[Row], dict[Key, str]]:
-        """Return the offsets at a place, of all groups and topics or of some; and what stands there that is no offset."""
+        """Return the offsets at a place, of all groups and topics or of some; and what stands there that is no offset.
+
+        Args:
+            place: a ZooKeeper, a database or a file, as `metaq.admin.offsets.places` has them.
+            groups: only those; empty: all.
+            topic: only that one; None: all.
+        """
 
         async def found() -> tuple[list[Row], dict[Key, str]]:
             async with kept_at(place) as kept:
@@ -28,7 +34,14 @@ class OffsetCalls(AdminPart):
     def copy_metaq1_offsets(
         self, source: Place, target: Place, selection: copying.Selection, *, dry_run: bool = False
     ) -> list[copying.CopiedOffset]:
-        """As `metaq.admin.offsets.copying.copy`."""
+        """Copy offsets of MetaQ 1.x groups from one place to another (ZooKeeper, a database or a file). As
+        `metaq.admin.offsets.copying.copy`.
+
+        Args:
+            source, target: places, as of `metaq1_offsets`.
+            selection: which topic, groups and partitions, and to which partitions; empty: all, and to the same.
+            dry_run: only return what would be copied.
+        """
         return self._run(copying.copy(source, target, selection, dry_run=dry_run))
 
     def create_metaq1_offset_table(self, place: InDatabase) -> dict[str, int]:

@@ -33,7 +33,8 @@ class RollingCalls(RestartCalls):
         Args:
             broker: its name.
             to: member that is to lead; NOBODY: the one that is nearest.
-            timeout: longest wait for it to lead, and to be registered at the name servers, seconds.
+            timeout: longest wait for it to lead, and to be registered at the name servers, seconds; 30 by default.
+            progress: called with each look at how far it is; it may not wait.
 
         Raises also brokers.BrokerNotFound; ConfigError: it is no group with failover; replicas.NoSuchReplica: there is no such member;
         growth.places.Refusal: it cannot lead, and nothing was changed; growth.places.Unfinished: it does not lead in time.
@@ -63,7 +64,8 @@ class RollingCalls(RestartCalls):
             anyway: also if not all of them are well.
             with_gaps: also a master without a slave, and where fewer than `minInSyncReplicas` are left: sends to it are refused meanwhile.
             quiet: seconds without a request of a client that takes it for the leader, before one that has led is restarted.
-            timeout: longest time for one broker to be back and in sync, seconds.
+            timeout: longest time for one broker to be back and in sync, seconds; 600 by default.
+            progress: called with each look at how far it is; it may not wait.
 
         Raises also brokers.BrokerNotFound, ConfigError; growth.places.Refusal: nothing was restarted; growth.places.Unfinished: it has
         stopped where its text says.

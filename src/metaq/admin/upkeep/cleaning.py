@@ -32,16 +32,23 @@ class CleanedBroker(Struct, frozen=True):
     """What may go at one broker, or has gone; None: it is a RocketMQ, which does not tell."""
 
     broker: str
+    """Name of the broker."""
     broker_id: int
+    """0: the master; above: a slave."""
     address: str
+    """`host:port`."""
     leads: bool
+    """Whether it is the master, or the leader of its group."""
     found: Cleanable | None
+    """What may go, or has gone."""
 
 
 class UnreadMessages(ConfigError):
     """Groups have not read messages that a trim would make unreadable. Nothing was done.
 
-    Args: trims: broker → what would go.
+    Args:
+        topic: its name.
+        trims: broker → what would go.
     """
 
     def __init__(self, topic: str, trims: Mapping[str, TopicTrim]) -> None:
@@ -163,6 +170,7 @@ class CleaningCalls(AdminPart):
         """Delete at the replicas of a broker, or at the one at `host:port`, what they would delete in time. Returns what has gone.
 
         Args:
+            name: of the broker.
             log_files: those whose time is up, at whatever hour.
             queues: files of consume queues that point to messages that are gone.
             topics: queues of topics that are in no table, with their messages; by the master.
@@ -187,6 +195,7 @@ class CleaningCalls(AdminPart):
         The log's files are shared by all topics: they stay until their time is up.
 
         Args:
+            name: of the topic.
             before: store time (a datetime, or seconds since the epoch) of the first message that stays.
             offset: or the queue offset of the first message that stays, in the queue `queue_id` or in each.
             dry_run: do nothing.

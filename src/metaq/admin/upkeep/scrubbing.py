@@ -21,11 +21,15 @@ class ScrubProgress(Struct, frozen=True):
     """How far the comparison of a pair is."""
 
     master: str
+    """`host:port` of the master."""
     slave: str
+    """`host:port` of the slave."""
     start: int
+    """LogOffset at which the comparison begins."""
     place: int
     """LogOffset up to which it is done."""
     stop: int
+    """LogOffset at which it ends."""
     found: int
     """Places that differ."""
     differences: tuple[Difference, ...]
@@ -36,7 +40,9 @@ class FailedRepair(Struct, frozen=True):
     """A place that was to be repaired, and was not."""
 
     difference: Difference
+    """The place."""
     why: str
+    """Why it could not be repaired."""
 
 
 class PairScrub(Struct, frozen=True):
@@ -45,14 +51,19 @@ class PairScrub(Struct, frozen=True):
     master: str
     """Address, as that of the slave."""
     slave: str
+    """`host:port`."""
     start: int
+    """LogOffset at which the comparison began."""
     stop: int
     """The log was compared from `start` to `stop`, LogOffsets: as far as both have it on their disks."""
     found: int
+    """Places that differ."""
     differences: tuple[Difference, ...]
     """The first 1000 of those that were found."""
     repaired: tuple[Difference, ...] = ()
+    """Those that were repaired."""
     failed: tuple[FailedRepair, ...] = ()
+    """Those that were to be repaired, and were not."""
     unread: int = 0
     """Ranges of 1 MiB that a disk could not read wholly, though what could be read does not differ."""
 
