@@ -24,7 +24,9 @@ MAX_OFFSET: Final = 2**63 - 1
 NEVER_SKIP: Final = 2**31 - 1
 """`max_fetch_retries` of a consumer that never passes over a message that fails."""
 DEFAULT = "DEFAULT"
+"""`load_balance_strategy_type`: each member gets consecutive partitions."""
 CONSIST = "CONSIST"
+"""`load_balance_strategy_type`: partitions go to members by consistent hashing, so that few move when one comes or goes."""
 READ_FROM: Final = ("master_first", "random", "slave_first")
 _FORBIDDEN: Final = frozenset("~!#$%^&*()+=`'\",;/?[]<>.: ")
 """Characters that Java's client refuses in the name of a group."""

@@ -79,6 +79,7 @@ class ConsumerBase(FactoryChild):
 
     @property
     def config(self) -> ConsumerConfig:
+        """The settings that it was made with."""
         return self._config
 
     @property
@@ -103,11 +104,12 @@ class ConsumerBase(FactoryChild):
 
     @property
     def is_closed(self) -> bool:
+        """Whether it was shut down, by itself or with its factory."""
         return self._closed
 
     @property
     def reject_consumption_handler(self) -> RejectConsumptionHandler | str:
-        """What becomes of messages that fail too often."""
+        """What becomes of messages that fail too often: "local", "drop" or a function, as of `create_consumer`. May be set."""
         return self._recover
 
     @reject_consumption_handler.setter

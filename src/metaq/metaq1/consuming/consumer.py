@@ -42,7 +42,7 @@ class MessageConsumer(ThreadFacade, ConsumerBase):
         """Take note of a topic; `complete_subscribe` begins. Calls for one partition never overlap.
 
         Args:
-            max_size: bytes that a fetch asks for.
+            max_size: bytes that a fetch asks for, 1 MiB by default.
             listener: function of a `ReceivedMessage`, or an object with `receive_messages`.
             message_filter: function of group and message; those for which it says no count as consumed.
             executor: calls the listener in place of the consumer's `fetch_runner_count` threads.
@@ -82,8 +82,9 @@ class MessageConsumer(ThreadFacade, ConsumerBase):
     ) -> MessageIterator | None:
         """Return the messages from a byte position on, up to `max_size` bytes; None: there is nothing (yet).
 
-        Of a fixed server only the partition's number matters. Raises NoRoute: the partition has no server; ConnectionFailed,
-        RequestTimeout, BrokerError, RemoteProtocolError; ConfigError, InvalidMessage, ClientClosed, ClientForked.
+        Of a fixed server only the partition's number matters. Raises NoRoute: the partition has no server; ConnectionFailed;
+        RequestTimeout: no answer within `timeout` (10) seconds; BrokerError, RemoteProtocolError; ConfigError, InvalidMessage,
+        ClientClosed, ClientForked.
         """
         work = self._checked_get(topic, partition, offset, max_size, timeout)
         return self._core.run(work)

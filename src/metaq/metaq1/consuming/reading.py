@@ -134,7 +134,7 @@ class Walk:
 
 
 class BrowserBase:
-    """What the browsers for threads and for asyncio share."""
+    """What the browsers for threads and for asyncio share. `max_size`: bytes of each get. `timeout`: seconds for each."""
 
     def __init__(self, core: FactoryCore, topic: str, max_size: int, timeout: float) -> None:
         check_topic_word(topic)
@@ -144,6 +144,7 @@ class BrowserBase:
 
     @property
     def topic(self) -> str:
+        """Name of the topic."""
         return self._topic
 
     async def _begin(self) -> Walk:

@@ -27,31 +27,54 @@ from metaq.model.transactions.metaq1 import BranchKey, transaction_key
 
 
 class XaCode(enum.IntEnum):
-    """Codes of XA's errors, as JTA has them."""
+    """Codes of XA's errors, as `javax.transaction.xa.XAException` of JTA has them."""
 
     XA_HEURMIX = 5
+    """The branch was ended by hand, partly committed and partly rolled back."""
     XA_HEURRB = 6
+    """The branch was rolled back by hand."""
     XA_HEURCOM = 7
+    """The branch was committed by hand."""
     XA_HEURHAZ = 8
+    """The branch may have been ended by hand; how is not known."""
     XA_RETRY = 4
+    """The step could not be done now: try it again."""
     XA_RDONLY = 3
+    """There was nothing to commit in the branch, and it is over."""
     XA_NOMIGRATE = 9
+    """The branch must be resumed where it was suspended."""
     XA_RBROLLBACK = 100
+    """The branch is rolled back, for a reason that is not told."""
     XA_RBCOMMFAIL = 101
+    """The branch is rolled back: a connection failed."""
     XA_RBDEADLOCK = 102
+    """The branch is rolled back: a deadlock."""
     XA_RBINTEGRITY = 103
+    """The branch is rolled back: its content is not allowed as it is."""
     XA_RBOTHER = 104
+    """The branch is rolled back: another reason."""
     XA_RBPROTO = 105
+    """The branch is rolled back: an error within the server."""
     XA_RBTIMEOUT = 106
+    """The branch is rolled back, or the server did not answer in time."""
     XA_RBTRANSIENT = 107
+    """The branch is rolled back: a passing fault, a new one may succeed."""
     XAER_ASYNC = -2
+    """An asynchronous step is under way already."""
     XAER_RMERR = -3
+    """The server failed at the step."""
     XAER_NOTA = -4
+    """The server knows no such branch."""
     XAER_INVAL = -5
+    """The arguments are wrong."""
     XAER_PROTO = -6
+    """The step is not allowed at this point of the branch."""
     XAER_RMFAIL = -7
+    """The server cannot be reached."""
     XAER_DUPID = -8
+    """There is a branch of this name already."""
     XAER_OUTSIDE = -9
+    """The server does work outside of the transaction."""
 
 
 class Vote(enum.IntEnum):
@@ -76,6 +99,7 @@ class Xid(Struct, frozen=True):
     """
 
     format_id: int
+    """Number that says by whose rules the ids are made, 32 bits with a sign."""
     global_id: bytes
     """Of the transaction, 64 bytes at most."""
     branch_id: bytes = b""

@@ -32,6 +32,7 @@ class HttpProducing(SendingBase):
 
     @property
     def is_closed(self) -> bool:
+        """Whether it was shut down, by itself or with its factory."""
         return self._closed
 
     async def _end(self) -> None:
@@ -98,6 +99,7 @@ class HttpMessageProducer(ThreadFacade, HttpProducing):
         """Send and wait until the server has stored it.
 
         Args:
+            message: what to send.
             partition: where it goes; its broker id goes along for what balances load. -1-N: at the broker behind the URL; --1: any of it.
             timeout: seconds; None: the factory's.
 

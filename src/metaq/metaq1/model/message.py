@@ -18,6 +18,7 @@ class Message(Struct, frozen=True):
     """
 
     topic: str
+    """Name of the topic."""
     data: bytes
     """A bytearray or memoryview is copied."""
     attribute: str | None = None
@@ -65,7 +66,9 @@ class SendResult(Struct, frozen=True):
     """A message is stored, or belongs to a transaction. What is refused raises."""
 
     message_id: int
+    """Id that the server gave the message, unique in its cluster; -1: it has none yet."""
     partition: Partition
+    """Partition that it goes to."""
     offset: int
     """Byte position in the partition; -1 in a transaction, which has no place before its commit."""
     text: str = ""

@@ -22,18 +22,23 @@ class ReceivedMessage(Struct):
     """What was sent, and where it lies."""
 
     topic: str
+    """Name of the topic."""
     data: bytes
+    """What was sent."""
     attribute: str | None
     """None: there is none."""
     message_id: int
+    """Id that the server gave the message, unique in its cluster."""
     flag: int
     """As it was sent; its lowest bit says that there is an attribute."""
     partition: Partition
+    """Partition that it lies in."""
     offset: int
     """Byte position in the partition."""
     size: int
     """Bytes that it takes there; the next message begins at `offset + size`."""
     batch: Acknowledging | None = None
+    """Where `ack` and `rollback` are told; None: the subscription has `auto_ack=True`."""
     rollback_only: bool = False
     """The message counts as failed when the listener returns: see `set_rollback_only`."""
 

@@ -90,6 +90,7 @@ class ProducerBase(SendingBase):
 
     @property
     def selector(self) -> PartitionSelector:
+        """What chooses the partition of each message."""
         return self._selector
 
     @property
@@ -99,6 +100,7 @@ class ProducerBase(SendingBase):
 
     @property
     def is_closed(self) -> bool:
+        """Whether it was shut down, by itself or with its factory."""
         return self._closed
 
     # -------------------------------------------------------------- topics

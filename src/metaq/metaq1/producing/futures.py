@@ -48,22 +48,28 @@ class SendFuture(concurrent.futures.Future[SendResult]):
         raise AttributeError(name)
 
     def cancel(self) -> bool:
+        """Return False: a send cannot be cancelled."""
         return False
 
     def done(self) -> bool:
+        """Return whether the send has ended, well or not."""
         return self._state == FINISHED
 
     def result(self, timeout: float | None = None) -> SendResult:
+        """Wait for the acknowledgement. Raises what `MessageProducer.send_message` raises; TimeoutError: not within `timeout`
+        seconds, None waits as long as it takes; the send goes on."""
         if self._state == FINISHED and self._exception is None:
             assert self._result is not None, "it is finished"
             return self._result
         return super().result(timeout)
 
     def set_result(self, result: SendResult) -> None:
+        """End it well. For the producer that made it."""
         self._result = result
         self._finish()
 
     def set_exception(self, exception: BaseException | None) -> None:
+        """End it with an error. For the producer that made it."""
         self._exception = exception
         self._finish()
 

@@ -40,6 +40,8 @@ class OneWayBase(ProducerBase):
         backlog: where messages wait that are not sent.
         window: units that may be under way.
         processor: takes what is not sent; None: the backlog does.
+
+    Raises ConfigError: the window is below 1. TypeError: the processor or the selector is no function.
     """
 
     def __init__(

@@ -234,7 +234,9 @@ class OrderedMessageProducer(ThreadFacade, OrderedBase):
         """Send and wait until it is stored: at the server, or, with `text` "send to local" and offset -1, in a file under
         `local_message_path`, when its partition is away or closed, or others before it wait there.
 
-        Waits for the disk then. Raises BrokerError, RequestTimeout, ConnectionFailed: the server failed, and may have stored it;
+        Waits for the disk then. `timeout`: seconds for the answer of the server, 3 by default.
+
+        Raises BrokerError, RequestTimeout, ConnectionFailed: the server failed, and may have stored it;
         with `save_to_local_when_failed` it is kept in the file instead, and may be stored twice. StoreFailed, StoreFull,
         StoreLocked: it is not kept. ValueError: the selector chose none of the configured partitions. InvalidMessage, TypeError,
         NoRoute, ClientClosed, ClientForked.

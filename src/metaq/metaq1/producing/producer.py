@@ -27,7 +27,7 @@ class MessageProducer(PublishingProducer):
     def send_message(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendResult:
         """Send and wait until the server has stored it; in a transaction of this thread, until it belongs to that.
 
-        Args: timeout: seconds.
+        Args: message: what to send. timeout: seconds for the whole send, 3 by default.
 
         Raises:
             InvalidMessage: too large (`max_message_bytes`), or no text. TypeError.
@@ -49,6 +49,8 @@ class MessageProducer(PublishingProducer):
 
     def submit(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendFuture:
         """Send without waiting: the outcome is in the future, and in what is given to its `add_done_callback`.
+
+        `timeout`: seconds for the whole send, 3 by default.
 
         Messages of one thread for one partition go out in the order of the calls, and a broker of MetaQ stores them so. The original
         server handles those under way in any order: whoever needs one waits for each. Raises and puts into the future what
@@ -116,7 +118,7 @@ class MessageProducer(PublishingProducer):
 
 
 class LocalTransaction(TransactionView):
-    """A local transaction of a thread, as a block."""
+    """A local transaction of a thread, as a block. Made by `MessageProducer.transaction`."""
 
     def __init__(self, producer: MessageProducer, core: LocalTransactionCore) -> None:
         super().__init__(core)

@@ -32,7 +32,8 @@ class MessageProducer(AsyncPublishingProducer):
         return await self._started(transaction, message, flag, body, route, timeout, awaited=True)
 
     def submit(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendFuture:
-        """Send without waiting; the future can be awaited. As `metaq.metaq1.MessageProducer.submit`, but not in a transaction."""
+        """Send without waiting; the future can be awaited. As `metaq.metaq1.MessageProducer.submit`, but not in a
+        transaction: ClientError."""
         message, flag, body = self._checked(message, timeout)
         if self._transaction() is not None:
             raise ClientError(

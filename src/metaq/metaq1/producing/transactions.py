@@ -278,6 +278,7 @@ class TransactionView:
 
     @property
     def state(self) -> State:
+        """How far it is: OPEN, COMMITTED, ROLLED_BACK, or UNKNOWN: its end was sent, and no answer came."""
         return self._transaction.state
 
     @property

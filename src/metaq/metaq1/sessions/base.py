@@ -77,10 +77,12 @@ class SessionFactoryBase:
 
     @property
     def config(self) -> MetaClientConfig:
+        """The settings that it was made with."""
         return self._core.config
 
     @property
     def is_closed(self) -> bool:
+        """Whether it was shut down."""
         return not self._open
 
     def _adopt(self, make: Callable[[Callable[[Child], object]], Made]) -> Made:

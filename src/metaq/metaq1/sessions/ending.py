@@ -23,6 +23,7 @@ class ThreadSessions(SessionFactoryBase):
             self._core.callbacks.close()
 
     close = shutdown
+    """The same as `shutdown`."""
 
     def __enter__(self) -> Self:
         return self
@@ -42,6 +43,7 @@ class AsyncSessions(SessionFactoryBase):
             self._core.callbacks.close()
 
     close = shutdown
+    """The same as `shutdown`."""
 
     async def __aenter__(self) -> Self:
         return self

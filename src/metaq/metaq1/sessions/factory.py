@@ -44,6 +44,7 @@ class MetaMessageSessionFactory(ThreadSessions):
         """Return a new consumer.
 
         Args:
+            config: its settings; `group` is needed.
             offset_storage: where its offsets are kept; None: in ZooKeeper, or with a fixed server in the file `offsets_path`. The
                 consumer closes it.
             recover: what becomes of messages that fail too often: "local": they wait in a file of `recover_path` and are tried again
@@ -59,7 +60,7 @@ class MetaMessageSessionFactory(ThreadSessions):
     ) -> TopicBrowser:
         """Return what iterates over all messages of a topic.
 
-        Args: max_size: bytes of each get. timeout: seconds for each.
+        Args: max_size: bytes of each get, 1 MiB by default. timeout: seconds for each, 5 by default.
         Raises TypeError, ConfigError, InvalidMessage, ClientClosed, ClientForked.
         """
         self._core.check_open()

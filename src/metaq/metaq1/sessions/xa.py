@@ -28,7 +28,7 @@ class XaSessions(SessionFactoryBase):
 
 
 class XAMetaMessageSessionFactory(XaSessions, MetaMessageSessionFactory):
-    """A session factory that makes XA producers as well."""
+    """A `MetaMessageSessionFactory` that makes XA producers as well (docs/metaq1-transactions.md)."""
 
     def create_xa_producer(
         self, selector: PartitionSelector | None = None, *, unique_qualifier: str | None = None

@@ -46,6 +46,7 @@ class ThreadFacade(FactoryChild):
                 self._core.run(self._end, self._end_seconds)
 
     close = shutdown
+    """The same as `shutdown`."""
 
     def __enter__(self) -> Self:
         return self
@@ -63,6 +64,7 @@ class AsyncFacade(FactoryChild):
             await self._core.awaited(self._end, self._end_seconds)
 
     close = shutdown
+    """The same as `shutdown`."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -14,7 +14,9 @@ class StoredOffset(Struct, frozen=True):
     """How far a group has consumed one partition."""
 
     topic: str
+    """Name of the topic."""
     partition: Partition
+    """Partition of the topic."""
     offset: int
     """Byte position of the first message that is not consumed."""
     message_id: int = -1

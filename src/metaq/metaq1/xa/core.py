@@ -231,7 +231,10 @@ class XaResourceCore:
 
 
 class XaResourceView:
-    """What a transaction manager asks of a resource without waiting, whichever facade it has."""
+    """What a transaction manager asks of a resource without waiting, whichever facade it has.
+
+    It has JTA's flags for `start` and `end`: `TMNOFLAGS`, `TMJOIN`, `TMRESUME`, `TMSUCCESS`, `TMSUSPEND`, `TMFAIL`.
+    """
 
     TMNOFLAGS, TMJOIN, TMRESUME = Flag.TMNOFLAGS, Flag.TMJOIN, Flag.TMRESUME
     TMSUCCESS, TMSUSPEND, TMFAIL = Flag.TMSUCCESS, Flag.TMSUSPEND, Flag.TMFAIL
@@ -251,12 +254,12 @@ class XaResourceView:
         return self._resource.timeout
 
     def set_transaction_timeout(self, seconds: float) -> None:
-        """For branches that are started from now on. Raises ConfigError, TypeError."""
+        """Set `transaction_timeout`, seconds, of branches that are started from now on. Raises ConfigError, TypeError: no such time."""
         self._resource.set_timeout(seconds)
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """Servers that the newest `recover` could not ask, with the reasons."""
+        """`host:port: reason` of the servers that the newest `recover` could not ask; empty: it has asked all."""
         return self._resource.unreached
 
     def is_same_rm(self, other: object) -> bool:

@@ -42,7 +42,7 @@ class XAResource(XaResourceView):
         await self._core.awaited(lambda: self._resource.commit(xid, one_phase=one_phase))
 
     async def rollback(self, xid: Xid) -> None:
-        """Drop its messages."""
+        """Drop its messages. As `metaq.metaq1.XAResource.rollback`."""
         await self._core.awaited(lambda: self._resource.rollback(xid))
 
     async def recover(self) -> list[Xid]:
@@ -55,5 +55,5 @@ class XAResource(XaResourceView):
         return self._resource.places
 
     async def forget(self, xid: Xid) -> None:
-        """Let the server forget a branch that was ended by hand."""
+        """Let the server forget a branch that was ended by hand. As `metaq.metaq1.XAResource.forget`."""
         await self._core.awaited(lambda: self._resource.forget(xid))
