@@ -44,7 +44,10 @@ class Idempotence:
         self._group, self._key = column_text(group), key
 
     def create_table(self, target: Any) -> None:
-        """Create the table unless it is there, and commit."""
+        """Create the table unless it is there, and commit. Raises what `first` raises of a connection, and what the driver raises.
+
+        Args: target: a DB-API connection, or a connection or session of SQLAlchemy.
+        """
         tables.create(statements_of(target), self.table)
         target.commit()
 
@@ -71,6 +74,8 @@ class Idempotence:
         with seen.once(connection, message) as first:
             if first:
                 connection.execute(...)
+
+        Raises as `first`.
         """
         try:
             yield self.first(target, message)
@@ -138,8 +143,12 @@ class Idempotence:
         """Forget keys that were recorded more than `keep` seconds ago, `batch` at a time, each committed. Returns their number.
 
         Args:
-            keep: longer than a message may come again: retries, resets and outages of producers included.
+            target: a connection or session, as of `create_table`; it is committed.
+            keep: seconds, 7 days by default; longer than a message may come again: retries, resets and outages of producers included.
+            batch: rows per statement, 1000 by default.
             batches_max: most batches of this call; None: until none is left.
+
+        Raises ConfigError, TypeError: no such number; and what the driver raises.
         """
         checked_seconds("keep", keep, least=0.0)
         check_whole("batch", batch)

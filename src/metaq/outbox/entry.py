@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from metaq.metaq1.model.message import Message as Metaq1Message
 
 WAITING: Final = "waiting"
+"""State of an entry that is still to be sent."""
 SENT: Final = "sent"
+"""State of an entry that a broker has acknowledged; kept only with `Rules.keep`."""
 PARKED: Final = "parked"
+"""State of an entry that failed `Rules.tries_max` times: nobody tries it until `Outbox.resend`."""
 ROCKETMQ: Final = "rocketmq"
 METAQ1: Final = "metaq1"
 
@@ -25,26 +28,29 @@ class Entry(Struct, frozen=True):
     """A row of the table."""
 
     position: int
-    """Order of insertion."""
+    """Number in the order of insertion, from 1 on; `Outbox.listed` goes by it."""
     message_id: str
     """The same in all tries: UNIQ_KEY of RocketMQ's messages, the attribute of those of 1.x that have none of their own."""
     protocol: str
     """ROCKETMQ or METAQ1."""
     topic: str
+    """Topic that it is sent to."""
     lane: str
     """Entries of one lane are sent in order; "": of no order."""
     content: bytes
+    """Body and everything else that `Outbox.add` was given, as MessagePack."""
     state: str
     """WAITING, SENT or PARKED."""
     tries: int
-    """Failed ones."""
+    """Number of failed tries."""
     due_ms: int
-    """Not sent before, ms since 1970."""
+    """When it may be sent, ms since 1970."""
     added_ms: int
+    """When it was added, ms since 1970, by the clock of the process that added it."""
     ended_ms: int
-    """When it was sent or parked; 0: it waits."""
+    """When it was sent or parked, ms since 1970; 0: it waits."""
     error: str
-    """Of the last try."""
+    """Error of the last try; "": there was none."""
 
 
 class _Content(Struct, omit_defaults=True):

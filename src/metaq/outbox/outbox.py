@@ -34,7 +34,7 @@ class Outbox:
         self._lock = threading.Lock()
 
     def create_table(self, target: Any) -> None:
-        """Create the table unless it is there, and commit."""
+        """Create the table unless it is there, and commit. `target`: a connection or session that may create tables."""
         tables.create(statements_of(target), self.table)
         target.commit()
 
@@ -44,6 +44,7 @@ class Outbox:
         A commit of a SQLAlchemy session wakes senders of this process; others look every second, or when `wake` is called.
 
         Args:
+            target: the connection or session whose transaction it belongs to.
             message: a `metaq.Message` or a `metaq.metaq1.Message`.
             ordering_key: messages of one topic and key are sent in the order in which they were added, by one sender at a time, and a
                 RocketMQ producer sends them to one queue.
@@ -60,7 +61,7 @@ class Outbox:
         return message_id
 
     async def add_async(self, target: Any, message: Any, *, ordering_key: str | None = None) -> str:
-        """As `add`, on SQLAlchemy's AsyncSession or AsyncConnection."""
+        """As `add`, on SQLAlchemy's AsyncSession or AsyncConnection. Await it before the commit."""
         return str(await target.run_sync(lambda sync: self.add(sync, message, ordering_key=ordering_key)))
 
     def wake(self) -> None:
@@ -73,7 +74,16 @@ class Outbox:
     def listed(
         self, target: Any, *, state: str | None = None, topic: str | None = None, after: int = 0, count: int = 100
     ) -> list[Entry]:
-        """Return at most `count` messages behind position `after`, in order."""
+        """Return at most `count` messages behind position `after`, in order. Empty: there are none.
+
+        Args:
+            target: a connection or session.
+            state: only those that are `WAITING`, `SENT` or `PARKED`; None: all.
+            topic: only those of a topic; None: of all.
+            after: `Entry.position` of the last one of the page before; 0: from the first one on.
+
+        Raises ConfigError: no such state.
+        """
         if state is not None and state not in STATES:
             raise ConfigError(f"state={state!r}: need one of {', '.join(STATES)}")
         return tables.listed(statements_of(target), self.table, state, topic, after, count)
@@ -87,7 +97,7 @@ class Outbox:
         return tables.drop(statements_of(target), self.table, list(message_ids))
 
     def watched_by(self, waker: Waker) -> None:
-        """Tell a sender of commits, as long as it lives."""
+        """Tell a sender of commits, as long as it lives. Senders call it."""
         with self._lock:
             self._wakers.add(waker)
 

@@ -17,6 +17,7 @@ class Outlet(Protocol):
     """Sends entries. For threads `prepare` waits; for asyncio it returns an awaitable."""
 
     protocol: str
+    """ROCKETMQ or METAQ1: entries of that protocol are sent by it."""
 
     def prepare(self, topic: str) -> Any:
         """Called before the messages of a topic are sent. Raises MetaqError."""

@@ -28,7 +28,7 @@ class OutboxSender:
     Args:
         connect: opens a DB-API connection, or a connection or session of SQLAlchemy, such as a `sessionmaker`; called in the thread.
         producers: a producer, or one of each generation. They are not closed. What no producer given can send is left.
-        rules: see there.
+        rules: how it works; None: `Rules()`.
 
     Raises ConfigError, TypeError.
     """
@@ -42,16 +42,16 @@ class OutboxSender:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="metaq-outbox", daemon=True)
         self.sent = self.failed = self.parked = 0
-        """Messages that this sender has sent and parked, and tries that failed."""
+        """Number of messages that this sender has sent, of tries that failed, and of messages that it has parked."""
 
     def start(self) -> Self:
-        """Start the thread."""
+        """Start the thread. To be called once; entering a `with` block does it. Raises RuntimeError: it was started before."""
         self._outbox.watched_by(self._waker)
         self._thread.start()
         return self
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Finish what is on its way, and end the thread. What is left waits in the table."""
+        """Finish what is on its way, and end the thread; waits `timeout` (30) seconds at most. What is left waits in the table."""
         self._closing = True
         self._awake.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():

@@ -19,7 +19,11 @@ from metaq.outbox.work import Database, Rules, Work
 
 class AsyncOutboxSender:
     """As `OutboxSender`, in an event loop: `async with`. `connect` makes SQLAlchemy's AsyncSession or AsyncConnection; producers are
-    those of `metaq.aio` and `metaq.metaq1.aio`."""
+    those of `metaq.aio` and `metaq.metaq1.aio`.
+
+    `sent`, `failed`, `parked`: number of messages that this sender has sent, of tries that failed, and of messages that it has
+    parked.
+    """
 
     def __init__(self, outbox: Outbox, connect: Callable[[], Any], producers: Any, rules: Rules | None = None) -> None:
         self._outbox, self._connect, self._rules = outbox, connect, rules or Rules()

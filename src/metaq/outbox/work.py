@@ -31,6 +31,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     pause: float = 1.0
     """Before the second try; it doubles with each."""
     pause_max: float = 300.0
+    """Longest pause between two tries."""
     tries_max: int | None = 30
     """Failed tries after which a message is parked; None: never. With the pauses above 30 tries take two hours."""
     keep: float = 0.0
@@ -55,7 +56,7 @@ class Rules(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"timeout={self.timeout:g}: need at most half of lease={self.lease:g}")
 
     def pause_after(self, tries: int) -> float:
-        """Return the pause after so many failed tries."""
+        """Return the pause after so many failed tries, seconds."""
         return min(self.pause * 2.0 ** min(tries - 1, 60), self.pause_max)
 
 

@@ -35,12 +35,15 @@ class AtomicMessages:
         self._timeout, self._expire_after = timeout, expire_after
 
     def begin(self, name: BranchName, note: Callable[[str], None]) -> AtomicBranch:  # noqa: ARG002  its id names the broker
+        """Begin a branch, an `Atomic`. As `Resource.begin`."""
         return AtomicBranch(self._producer.atomic(timeout=self._timeout, expire_after=self._expire_after), note)
 
     def in_doubt(self, prefix: str) -> tuple[list[InDoubt], str]:  # noqa: ARG002  they are noted
+        """Return `[], ""`: branches are noted before they are prepared. As `Resource.in_doubt`."""
         return [], ""
 
     def settle(self, text: str, *, commit: bool) -> None:
+        """End a prepared branch by its text. As `Resource.settle`. Raises what `Producer.settle` raises, and OtherwiseEnded."""
         if commit and self._producer.outcome(text, timeout=self._timeout) is Phase.UNKNOWN:
             return  # What is prepared stays: so it was committed, so long ago that it is forgotten.
         decided = self._producer.settle(text, commit=commit, timeout=self._timeout)

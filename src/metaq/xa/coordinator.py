@@ -42,6 +42,7 @@ class Committed(Struct, frozen=True):
     """A transaction is committed. `pending`: branches that could not be told yet, with the reasons; `Coordinator.recover` tells them."""
 
     transaction_id: str
+    """Id of the transaction, which operators find in databases and at servers."""
     pending: tuple[str, ...] = ()
 
 
@@ -177,7 +178,11 @@ class Coordinator:
 
 
 class GlobalTransaction:
-    """One transaction over several resources."""
+    """One transaction over several resources. Made by `Coordinator.transaction`; as a block it commits, and rolls back if the block
+    raises.
+
+    `id`: how operators find its branches. `state`: "going on", "prepared", "committed", "rolled back" or "in an unknown state".
+    """
 
     def __init__(self, coordinator: Coordinator, name: str) -> None:
         self._coordinator, self.id = coordinator, name

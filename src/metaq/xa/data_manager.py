@@ -12,7 +12,10 @@ from metaq.xa.coordinator import OPEN, PREPARED, Coordinator, GlobalTransaction
 
 
 class DataManager:
-    """Joins a transaction of the `transaction` package with one of a coordinator. Made by `join`."""
+    """Joins a transaction of the `transaction` package with one of a coordinator. Made by `join`.
+
+    `global_transaction` is the coordinator's, `transaction_manager` that of the package, which calls the methods.
+    """
 
     def __init__(self, transaction: GlobalTransaction, manager: Any, key: str) -> None:
         self.global_transaction, self.transaction_manager, self._key = transaction, manager, key

@@ -27,16 +27,18 @@ class TpcDatabase:
     """A database whose driver has `tpc_begin`, `tpc_prepare`, `tpc_commit`, `tpc_rollback`, `tpc_recover` and `xid`: PostgreSQL by
     psycopg, whose `max_prepared_transactions` must be above 0. `enlist` returns the connection.
 
-    Args: connect: returns a new connection; name: of the resource.
+    Args: connect: returns a new connection; `name`: of the resource.
     """
 
     def __init__(self, connect: Connect, name: str = "database") -> None:
         self.name, self._connect = checked_name(name), connect
 
     def begin(self, name: BranchName, note: Callable[[str], None]) -> TpcBranch:  # noqa: ARG002  tpc_recover lists branches
+        """Begin a branch on a new connection. As `Resource.begin`. Raises what the driver raises."""
         return TpcBranch(self._connect(), name)
 
     def in_doubt(self, prefix: str) -> tuple[list[InDoubt], str]:
+        """Return the prepared branches that the database lists. As `Resource.in_doubt`."""
         connection = self._connect()
         try:
             return [
@@ -48,6 +50,7 @@ class TpcDatabase:
             connection.close()
 
     def settle(self, text: str, *, commit: bool) -> None:
+        """End a prepared branch by its text. As `Resource.settle`. Raises what the driver raises."""
         transaction, _, number = text.partition(":")
         connection = self._connect()
         try:
@@ -102,7 +105,8 @@ class MariaDb:
     """A MariaDB from 10.5 on, or a MySQL from 5.7.7 on: older servers roll a prepared branch back when its connection ends, which is
     refused. `enlist` returns the connection.
 
-    Args: connect: returns a new connection of pymysql, or of a driver whose errors have the server's code first; name: of the resource.
+    Args: connect: returns a new connection of pymysql, or of a driver whose errors have the server's code first; `name`: of the
+    resource.
     """
 
     def __init__(self, connect: Connect, name: str = "database") -> None:
@@ -110,6 +114,7 @@ class MariaDb:
         self._checked = False
 
     def begin(self, name: BranchName, note: Callable[[str], None]) -> MariaDbBranch:  # noqa: ARG002  XA RECOVER lists branches
+        """Begin a branch on a new connection. As `Resource.begin`. Raises NotSupported: the server is too old; what the driver raises."""
         connection = self._connect()
         try:
             if not self._checked:
@@ -123,6 +128,7 @@ class MariaDb:
             raise
 
     def in_doubt(self, prefix: str) -> tuple[list[InDoubt], str]:
+        """Return the prepared branches that the database lists. As `Resource.in_doubt`."""
         connection = self._connect()
         try:
             return [
@@ -134,6 +140,9 @@ class MariaDb:
             connection.close()
 
     def settle(self, text: str, *, commit: bool) -> None:
+        """End a prepared branch by its text. As `Resource.settle`. Raises NotSupported: another session holds it for 30 s; what the driver
+        raises.
+        """
         transaction, _, number = text.partition(":")
         wanted = (transaction, number)
         connection = self._connect()

@@ -23,11 +23,13 @@ class XaMessages:
         self.name, self._producer, self._timeout = checked_name(name), producer, timeout
 
     def begin(self, name: BranchName, note: Callable[[str], None]) -> XaBranch:  # noqa: ARG002  RECOVER lists branches
+        """Begin a branch at a server. As `Resource.begin`. Raises NoRoute, XaError, ClientClosed."""
         resource = self._producer.get_xa_resource()
         resource.set_transaction_timeout(self._timeout)
         return XaBranch(self._producer, resource, name)
 
     def in_doubt(self, prefix: str) -> tuple[list[InDoubt], str]:
+        """Return the prepared branches that servers list. As `Resource.in_doubt`. Raises XaError, NoRoute: none can be asked."""
         resource = self._producer.get_xa_resource()
         found = [
             InDoubt(xid.global_id.decode(), _text(xid, place))
@@ -37,6 +39,7 @@ class XaMessages:
         return found, "; ".join(resource.unreached)
 
     def settle(self, text: str, *, commit: bool) -> None:
+        """End a prepared branch by its text. As `Resource.settle`. Raises NoRoute: its server is not connected; OtherwiseEnded, XaError."""
         name, _, address = text.partition("@")
         transaction, _, number = name.partition(":")
         _end(self._producer.get_xa_resource(address), _xid(transaction, number), commit=commit)
