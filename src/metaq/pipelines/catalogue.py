@@ -33,9 +33,11 @@ class Pipeline:
     """One kind of pipeline."""
 
     name: str
+    """Name of the pipeline, as in `metaq pipeline run NAME`."""
     summary: str
     """A sentence, for lists."""
     options: type[PipelineOptions]
+    """Table of its options."""
     home: str | Callable[[Any, Any, Run], Any]
     """Module of this package that has `start`; of a user's own pipeline, its `start` function."""
     prepare: Callable[[Any], None] | None = None

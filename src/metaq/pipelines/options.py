@@ -70,6 +70,7 @@ class ClusterOptions(PipelineOptions):
         return {"nameServers": self.servers} | ({"aclFile": self.acl_file} if self.acl_file is not None else {})
 
     def check(self) -> None:
+        """Validate the values against each other. Raises ConfigError: as `PipelineOptions.check`, or a key to sign with is missing."""
         super().check()
         self.access.credentials(names={name: camel(name) for name in ENVIRONMENT})
 
@@ -87,6 +88,7 @@ class FolderOptions(ClusterOptions):
 
     @property
     def place(self) -> Path:
+        """The pipeline's own folder, absolute. Raises ConfigError: none was given."""
         if not self.folder:
             raise ConfigError("folder is missing: a pipeline needs one of its own for its checkpoint and its status")
         return Path(self.folder).absolute()

@@ -149,8 +149,9 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
             group: the consumer group; in it, `{name}` stands for the query's name (its id, if it has none), `{id}` for its
                 id. Or query name → group: other queries are not mirrored. Consumers in that group, or another query that
                 reads the same queues, would overwrite its progress: give each query a group of its own.
-            log_seconds: a query's progress is logged this often at most (level INFO), and its end.
-            retry_seconds: how long one attempt to store goes on while a broker is away; there are more, with pauses.
+            log_seconds: seconds between two lines of the log about a query's progress (level INFO), at least; 10 by default. Its end is
+                logged, too.
+            retry_seconds: seconds for which one attempt to store goes on while a broker is away, 5 by default; there are more, with pauses.
             acl_file: what requests are signed with, as of the source.
 
         Raises: ConfigError: an address or a group is malformed, or a group is given without name servers.
@@ -206,9 +207,11 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
 
     # -------------------------------------------------------------- what Spark calls; the names are Spark's
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """Take note of the query and of its group."""
         self._run_of(event.runId, event.id, event.name)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Have the progress of a micro-batch stored, and logged if that is due. Queries of other sources are passed over."""
         progress = event.progress
         run = self._run_of(progress.runId, progress.id, progress.name)
         try:
@@ -234,6 +237,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         """Do nothing: an idle query has no news."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Have the query's last progress stored and logged."""
         run_id = str(event.runId)
         with self._changed:
             run = self._runs.pop(run_id, None)

@@ -40,6 +40,7 @@ class QueueLag(Struct, frozen=True):
     """
 
     queue: MessageQueue
+    """The queue."""
     position: int
     end: int | None
     source: int = 0
