@@ -128,13 +128,16 @@ class FlakyNetwork:
         self._change(direction, stalled=False)
 
     def delay(self, seconds: float, direction: Direction = "both") -> None:
-        """Let everything arrive `seconds` later than it was sent; 0 ends it. Nothing gets narrower by it."""
+        """Let everything arrive `seconds` later than it was sent; 0 ends it. Nothing gets narrower by it.
+
+        Raises ConfigError: below 0.
+        """
         if seconds < 0:
             raise ConfigError(f"a delay of {seconds} s: need a number of seconds, 0 for none")
         self._change(direction, delay=seconds)
 
     def throttle(self, bytes_per_second: float, direction: Direction = "both") -> None:
-        """Let no more than this through in a second, over all connections together; 0 ends it."""
+        """Let no more than this through in a second, over all connections together; 0 ends it. Raises ConfigError: below 0."""
         if bytes_per_second < 0:
             raise ConfigError(f"a throttle of {bytes_per_second} bytes/s: need a positive rate, 0 for no limit")
         self._change(direction, rate=bytes_per_second)

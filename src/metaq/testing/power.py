@@ -68,7 +68,10 @@ class PowerLossDisk(FaultyDisk):
     """A disk for one folder, with the switches of `FaultyDisk`. What the folder holds at first counts as durable.
 
     `cut(elsewhere)` makes the folder that is found when the power comes back; the store goes on in the old one, and
-    what it acknowledges after the cut does not count. The same seed and the same calls leave the same folder.
+    what it acknowledges after the cut does not count. The same seed and the same calls leave the same folder. `root` is the folder.
+
+    Its methods are those of `FaultyDisk`; beside that it remembers what of the folder is durable, and each calls `on_call` first.
+    Raises NotImplementedError: the system is no Linux.
     """
 
     def __init__(self, root: Path, seed: int | str = 0) -> None:
@@ -91,6 +94,7 @@ class PowerLossDisk(FaultyDisk):
     # ------------------------------------------------------------------ what a program asks
 
     def open(self, path: Path, flags: int) -> int:
+        """Return a descriptor of a file. As `FaultyDisk.open`; a file that is truncated loses the faults of its pages."""
         self._enter("open")
         descriptor = super().open(path, flags)
         if flags & os.O_TRUNC:
@@ -101,16 +105,19 @@ class PowerLossDisk(FaultyDisk):
         return descriptor
 
     def map(self, path: Path, size: int) -> Mapped:
+        """Map the first `size` bytes of a file for reading and writing, and watch it from now on. Raises OSError."""
         with self._lock:
             mapped = super().map(path, size)
             self._node_at(str(path))
             return mapped
 
     def reserve(self, descriptor: int, start: int, size: int) -> None:
+        """Give bytes [start, start + size) of a file their blocks. As `FaultyDisk.reserve`."""
         self._enter("reserve")
         super().reserve(descriptor, start, size)
 
     def sync_range(self, mapped: Mapped, start: int, size: int) -> None:
+        """Make bytes [start, start + size) of a mapped file survive a cut. As `FaultyDisk.sync_range`."""
         with self._lock:
             # The kernel writes whole pages, also when a part of one is synced.
             first, stop = start - start % PAGE_BYTES, -(-(start + size) // PAGE_BYTES) * PAGE_BYTES
@@ -118,6 +125,7 @@ class PowerLossDisk(FaultyDisk):
             self.synced.append((mapped.inode, start, size))
 
     def rewrite(self, mapped: Mapped, start: int, size: int) -> None:
+        """Have the next sync write bytes [start, start + size) again, also those whose sync has failed."""
         with self._lock:
             super().rewrite(mapped, start, size)
             unwritten = self._nodes[mapped.inode].unwritten
@@ -125,6 +133,7 @@ class PowerLossDisk(FaultyDisk):
                 del unwritten[place]
 
     def sync_file(self, descriptor: int) -> None:
+        """Make a file's data and size survive a cut. As `FaultyDisk.sync_file`."""
         with self._lock:
             node = self._nodes[self._node_at(f"/proc/self/fd/{descriptor}")]
             if node.is_folder:
@@ -133,16 +142,19 @@ class PowerLossDisk(FaultyDisk):
                 self._sync("sync_file", node, node.content, 0)
 
     def sync_folder(self, path: Path) -> None:
+        """Make a folder's entries survive a cut. As `FaultyDisk.sync_folder`."""
         with self._lock:
             self._sync_entries(self._nodes[self._node_at(str(path))])
 
     def sync_all(self, descriptor: int) -> None:  # noqa: ARG002  there is one folder only
+        """Make everything in the folder survive a cut. As `FaultyDisk.sync_all`."""
         with self._lock:
             self._enter("sync_all")
             self._may_sync()
             self._take_all()
 
     def boot(self) -> str:
+        """Return the id of the simulated machine's present run: after `cut` another one."""
         return self._boot
 
     def _enter(self, name: str) -> None:

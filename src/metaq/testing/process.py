@@ -120,6 +120,7 @@ class ServerProcess:
 
     @property
     def alive(self) -> bool:
+        """Whether it was launched and runs."""
         process = self._process  # one look: another thread may end it
         return process is not None and process.poll() is None
 
@@ -131,7 +132,7 @@ class ServerProcess:
         return "" if code is None else f"{self.name} ended by itself, exit code {code}:\n{self.log_tail()}"
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """Stop cleanly (SIGTERM). Raises ServerDied if that fails or takes longer than `timeout` seconds."""
+        """Stop cleanly (SIGTERM). Raises ServerDied if that fails or takes longer than `timeout` (120) seconds."""
         self.ask_to_stop()
         self.wait_stopped(timeout)
 
@@ -144,7 +145,8 @@ class ServerProcess:
         process.terminate()
 
     def wait_stopped(self, timeout: float = STOP_SECONDS) -> None:
-        """The other half of `stop`. Raises ServerDied."""
+        """The other half of `stop`. Raises ServerDied: it takes longer than `timeout` (120) seconds, and was killed; or its exit
+        code is that of a failure."""
         process = self._launched()
         try:
             code = process.wait(timeout)

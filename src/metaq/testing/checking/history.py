@@ -28,13 +28,16 @@ class Place(Struct, frozen=True, array_like=True, order=True):
     queue: str
     """`topic@broker:queue id`."""
     offset: int
+    """QueueOffset of the message."""
 
 
 class SendBegun(Struct, frozen=True, tag="send"):
     """A producer hands in one message, a batch, or an atomic send."""
 
     at: float
+    """Monotonic seconds."""
     process: str
+    """Name of the producer."""
     op: int
     """Number of the send; of its process alone."""
     keys: tuple[str, ...]
@@ -51,9 +54,13 @@ class SendEnded(Struct, frozen=True, tag="sent"):
     """The producer has its answer. A send without this event is ambiguous."""
 
     at: float
+    """Monotonic seconds."""
     process: str
+    """Name of the producer."""
     op: int
+    """Number of the send, as `SendBegun` has it."""
     outcome: Outcome
+    """What the producer knows now."""
     places: tuple[Place, ...] = ()
     """Where the acknowledgement says that they lie, in the order of `keys`; empty: it does not say."""
     status: str = ""
@@ -66,28 +73,39 @@ class Observed(Struct, frozen=True, tag="seen"):
     """A consumer or a reader was given a message."""
 
     at: float
+    """Monotonic seconds."""
     process: str
+    """Name of the consumer or reader."""
     place: Place
+    """Where the message lies."""
     key: str
+    """Key of the message."""
     group: str = ""
     """The consumer's; "": a reader, which gets each queue in order from some place on."""
     orderly: bool = False
+    """The group consumes in order."""
 
 
 class Committed(Struct, frozen=True, tag="committed"):
     """A consumer was told that its group's progress is saved: everything before the place was handled."""
 
     at: float
+    """Monotonic seconds."""
     process: str
+    """Name of the consumer."""
     group: str
+    """Its group."""
     place: Place
+    """The next message that the group gets there."""
 
 
 class GroupAt(Struct, frozen=True, tag="group"):
     """What a broker says of a group's progress in the end, when it has nothing to do any more."""
 
     at: float
+    """Monotonic seconds."""
     group: str
+    """Name of the group."""
     place: Place
     """The next message that it would get."""
 
@@ -96,17 +114,24 @@ class QueueHolds(Struct, frozen=True, tag="queue"):
     """What a queue holds in the end: offsets [begin, end)."""
 
     at: float
+    """Monotonic seconds."""
     queue: str
+    """`topic@broker:queue id`."""
     begin: int
+    """QueueOffset of its first message."""
     end: int
+    """QueueOffset behind its last one."""
 
 
 class Held(Struct, frozen=True, tag="held"):
     """A message that is there in the end."""
 
     at: float
+    """Monotonic seconds."""
     place: Place
+    """Where it lies."""
     key: str
+    """Its key."""
     source: str = ""
     """Replica in whose files it was found; "": a reader of the cluster got it."""
 
@@ -115,9 +140,13 @@ class LeaderSeen(Struct, frozen=True, tag="leader"):
     """Somebody was the leader of a broker name in an epoch."""
 
     at: float
+    """Monotonic seconds."""
     broker: str
+    """Name of the broker."""
     epoch: int
+    """Number of the epoch; each leads to one leader at most."""
     leader: str
+    """Who led."""
     source: str
     """Who said so: a process, or `zookeeper`."""
     history: str = ""
@@ -128,21 +157,28 @@ class Trouble(Struct, frozen=True, tag="trouble"):
     """A fault, its end, or another note, for who reads the report."""
 
     at: float
+    """Monotonic seconds."""
     text: str
+    """What happened, in words."""
 
 
 class EndedByItself(Struct, frozen=True, tag="died"):
     """A server ended by itself, or a client could not go on, which none may do."""
 
     at: float
+    """Monotonic seconds."""
     process: str
+    """Name of the server or client."""
     text: str
+    """How it ended, with its last log lines."""
 
 
 Event: TypeAlias = (
     SendBegun | SendEnded | Observed | Committed | GroupAt | QueueHolds | Held | LeaderSeen | Trouble | EndedByItself
 )
+"""One line of a history."""
 History: TypeAlias = Sequence[Event]
+"""Events in the order of their times, as `read_history` returns them."""
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

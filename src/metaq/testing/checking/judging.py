@@ -67,7 +67,7 @@ class Verdict:
 
 
 def judge(history: History, promises: Promises | None = None) -> Verdict:
-    """Hold a history against all checks."""
+    """Hold a history against all checks. `promises`: what the brokers have promised; None: `Promises()`, all of it."""
     given = promises or Promises()
     index = HistoryIndex(history)
     found = [violation for check in CHECKS for violation in check(index, given)]

@@ -27,7 +27,7 @@ class Ledger:
     """Writes events to `FOLDER/NAME.jsonl`, from any number of threads.
 
     A program of several processes has one for each, with names of their own: times are of the machine's monotonic clock, so
-    `read_history` puts the files of one folder together.
+    `read_history` puts the files of one folder together. `file` is the path of this one.
     """
 
     def __init__(self, folder: Path, name: str = "history", clock: Clock = SYSTEM) -> None:
@@ -40,7 +40,7 @@ class Ledger:
         self._ops = 0
 
     def now(self) -> float:
-        """Return the time of an event that happens now."""
+        """Return the time of an event that happens now, monotonic seconds."""
         return self._clock.monotonic()
 
     def write(self, event: Event) -> None:

@@ -26,7 +26,10 @@ class Violation(Struct, frozen=True):
     check: str
     """Name of the check that found it."""
     text: str
+    """What was found, in words."""
     at: float
     """Time of the event that shows it, s."""
     keys: tuple[str, ...] = ()
+    """Keys of the messages that it is about."""
     queues: tuple[str, ...] = ()
+    """Queues that it is about, `topic@broker:queue id`."""

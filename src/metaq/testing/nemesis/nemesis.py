@@ -39,7 +39,7 @@ class Nemesis:
     def __init__(
         self, cluster: Cluster, ledger: Ledger, schedule: Schedule, over: threading.Event | None = None
     ) -> None:
-        """Args: over: ends `run` when it is set."""
+        """Args: cluster: is harmed. ledger: gets what happens. schedule: says when. over: ends `run` when it is set."""
         self._cluster, self._ledger, self._schedule = cluster, ledger, schedule
         self._undo: dict[int, Undo] = {}
         """Step → what ends it."""

@@ -19,8 +19,11 @@ class Topology(Struct, frozen=True):
     brokers: int = 1
     """Of different names."""
     replicas: int = 1
+    """Processes of each broker."""
     name_servers: int = 1
+    """Name servers."""
     zookeepers: int = 0
+    """Servers of the ZooKeeper ensemble; 0: there is none."""
 
 
 class Fault(Struct, frozen=True):
@@ -33,6 +36,7 @@ class Fault(Struct, frozen=True):
     """
 
     kind: str
+    """One of `FAULTS`."""
     target: str
     way: str = ""
     how: str = ""
@@ -53,6 +57,7 @@ class Step(Struct, frozen=True):
     begins: float
     ends: float
     fault: Fault
+    """What happens meanwhile."""
 
     def __str__(self) -> str:
         return f"{self.begins:.1f} to {self.ends:.1f} s: {self.fault}"
@@ -62,9 +67,11 @@ class Schedule(Struct, frozen=True):
     """All faults of a run."""
 
     seed: int
+    """What it was drawn from."""
     seconds: float
-    """When the last one has ended, at the latest."""
+    """When the last one has ended, at the latest, seconds after the beginning."""
     steps: tuple[Step, ...]
+    """The faults, in the order of their beginnings."""
 
     def __str__(self) -> str:
         return "\n".join([f"seed {self.seed}, {self.seconds:g} s", *map(str, self.steps)])
@@ -181,6 +188,8 @@ def make_schedule(seed: int, topology: Topology, kinds: Sequence[str], seconds: 
     """Draw a schedule. The same arguments give the same one. Raises ConfigError: `checked_faults`, or no time for any.
 
     Args:
+        seed: decides everything that is left to chance.
+        topology: of the cluster, by `topology_of`.
         kinds: of `FAULTS`; a kind that is named twice is no likelier.
         seconds: how long it lasts at most, from 1 on.
     """

@@ -14,11 +14,14 @@ from metaq.testing.nemesis import ALWAYS
 
 
 class Mode(Struct, frozen=True):
-    """One row of the table."""
+    """A way to run brokers, and what is promised then: one row of `MODES`."""
 
     summary: str
+    """What it is, in words."""
     replicas: int = 1
+    """Processes of each broker."""
     zookeepers: int = 0
+    """Servers of the ZooKeeper ensemble; 0: there is none."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Of all brokers."""
     faults: tuple[str, ...] = ALWAYS

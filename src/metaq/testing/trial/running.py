@@ -41,17 +41,21 @@ class Trial(Struct, frozen=True):
     mode: str = "sync"
     """One of `MODES`."""
     brokers: int = 1
+    """Brokers of different names."""
     replicas: int | None = None
     """None: the mode's."""
     name_servers: int = 1
+    """Name servers."""
     zookeepers: int | None = None
+    """Servers of the ZooKeeper ensemble; None: as many as the mode needs."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Of all brokers, over the mode's."""
     faults: tuple[str, ...] = ()
     """Kinds; empty: the mode's."""
     seconds: float = 15.0
-    """How long the faults last."""
+    """Seconds for which there are faults."""
     load: Load = Load()
+    """What producers and consumers do."""
     patience: float = 60.0
     """Seconds to wait for what comes by itself, once the faults are undone."""
 
@@ -81,8 +85,11 @@ class TrialResult(Struct, frozen=True):
     """How a run ended."""
 
     trial: Trial
+    """What was run."""
     seed: int
+    """The run's seed."""
     verdict: Verdict
+    """What the checkers found."""
     text: str
     """The report: what was found, with the events around it, the schedule, and the command that repeats it."""
     folder: Path | None
@@ -94,7 +101,7 @@ class TrialResult(Struct, frozen=True):
         return self.verdict.ok
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON: `mode`, `seed`, what `Verdict.as_dict` has, `report`, `folder` (None: the files were not kept)."""
         folder = str(self.folder) if self.folder is not None else None
         return {
             "mode": self.trial.mode,

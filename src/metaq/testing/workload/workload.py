@@ -44,6 +44,7 @@ class Load(Struct, frozen=True):
     orderly: bool = True
     """Whether a group consumes in order, beside the one that does not."""
     readers: int = 1
+    """Readers without a group."""
     rate: float = 40.0
     """Sends a second of each producer, at most."""
 
@@ -59,6 +60,8 @@ class Workload:
     Args:
         namesrv: name servers for clients.
         brokers: names of the brokers that have the topic, which is made here.
+        ledger: gets every operation.
+        load: what is done; None: `Load()`.
         seed: decides queues, sizes and pauses.
         topic: none that others use.
     Raises: ConfigError: an unknown kind of producer.
@@ -144,7 +147,7 @@ class Workload:
     def note_replica(self, source: str, folder: Path) -> None:
         """Note what the files of a replica hold.
 
-        Args: source: `broker name/process`.
+        Args: source: `broker name/process`. folder: its store.
         """
         reader = StoreReader(folder)
         events = [
