@@ -21,11 +21,12 @@ def begin(name: str | Pipeline, spark: Any, given: ConfigLike, on_batch: OnBatch
     Args:
         name: a name of the catalogue, or a pipeline of the caller's own.
         spark: the session to work in.
-        given: its configuration. Its Spark settings are ignored, because the session exists already.
-        on_batch: called with a line and the figures of each batch.
+        given: its configuration: a mapping of options, the path of a TOML file, or the pipeline's option table. Its Spark settings
+            are ignored, because the session exists already.
+        on_batch: called with a line for people and the figures of each batch, name → value, in the thread that has processed it.
 
     Returns: the StreamingQuery; of a pipeline that is not a stream, its `Outcome` when it is done.
-    Raises: ConfigError, StoreLocked, and what the pipeline raises.
+    Raises: ConfigError: an option is wrong, or the folder is another's. StoreLocked: another run has it. And what the pipeline raises.
     """
     chosen = configure(name, given)
     run = Run(chosen.pipeline.name, chosen.options.place, on_batch=on_batch)

@@ -1,7 +1,10 @@
 """The ready-made pipelines as functions: `archive(spark, config)` starts one in this process.
 
 `config` is a mapping of options, the path of a TOML file, or the pipeline's option table (`metaq pipeline describe NAME`).
-A stream is returned as Spark's StreamingQuery, a job as its `Outcome`. Importing this package loads no Spark.
+A stream is returned as Spark's StreamingQuery (`awaitTermination()`, `stop()`), a job as its `Outcome` when it is done. `on_batch`
+is called with a line for people and the figures of each batch, name → value, in the thread that has processed it. All raise
+ConfigError: an option is wrong, or the folder is another's; StoreLocked: another run has the folder. Importing this package loads no
+Spark.
 
 `Pipeline`, `FolderOptions`, `StreamOptions`, `option`, `Run` and `Outcome` are what a pipeline of one's own is made of
 (docs/pipelines.md); `begin` starts it.
@@ -38,12 +41,15 @@ __all__ = [
 
 
 def archive(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
-    """Start `archive`: topics → Parquet, every message once. Raises ConfigError, StoreLocked."""
+    """Start `archive`: topics → Parquet, every message once (docs/archive.md). Returns the StreamingQuery.
+
+    Raises ConfigError, StoreLocked.
+    """
     return begin("archive", spark, config, on_batch)
 
 
 def audit(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
-    """Run an `audit`: compare what was sent with what each group consumed. Returns its `Outcome`; exit_status 0: clean.
+    """Run an `audit`: compare what was sent with what each group consumed (docs/audit.md). Returns its `Outcome`; exit_status 0: clean.
 
     Raises ConfigError, StoreLocked, NoRoute.
     """
@@ -51,31 +57,40 @@ def audit(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> An
 
 
 def changes(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
-    """Start `changes`: row changes → the latest state of their tables. Raises ConfigError, StoreLocked."""
+    """Start `changes`: row changes → the latest state of their tables (docs/changes.md), for `metaq.spark.read_snapshot`.
+
+    Returns the StreamingQuery. Raises ConfigError, StoreLocked.
+    """
     return begin("changes", spark, config, on_batch)
 
 
 def compact(config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
     """Merge the small files of an archive that no run writes into. Needs no Spark. Returns its `Outcome`.
 
-    Raises: ConfigError, StoreLocked, StoreCorrupt.
+    Raises ConfigError, StoreLocked; StoreCorrupt: a manifest of the archive cannot be read.
     """
     return begin("compact", None, config, on_batch)
 
 
 def metrics(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
-    """Start `metrics`: figures of topics, groups and brokers per window, and alerts. Raises ConfigError, StoreLocked, NoRoute."""
+    """Start `metrics`: figures of topics, groups and brokers per window, and alerts (docs/metrics.md). Returns the StreamingQuery.
+
+    Raises ConfigError, StoreLocked, NoRoute.
+    """
     return begin("metrics", spark, config, on_batch)
 
 
 def mirror(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
-    """Start `mirror`: topics of one cluster → another. Raises ConfigError, StoreLocked, NotSupported, StoreCorrupt."""
+    """Start `mirror`: topics of one cluster → another (docs/mirror.md). Returns the StreamingQuery.
+
+    Raises ConfigError, StoreLocked; NotSupported: the target is no MetaQ; StoreCorrupt: the state in the folder cannot be read.
+    """
     return begin("mirror", spark, config, on_batch)
 
 
 def redrive(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
-    """Run `redrive` to its end: dead letters, chosen by SQL, back to their topics, each once. Returns its `Outcome`.
+    """Run `redrive` to its end: dead letters, chosen by SQL, back to their topics, each once (docs/redrive.md). Returns its `Outcome`.
 
-    Raises ConfigError, StoreLocked, and as `metaq.pipelines.redrive.job.start`.
+    Raises ConfigError, StoreLocked, and what sending and Spark raise, as `metaq.pipelines.redrive.job.start`.
     """
     return begin("redrive", spark, config, on_batch)

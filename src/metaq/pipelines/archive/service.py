@@ -124,29 +124,30 @@ def archive(
     Args:
         spark: the session.
         name_servers: of the cluster, `host:port`, `;`-separated.
-        acl_file: what requests are signed with, see `metaq.spark.cluster.connecting`; by default as the environment says.
+        acl_file: file of the keys by which requests are signed (docs/client.md, "Signing"); by default as the environment says.
         topics: names, one or several. A retry topic has the same unique id many times: archive it with dedupe="off".
         output: the archive's own folder, or a URI of one on a Hadoop file system.
         checkpoint: Spark's checkpoint, by default inside the output; one output has one checkpoint, for ever.
         staging: folder of unfinished files, on the file system of the output and not in it; by default beside it.
         once: archive what is there now and end; otherwise go on, looking every `trigger_seconds`.
-        trigger_seconds: interval of batches.
+        trigger_seconds: seconds between two batches, 60 by default.
         progress_group: consumer group to report progress as.
         dedupe: identity of a repeat: `unique_id`, the producer's; `key`, all of the application's keys together, where
             messages without one are never repeats; `off`: everything is archived.
-        dedupe_seconds: of two messages with one id stored within this time only the first is archived; 0: off.
+        dedupe_seconds: of two messages with one id stored within so many seconds only the first is archived; 0: off.
         messages_per_batch: most messages of a batch.
         messages_per_file: most messages of a file.
-        on_batch: called in this process after every batch.
+        on_batch: called in this process after every batch, with its figures: `batch`, `rows`, `repeats`, `files`, `size` (bytes),
+            `seconds` and others.
         source: more options of `format("metaq")`, such as startingOffsets (earliest).
         compact_files: merge the small files of a folder that has more than so many; 0: never.
-        compact_bytes: approximate size of a merged file.
-        grace_seconds: time for which replaced and expired files stay, for tables that were planned before.
-        keep_days: remove dates that ended longer ago, by the clock and by the newest archived messages; None: never.
+        compact_bytes: approximate size of a merged file, bytes.
+        grace_seconds: seconds for which replaced and expired files stay, for tables that were planned before.
+        keep_days: remove dates that ended more days ago, by the clock and by the newest archived messages; None: never.
         trust_clock: go by the clock alone for `keep_days`.
         partition_by: folders below the topic's: `date`, `date,tag` or `date,key:N`; fixed with the archive's first batch.
         run_folder: local folder of the run's status if the output is a URI.
-        lease_seconds: time without a sign of life after which a run that writes to a URI counts as dead.
+        lease_seconds: seconds without a sign of life after which a run that writes to a URI counts as dead.
         decode: bodies as columns: the format, or the options `decode`, `decode_schema` and so on (docs/archive.md).
         table_format: `iceberg`: keep an Iceberg table per topic up to date with the archive.
 

@@ -34,7 +34,10 @@ def table(
     spark: Any = None,
     fail_on_data_loss: bool = True,
 ) -> Any:
-    """Return a DataFrame of all messages of a topic, in the lean columns: the archive's files, then the live tail.
+    """Return a DataFrame of all messages of a topic: the archive's files, then the live tail.
+
+    Columns: `topic string, broker string, queue_id int, queue_offset bigint, message_id string, tag string, keys array<string>, body
+    binary, born_time timestamp, store_time timestamp`, those of `format("metaq")`.
 
     If the archive decodes bodies, both parts have `decoded` and `_corrupt`, and neither has `body` if it is not kept.
 

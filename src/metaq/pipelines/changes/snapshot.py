@@ -244,6 +244,11 @@ class Snapshot:
 def snapshot(folder: str | Path) -> Snapshot:
     """Return the newest generation of a snapshot. Its files stay for the pipeline's `keepSeconds` after a newer one is there.
 
+    It has `tables`, their names, and for a name (None: the only one) `files(name)`, paths of Parquet files, `schema(name)`, a
+    pyarrow.Schema, and `dataset(name)`, a pyarrow.dataset.Dataset of the rows. Needs no Spark.
+
+    Args: folder: that of the pipeline `changes`.
+
     Raises: ConfigError: the folder has none. StoreCorrupt: its manifest cannot be read.
     """
     place = SnapshotFolder(folder)

@@ -175,7 +175,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         atexit.register(self.close)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Store the last progress of ended queries and whatever else is due, then stop; waits up to `seconds`.
+        """Store the last progress of ended queries and whatever else is due, then stop; waits up to `seconds`, 10 by default.
 
         Spark delivers a query's last events a moment after `awaitTermination` has returned; they are waited for.
         Returns: whether everything is stored. The log names what is not.

@@ -117,9 +117,9 @@ def lag(
             or the folder of its checkpoint, for a query that is not running.
         name_servers: `host:port`, `;`-separated: ask the brokers for the ends of queues now, and for the age of the first
             unread message. None: the ends are those that the query saw last, and ages are not known.
-        retry_seconds: how long to go on asking a broker that is away.
+        retry_seconds: seconds to go on asking a broker that is away, 5 by default.
         clock: what the age of messages is counted from.
-        acl_file: what requests are signed with, as of the source.
+        acl_file: file of the keys by which requests are signed, as of the source (docs/spark.md).
 
     Raises: ConfigError: no source of the query is `format("metaq")`; or a checkpoint cannot be read, or is given without
         name servers. NoRoute, ConnectionFailed, RequestTimeout, RemoteProtocolError, BrokerError: a broker did not answer.
