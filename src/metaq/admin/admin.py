@@ -148,7 +148,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     ) -> list[QueueData]:
         """Change a topic at one broker, at all of a cluster, or wherever it is: what is None stays. Returns its queues there.
 
-        Args: `name`: the topic. `read_queues`, `write_queues`: per broker. `perm`: as in `create_topic`. `force`: also if a group has
+        Args: name: the topic. read_queues, write_queues: per broker. perm: as in `create_topic`. force: also if a group has
         not consumed queues that will not be read any more.
         Raises also TopicNotFound, ConfigError: what waits would reach nobody.
         """
@@ -176,7 +176,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         self._run(order.delete(self._open, name))
 
     def list_accounts(self, *, at: str | None = None) -> dict[str, AclView]:
-        """Return server name → its accounts and white lists, without secrets; `at`: of the server at this address."""
+        """Return server name → its `accounts`, without secrets, and `white`, the addresses that need no signature; `at`: of one server."""
         return self._run(acl.views(self._open, at))
 
     def set_account(
@@ -215,7 +215,11 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def explain_access(
         self, name: str, action: str, resource: str = "", *, address: str, signed: bool = True, at: str | None = None
     ) -> dict[str, Explanation]:
-        """Return server name → whether a request would be allowed, and by which file and entry. Raises also ConfigError."""
+        """Return server name → `allowed`, whether a request of an account would be; `why`, in words; `file`; `remark` of the refusal.
+
+        Args: name: of the account, "": none. action: `publish`, `subscribe`, `observe`, `administer` or `register`. resource: `topic:NAME`,
+        `group:NAME` or "". address: where it comes from. signed: its signature is right. at: one server. Raises also ConfigError.
+        """
         return self._run(acl.explain(self._open, name, action, resource, address, at, signed=signed))
 
     def group_progress(self, group: str) -> groups.GroupProgress:
@@ -223,7 +227,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         return self._run(groups.progress(self._open, group))
 
     def consumer_running_info(self, group: str, client_id: str, *, stacks: bool = False) -> members.RunningMember:
-        """Return what a running member of a consumer group tells of itself: options, queues, rates.
+        """Return what a running member of a consumer group tells of itself: `state` has its options, queues, rates; `broker` was asked.
 
         Args: client_id: the member. stacks: also the stacks of its threads (and, of a Python client, tasks).
         Raises also groups.GroupNotFound, members.MemberNotFound; BrokerError: it did not answer within ten seconds.
@@ -242,7 +246,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def consume_directly(
         self, group: str, message_id: str, *, client_id: str | None = None, topic: str | None = None
     ) -> members.DirectConsumption:
-        """Have a running member of a consumer group consume a stored message at once, and return how that went.
+        """Have a running member of a consumer group consume a stored message at once, and return how that went, its `outcome`.
 
         The member's handler gets the message as any other. The group's progress stays as it is, and a failed message does not
         come again.
@@ -257,14 +261,14 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         return self._run(members.consume(self._open, group, message_id, client_id=client_id, topic=topic))
 
     def group_producers(self, group: str) -> list[groups.ProducerInstance]:
-        """Return the instances of a producer group. Raises also groups.GroupNotFound: none is connected."""
+        """Return the instances of a producer group: `client_id`, `language`, `version`, and `addresses`, by broker.
+
+        Raises also groups.GroupNotFound: none is connected.
+        """
         return self._run(groups.producers(self._open, group))
 
     def skip_backlog(self, group: str, topic: str) -> list[groups.MovedProgress]:
-        """Skip a consumer group's backlog in a topic.
-
-        Raises also groups.GroupNotFound, NoRoute; PartlyMoved: only some brokers did it.
-        """
+        """Skip a consumer group's backlog in a topic. Returns, raises: as `reset_group`."""
         return self._run(groups.move(self._open, group, topic, LATEST))
 
     def reset_group(
@@ -275,8 +279,8 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         Args:
             to: "earliest", "latest", or the first message stored at a time (datetime, or seconds since the epoch) or later.
             dry_run: move nothing, and return what would be moved.
-        Raises also groups.GroupNotFound: it has no progress there; NoRoute, ConfigError, TypeError; PartlyMoved: only some
-        brokers did it.
+        Returns, for each `queue`: the offset before, `consumed`, and after, `offset`; `online`: members are told, and go on there.
+        Raises also groups.GroupNotFound: it has no progress there; NoRoute, ConfigError, TypeError; PartlyMoved: only some did it.
         """
         return self._run(groups.move(self._open, group, topic, start_of(to), dry_run=dry_run))
 
@@ -313,7 +317,6 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             name: the group. keep_progress: delete only its settings.
             dead_letters: also its dead letters.
             force: also with members, which make it anew unless brokers do not create groups by themselves.
-
         Returns: the topics that are gone. Raises also groups.GroupNotFound, group_changes.GroupOnline.
         """
         return self._run(
@@ -325,7 +328,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     ) -> list[groups.MovedProgress]:
         """Give a group that has no members the progress of another, in one topic or in all; what it had there is overwritten.
 
-        Raises also groups.GroupNotFound: the source has no progress there; group_changes.GroupOnline.
+        Returns as `reset_group`. Raises also groups.GroupNotFound: the source has no progress there; group_changes.GroupOnline.
         """
         return self._run(group_changes.clone(self._open, source, target, topic, dry_run=dry_run))
 
@@ -333,7 +336,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """Let a group without members go on under another name: with its settings and progress. The old group is left stopped.
 
         Args: source: the old name. target: the new one. leave_retries: also if messages wait in its retry topic: they stay with the
-        old group.
+        old group. Returns as `reset_group`.
         Raises also groups.GroupNotFound, group_changes.GroupOnline, group_changes.GroupInUse.
         """
         return self._run(group_changes.move(self._open, source, target, leave_retries=leave_retries))
@@ -435,7 +438,6 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         Args:
             broker: its name, or `host:port` of the master.
             broker_id: the number that it takes; None: the first that is free.
-
         Raises also brokers.BrokerNotFound, replicas.NoSuchReplica.
         """
         return self._run(replicas.demote(self._open, broker, broker_id=broker_id))
@@ -467,14 +469,13 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def reload_broker(self, address: str) -> Reloaded:
         """Have a broker of ours on this machine read its configuration file again, as SIGHUP does.
 
-        Args: address: `host:port` of its remoting server; name servers are not asked. Raises BrokerError also if the file is
-        wrong: nothing has changed then.
+        Args: address: `host:port` of its remoting server; name servers are not asked. Returns: the `file`, and sentences: `changed`,
+        `waiting` for a restart, `warnings`. Raises BrokerError also if the file is wrong: nothing has changed then.
         """
         return self._run(brokers.reload(self._open, address))
 
     def close_partitions(self, address: str, topic: str, first: int, last: int) -> list[int]:
-        """Close partitions `first` to `last` of a topic at a broker of ours to puts and gets, until they are opened or
-        it restarts.
+        """Close partitions `first` to `last` of a topic at a broker of ours to puts and gets, until they are opened or it restarts.
 
         Args: address: `host:port` of its remoting server. Returns: all partitions of the topic that are closed there.
         """
@@ -487,7 +488,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def list_quotas(self, broker: str | None = None) -> dict[str, list[QuotaUse]]:
         """Return broker → its quotas and what is taken of them: of one broker (its name, or `host:port`), or of all masters.
 
-        Raises also brokers.BrokerNotFound.
+        Each has `kind`, `name`, `limits`, and the figures of `metaq quota show`. Raises also brokers.BrokerNotFound.
         """
         return self._run(quota.show(self._open, broker))
 
@@ -508,10 +509,9 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         return self._run(quota.put(self._open, broker, kind, name, None))
 
     def list_transactions(self, *, broker: str | None = None, limit: int = 1000) -> transactions.TransactionList:
-        """Return the staged transactions of one broker, or of all, in the order of their ids.
+        """Return `transactions`, those staged at one broker or at all, by id; `complete`: these are all; `unreached`: broker → reason.
 
-        Listed are undecided, prepared and incompletely delivered ones, and ended ones until brokers forget them. Raises
-        also brokers.BrokerNotFound.
+        Listed are undecided, prepared and incompletely delivered ones, and ended ones until brokers forget them. Raises also brokers.BrokerNotFound.
         """
         return self._run(transactions.listing(self._open, broker=broker, limit=limit))
 
@@ -523,7 +523,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         return self._run(transactions.show(self._open, transaction))
 
     def transaction_row(self, key: str) -> tuple[dict[str, RowState], dict[str, str]]:
-        """Return broker → last transaction of a numbered writer, and broker → reason for those that could not be asked.
+        """Return broker → last transaction of a numbered writer, with `sequence` and `phase`; and broker → reason of those not asked.
 
         Raises also transactions.TransactionNotFound.
         """
@@ -541,7 +541,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def list_branches(self, *, broker: str | None = None, limit: int = 1000) -> branches.BranchList:
         """Return the transactions of MetaQ 1.x clients, local and XA, of one broker (a name, or `host:port`), or of all.
 
-        Raises also brokers.BrokerNotFound.
+        Returns: `branches`, by broker; `now_ms`; `unreached`: broker → why it could not be asked. Raises also brokers.BrokerNotFound.
         """
         return self._run(branches.listing(self._open, broker=broker, limit=limit))
 
@@ -552,7 +552,6 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             key: `XID:...`, as `list_branches` has it. broker: only there; None: at all.
             action: `commit` or `rollback` one that is prepared; its transaction manager is told so when it comes;
                 `forget` one that was ended so.
-
         Raises also transactions.TransactionNotFound, brokers.BrokerNotFound.
         """
         return self._run(branches.end(self._open, key, action, broker=broker))
@@ -560,7 +559,8 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def end_transaction(self, transaction: str, *, commit: bool) -> transactions.EndedTransaction:
         """Commit a prepared transaction, or roll back one that is not committed, and have every broker apply the decision.
 
-        The first decision stands: if there is one already, that is applied and returned. Raises also brokers.BrokerNotFound.
+        The first decision stands: if there is one already, that is applied and returned. Returns: the `decision`;
+        `first`, whether it is this one; `remaining`, broker → why it has not applied all. Raises also brokers.BrokerNotFound.
         """
         outcome = Outcome.COMMIT if commit else Outcome.ROLLBACK
         return self._run(transactions.decide(self._open, transaction, outcome))

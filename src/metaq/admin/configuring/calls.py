@@ -12,7 +12,10 @@ class OptionCalls(AdminPart):
     """Methods of `Admin`, which raise what it says, too."""
 
     def broker_options(self, broker: str) -> reading.ServerOptions:
-        """Return the options of a broker: its name (the master), or `host:port`. Raises also brokers.BrokerNotFound."""
+        """Return the options of a broker, `options`, each with `key`, `value` and where that comes from.
+
+        Args: broker: its name (the master), or `host:port`. Raises also brokers.BrokerNotFound.
+        """
 
         async def ask() -> reading.ServerOptions:
             return await reading.read(self._open, *await reading.find(self._open, broker))
@@ -25,12 +28,18 @@ class OptionCalls(AdminPart):
         Args:
             broker: its name (the master), or `host:port`.
             options: key → value, as text.
+
+        Returns: `server`, `key`, `before`, `after` of each; `at_once`: it is in force.
         Raises also brokers.BrokerNotFound, ConfigError: there is no such option, it needs a restart, or the value is wrong.
         """
         return self._run(changing.change_broker(self._open, broker, options))
 
     def compare_brokers(self, brokers: Sequence[str] = (), *, cluster: str | None = None) -> reading.OptionDifferences:
-        """Return how brokers differ in their options: those named, those of a cluster, or all. Raises also brokers.BrokerNotFound."""
+        """Return how brokers differ in their options: those named, those of a cluster, or all.
+
+        Returns: `different`, key → server → value, of options that should be the same; `own`, the same of those that should not;
+        `failed`, server → why it could not be asked. Raises also brokers.BrokerNotFound.
+        """
 
         async def ask() -> reading.OptionDifferences:
             if brokers:
@@ -42,7 +51,7 @@ class OptionCalls(AdminPart):
         return self._run(ask())
 
     def name_server_options(self, at: str | None = None) -> list[reading.ServerOptions]:
-        """Return the options of each name server, or of the one at an address."""
+        """Return the options of each name server, or of the one at `host:port`, as `broker_options` does."""
 
         async def ask() -> list[reading.ServerOptions]:
             servers = changing.name_servers(self._open, at)
@@ -53,9 +62,9 @@ class OptionCalls(AdminPart):
     def change_name_server_options(
         self, options: Mapping[str, str], *, at: str | None = None
     ) -> list[changing.ChangedOption]:
-        """Change hot options of every name server, or of the one at an address. Raises as `change_broker_options`."""
+        """Change hot options of every name server, or of the one at `host:port`. Args, returns, raises: as `change_broker_options`."""
         return self._run(changing.change_name_servers(self._open, at, options))
 
     def compare_name_servers(self) -> reading.OptionDifferences:
-        """Return how the name servers differ in their options."""
+        """Return how the name servers differ in their options, as `compare_brokers` does."""
         return self._run(reading.compare(self._open, dict(changing.name_servers(self._open, None)), namesrv=True))

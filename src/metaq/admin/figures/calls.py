@@ -12,7 +12,7 @@ class FigureCalls(AdminPart):
     """Methods of `Admin`, which raise what it says, too."""
 
     def list_brokers(self) -> list[brokers.BrokerStatus]:
-        """Return the status of all brokers of all clusters."""
+        """Return the status of all brokers of all clusters, by cluster, name and id; one that does not answer has an `error`."""
         return self._run(brokers.statuses(self._open))
 
     def topic_stats(self, name: str) -> topic_figures.TopicFigures:
@@ -38,13 +38,23 @@ class FigureCalls(AdminPart):
         return self._run(activity.activity(self._open, before))
 
     def broker_log(self, broker: str, *, count: int = log_lines.COUNT, level: str = "INFO") -> list[LogLine] | None:
-        """Return the last lines of a broker's log; None: a RocketMQ, or an earlier one of ours. See `metaq.admin.log_lines.last`."""
+        """Return the last lines of a broker's log, the oldest first; None: a RocketMQ, or an earlier one of ours.
+
+        Args:
+            broker: its name (the master), or `host:port`.
+            count: most lines, 1 to 500.
+            level: of at least this: DEBUG, INFO, WARNING, ERROR or CRITICAL.
+
+        Each line has `at_ms`, `level`, `logger` and `text`. Raises also brokers.BrokerNotFound; BrokerError: there is no such
+        level, or `count` is out of bounds.
+        """
         return self._run(log_lines.last(self._open, broker, count=count, level=level))
 
     def metaq1_stats(self, address: str, topic: str | None = None) -> metaq1.Metaq1Figures | None:
         """Return what a server of MetaQ 1.x, also the original, tells of itself: of a topic or of all; None: it has no such topic.
 
-        Args: address: `host:port` of its text protocol; name servers are not asked.
+        Args: address: `host:port` of its text protocol; name servers are not asked. topic: only that one; None: all.
+        Returns: `broker`, figure → value; `topics`; `traffic`, kind → recent events, None: nothing is counted.
         Raises also ConfigError: no address or no topic; RemoteProtocolError: what listens there answers otherwise.
         """
         return self._run(metaq1.figures_of(address, topic))

@@ -49,17 +49,22 @@ class GrowthCalls(AdminPart):
         )  # fmt: skip
 
     def undo_drain(self, broker: str) -> Place:
-        """Have producers send to a broker again. Returns when the name servers say so. Raises also brokers.BrokerNotFound."""
+        """Have producers send to a broker again. Returns when the name servers say so: its name and addresses.
+
+        Args: broker: its name, or `host:port` of its master. Raises also brokers.BrokerNotFound.
+        """
         return self._run(drain.undo(self._open, broker))
 
     def add_broker(self, broker: str, *, like: str | None = None, dry_run: bool = False) -> adding.AddedBroker:
         """Give a new, running broker the topics and groups of its cluster.
 
         Args:
+            broker: its name.
             like: the broker whose topics and groups it gets; None: those of all brokers of its cluster.
             dry_run: only say what it would get.
 
-        Raises also brokers.BrokerNotFound, ConfigError, growth.places.Refusal.
+        Raises also brokers.BrokerNotFound; ConfigError: it is alone in its cluster, or `like` is itself; growth.places.Refusal:
+        it is being drained.
         """
         return self._run(adding.add(self._open, broker, like=like, dry_run=dry_run))
 

@@ -16,7 +16,7 @@ class RollingCalls(RestartCalls):
     def list_groups_of_replicas(self, brokers: Sequence[str] | None = None) -> list[GroupStanding]:
         """Return how groups with failover stand, those of these broker names or all: leader, in-sync set, lag. Others are left out.
 
-        Raises also brokers.BrokerNotFound.
+        Each has `broker`, `leader` (its number, None: none), `address`, `epoch`, `in_sync` (numbers) and more. Raises also brokers.BrokerNotFound.
         """
         return self._run(standings(self._open, brokers))
 
@@ -36,6 +36,7 @@ class RollingCalls(RestartCalls):
             timeout: longest wait for it to lead, and to be registered at the name servers, seconds; 30 by default.
             progress: called with each look at how far it is; it may not wait.
 
+        Returns: the members that led `before` and lead `after`; both are the same if that one led already.
         Raises also brokers.BrokerNotFound; ConfigError: it is no group with failover; replicas.NoSuchReplica: there is no such member;
         growth.places.Refusal: it cannot lead, and nothing was changed; growth.places.Unfinished: it does not lead in time.
         """
@@ -67,7 +68,8 @@ class RollingCalls(RestartCalls):
             timeout: longest time for one broker to be back and in sync, seconds; 600 by default.
             progress: called with each look at how far it is; it may not wait.
 
-        Raises also brokers.BrokerNotFound, ConfigError; growth.places.Refusal: nothing was restarted; growth.places.Unfinished: it has
+        Returns: `restarted`, one entry for each process, with its `seconds`; `leaders`, broker → address, where that has changed.
+        Raises also brokers.BrokerNotFound; ConfigError: several clusters, none named; growth.places.Refusal: nothing was restarted; growth.places.Unfinished: it has
         stopped where its text says.
         """
         work = restarting.restart_cluster(

@@ -158,7 +158,8 @@ class CleaningCalls(AdminPart):
     """Cleaning by hand, and trims of topics."""
 
     def find_cleanable(self, name: str) -> list[CleanedBroker]:
-        """Return what cleaning would remove at the replicas of a broker, or at the one at `host:port`.
+        """Return what cleaning would remove at the replicas of a broker, or at the one at `host:port`: `found` of each is None, or has
+        `log_files`, `queue_files` and `topic_files`, each files and bytes, and `topics`, names.
 
         Raises also BrokerNotFound; NothingDone: one does not answer.
         """
@@ -190,7 +191,8 @@ class CleaningCalls(AdminPart):
         dry_run: bool = False,
         force: bool = False,
     ) -> dict[str, TopicTrim]:
-        """Make messages of a topic unreadable for good, at every broker or at one. Returns broker → what goes.
+        """Make messages of a topic unreadable for good, at every broker or at one. Returns broker → `queues`, what goes of
+        each; `unread`, messages among it that a group has not read; `done`, whether it was done.
 
         The log's files are shared by all topics: they stay until their time is up.
 

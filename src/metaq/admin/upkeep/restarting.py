@@ -116,7 +116,8 @@ class RestartCalls(AdminPart):
             timeout: longest wait, seconds; None: however long it reads its log.
             progress: gets each look at it.
 
-        Returns: how far it is. Raises also brokers.BrokerNotFound, replicas.NoSuchReplica; ConfigError: there are several.
+        Returns: how far it is: `phase`, and `seconds` since it was asked to.
+        Raises also brokers.BrokerNotFound, replicas.NoSuchReplica; ConfigError: there are several.
         """
         work = restart(self._open, broker, broker_id=broker_id, wait=wait, timeout=timeout, progress=progress)
         return self._run(work)
