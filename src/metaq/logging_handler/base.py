@@ -110,7 +110,7 @@ class TopicHandler(logging.Handler):
 
     @property
     def waiting(self) -> int:
-        """Number of records that are not acknowledged yet."""
+        """Number of records that are not acknowledged yet, of this process."""
         return self._sender.buffer.count
 
     @property

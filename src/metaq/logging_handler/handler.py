@@ -63,15 +63,17 @@ class MetaQHandler(TopicHandler):
 
         Args:
             name_servers: `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
+            topic: where records go, `business-logs` by default.
+            level: the least level of a record, as of `logging.Handler`.
             producer: one of the application's instead, which is not closed here and does not work in a forked child.
             service: the name of the program that logs, by default that of its file.
             keys: names of attributes of the record, `service` or `logger`, whose values become the message's keys, by
                 which it can be looked up; at most 8.
-            buffer_records_max, buffer_bytes_max: what may wait to be sent or acknowledged; what comes beyond is
-                dropped.
-            record_bytes_max: longer bodies are cut, and so are those that a broker refuses for their length.
+            buffer_records_max, buffer_bytes_max: what may wait to be sent or acknowledged, 10 000 records and 16 MiB by default; what
+                comes beyond is dropped.
+            record_bytes_max: bodies of more bytes (4 MiB) are cut, and so are those that a broker refuses for their length.
             linger: seconds that a first record waits for others.
-            flush_seconds: how long `flush` and `close` wait.
+            flush_seconds: seconds that `flush` and `close` wait, 5 by default.
             producer_options: more arguments of `metaq.Producer`, such as `namespace` and `acl_file`.
 
         Raises: ConfigError, TypeError. No connection is made and no thread started before the first record.

@@ -31,7 +31,11 @@ log = logging.getLogger("metaq.client")
 
 
 class Consumer(ConsumerBase[Received_co]):
-    """Receives a group's messages in any number of threads. Iterate over it, or give `run` a handler."""
+    """Receives a group's messages in any number of threads. Iterate over it, or give `run` a handler.
+
+    Iteration gives messages until `stop` or `close`; each must be finished: use `with message:`. Several threads may iterate, each
+    with an iterator of its own. Raises ClientClosed: it is closed already. Use the consumer itself with `with`.
+    """
 
     _workers: frozenset[WorkerThread] = frozenset()
     """The threads of `run`, all started, for `close`."""

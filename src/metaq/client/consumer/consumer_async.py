@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 
 class Consumer(ConsumerBase[Received_co]):
-    """`metaq.Consumer` for asyncio. It takes no signals: they belong to the program, whose handler calls `stop`."""
+    """`metaq.Consumer` for asyncio. Iterate with `async for`, and finish each message by `async with message:`.
+
+    It takes no signals: they belong to the program, whose handler calls `stop`.
+    """
 
     _workers: frozenset[asyncio.Task[None]] = frozenset()
     """The tasks of `run`, for `close`."""

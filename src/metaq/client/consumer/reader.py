@@ -257,7 +257,12 @@ def _unreadable(message: ReadMessage[Any]) -> BodyUnreadable:
 
 
 class Reader(ReaderBase[Received_co]):
-    """Reads a topic without a group. Iterate over it; use it with `with`."""
+    """Reads a topic without a group: nothing is kept of where it is, see `positions`. Iterate over it; use it with `with`.
+
+    Iteration gives `metaq.ReadMessage`, with `stop_at_end` until there are no more. It raises OffsetOutOfRange: a queue's position
+    left the log (`seek` to `error.kept.start` goes on, knowing what was missed); BodyUnreadable: a body cannot be decompressed, and
+    iterating again goes on behind it; NoRoute, BrokerError, ClientClosed.
+    """
 
     def __iter__(self) -> Iterator[ReadMessage[Received_co]]:
         """Messages as they come; with `stop_at_end` until there are no more.
@@ -276,7 +281,10 @@ class Reader(ReaderBase[Received_co]):
         self._end()
 
     def receive(self, timeout: float | None = None) -> ReadMessage[Received_co] | None:
-        """The next message; None after `timeout` seconds or at the end. For one thread. Raises as iteration does."""
+        """The next message; None after `timeout` seconds (None: it waits) or at the end. For one thread.
+
+        Raises what the class says of iteration.
+        """
         self._check_open()
         self._calls.run(self._begin(), self._call_seconds)
         while (message := next(self._current, None)) is None:

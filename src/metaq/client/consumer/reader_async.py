@@ -32,7 +32,7 @@ class Reader(ReaderBase[Received_co]):
         return message
 
     async def receive(self, timeout: float | None = None) -> ReadMessage[Received_co] | None:
-        """The next message; None after `timeout` seconds or at the end. Raises as iteration does."""
+        """The next message; None after `timeout` seconds or at the end. As `metaq.Reader.receive`."""
         self._check_open()
         return await self._next(timeout)
 
@@ -72,7 +72,7 @@ class Reader(ReaderBase[Received_co]):
     async def seek(
         self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None
     ) -> None:
-        """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
+        """Go on at an offset or a moment, in one queue or (None) in all. As `metaq.Reader.seek`."""
         self._check_open()
         await self._calls.awaited(self._seek(queue, offset, time), self._call_seconds)
 

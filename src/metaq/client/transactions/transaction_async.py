@@ -30,7 +30,7 @@ class Transaction(TransactionBase):
     _producer: TransactionProducer
 
     async def begin(self) -> Self:
-        """Store the message unseen. As `metaq.client.transactions.transaction.Transaction.begin`."""
+        """Store the message unseen. As `metaq.Transaction.begin`."""
         self._producer._check_open()  # noqa: SLF001  a part of the producer
         self._producer._live_here()  # noqa: SLF001
         self._check_new()
