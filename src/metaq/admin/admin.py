@@ -111,8 +111,8 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
 
         Args:
             queues: per broker.
-            perm: 4 readable, 2 writable, 6 both. order: mark it as ordered; `set_topic_order` fixes its queues.
-
+            perm: 4 readable, 2 writable, 6 both.
+            order: mark it as ordered; `set_topic_order` fixes its queues.
         Returns: the names of the brokers that have it now. Raises also ConfigError: not a legal name.
         """
         return self._run(
@@ -193,7 +193,9 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """Make an account at every broker, or change it: what is None stays. Returns the names of the servers.
 
         Args:
-            name: its access key. admin: whether it may do administration. secret_key: a new account needs one.
+            name: its access key.
+            secret_key: a new account needs one.
+            admin: whether it may do administration.
             white: addresses from which it needs no signature.
             default_topic, default_group: PUB, SUB, PUB|SUB or DENY.
             at: only at the server at this address.
@@ -298,11 +300,11 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """Create a consumer group, or change it, at one broker, at all of a cluster, or everywhere: what is None stays.
 
         Args:
+            name: the group.
             consume: members may pull; False stops the group.
             broadcast: members may broadcast.
-            name: the group. retries: deliveries of a message after its first one, before it is a dead letter.
+            retries: deliveries of a message after its first one, before it is a dead letter.
             retry_queues: queues of its retry topic, at each broker.
-
         Returns: broker → its settings there now. Raises also ConfigError: not a legal name; brokers.BrokerNotFound.
         """
         settings = group_changes.GroupSettings(consume, broadcast, retries, retry_queues)
@@ -314,7 +316,8 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """Delete a consumer group with its progress and what waits to be retried, at every broker.
 
         Args:
-            name: the group. keep_progress: delete only its settings.
+            name: the group.
+            keep_progress: delete only its settings.
             dead_letters: also its dead letters.
             force: also with members, which make it anew unless brokers do not create groups by themselves.
         Returns: the topics that are gone. Raises also groups.GroupNotFound, group_changes.GroupOnline.
@@ -357,7 +360,6 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             message_id: id that a producer gave, or, also without the topic, that a broker gave (`offset_id`).
             key: a key of them, compared exactly; None: all of the time.
             start, end: stored at `start` or later, before `end` (datetime, or seconds since the epoch, the broker's clock).
-
         Raises also NoRoute, ConfigError, TypeError; messages.MessageNotFound: no such id, and no topic is given.
         """
         wanted = messages.Wanted(
@@ -392,10 +394,9 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """Return a queue, the offset of the first unit, and units of its consume queue: where in the log each message is.
 
         Args:
-            broker: needed if several have the queue `queue_id` of the `topic`. count: most units.
-            start: offset of the first; below 0: so many before the end; None: the first that is there.
+            broker: needed if several have the queue `queue_id` of the `topic`.
+            start: offset of the first of `count` units; below 0: so many before the end; None: the first that is there.
             group: return its subscription, too.
-
         Raises also NoRoute, ConfigError: no such queue.
         """
         return self._run(
@@ -427,7 +428,6 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             role: its brokerRole then; "": its master's.
             force: also if the master does not answer or does not step down: it may have messages that the slave lacks. They are
                 cut off there, and kept, when it comes back.
-
         Returns: the new master. Raises also brokers.BrokerNotFound, replicas.NoSuchReplica.
         """
         return self._run(replicas.promote(self._open, broker, broker_id=broker_id, role=role, force=force))
@@ -458,7 +458,6 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
                 that broker. What is damaged at both sides, or looks right at both, is left as it is.
             bytes_per_second: of the log, at most; None: as fast as both disks and the network are, which their clients may notice.
             progress: called after each step, some MiB, in the thread of the client's event loop: it may not wait.
-
         Returns: an outcome for each slave. Raises also brokers.BrokerNotFound, replicas.NoSuchReplica, NotComparable: their log files
         have different sizes, or a log was cut meanwhile; RemoteProtocolError, BadRequest.
         """
@@ -549,9 +548,10 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """End an XA branch by hand. Returns the names of the brokers that had it.
 
         Args:
-            key: `XID:...`, as `list_branches` has it. broker: only there; None: at all.
+            key: `XID:...`, as `list_branches` has it.
             action: `commit` or `rollback` one that is prepared; its transaction manager is told so when it comes;
                 `forget` one that was ended so.
+            broker: only there; None: at all.
         Raises also transactions.TransactionNotFound, brokers.BrokerNotFound.
         """
         return self._run(branches.end(self._open, key, action, broker=broker))

@@ -69,8 +69,8 @@ class RollingCalls(RestartCalls):
             progress: called with each look at how far it is; it may not wait.
 
         Returns: `restarted`, one entry for each process, with its `seconds`; `leaders`, broker → address, where that has changed.
-        Raises also brokers.BrokerNotFound; ConfigError: several clusters, none named; growth.places.Refusal: nothing was restarted; growth.places.Unfinished: it has
-        stopped where its text says.
+        Raises also brokers.BrokerNotFound; ConfigError: several clusters, none named; growth.places.Refusal: nothing was restarted;
+        growth.places.Unfinished: it has stopped where its text says.
         """
         work = restarting.restart_cluster(
             self._open,
