@@ -239,18 +239,30 @@ def test_errors_that_a_function_raises_itself_are_named(package):
     assert missing == []
 
 
+@pytest.mark.parametrize("package", PUBLIC)
+def test_what_none_means_is_said(package):
+    """Of what returns something or None."""
+    missing = []
+    for name, node, _ in functions(package):
+        text = docstring(node)
+        parts = ast.unparse(node.returns).split(" | ") if node.returns is not None else []
+        if len(parts) > 1 and "None" in parts and "None" not in text and not ELSEWHERE.search(text):
+            missing.append(name)
+    assert missing == []
+
+
 def parameters(node: Definition) -> list[str]:
     given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     return [one.arg for one in given if one.arg not in {"self", "cls", "clock"} and not one.arg.startswith("_")]
 
 
 def raised(node: Definition) -> set[str]:
-    """Classes of MetaQ's errors that a function makes and raises in its own body."""
+    """Errors of MetaQ, and those of wrong arguments, that a function makes and raises in its own body."""
     return {
         one.exc.func.id
         for one in ast.walk(node)
         if isinstance(one, ast.Raise) and isinstance(one.exc, ast.Call) and isinstance(one.exc.func, ast.Name)
-    } & ERRORS
+    } & (ERRORS | {"TypeError", "ValueError"})
 
 
 def test_there_are_many():

@@ -95,7 +95,10 @@ class SteadyTime:
 
 
 class FakeClock:
-    """A clock that stands still until `advance`, with random numbers of a fixed seed. For tests."""
+    """A clock that stands still until `advance`, with random numbers of a fixed seed. For tests: pass it as `clock`.
+
+    Args: now_ms: the wall clock, ms since 1970. seed: of the random numbers.
+    """
 
     __slots__ = ("_monotonic", "_now_ms", "_random")
 
@@ -124,7 +127,7 @@ class FakeClock:
         return f"{self._random.getrandbits(128):032x}"
 
     def advance(self, seconds: float) -> None:
-        """Move both the wall clock and the monotonic clock forward."""
+        """Move both the wall clock and the monotonic clock forward, by seconds."""
         self._now_ms += round(seconds * 1000)
         self._monotonic += seconds
 

@@ -56,7 +56,7 @@ class BrokerStatus(Struct, frozen=True):
 
     @property
     def disk_used(self) -> float | None:
-        """Share of the commit log's disk that is used, 0 to 1."""
+        """Share of the commit log's disk that is used, 0 to 1; None: it does not say."""
         text = self.runtime.get("commitLogDiskRatio")
         return _first_number(text) if text else None
 
@@ -83,7 +83,7 @@ class BrokerStatus(Struct, frozen=True):
 
     @property
     def put_p999_ms(self) -> float | None:
-        """The same of 999 of 1000."""
+        """Time of 999 of 1000 sends of the last ten minutes at the broker, ms; None: it does not say."""
         return _number(self.runtime, "putLatency999")
 
     @property

@@ -33,7 +33,11 @@ class JsonFormatter(logging.Formatter):
         self.service = service
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Return the object's fields, in order."""
+        """Return the object's fields, in order.
+
+        Keys: `time` (ISO 8601, UTC), `level`, `logger`, `message`, `service`, `process` (its id), `thread` (its name); and where there are
+        any, `exception` and `stack` (texts) and `extra`, name → value of what the program gave as `extra=`.
+        """
         found: dict[str, Any] = {
             "time": iso_time(record.created),
             "level": record.levelname,

@@ -64,13 +64,13 @@ class Cluster:
         clocks: have the wall clocks of brokers be settable, `set_clock`; needs libfaketime.
         folder: where each process gets a folder of its own; it is kept. By default a temporary one that goes with the
             cluster.
-        options: any options of docs/configuration.md for all brokers, over `SMALL`.
+        options: any options of docs/configuration.md for all brokers, over those that keep files small, as of `EmbeddedBroker`.
         broker_options: for one broker each, over those.
         namesrv_options: for all name servers.
         networks: put a `FlakyNetwork` on every way between clients, brokers and name servers (Linux: it needs a second
             loopback address).
         environment: variables of all processes beside ours.
-        timeout: seconds that a start may take.
+        timeout: seconds that a start may take, 120 by default.
         program: the module that is run in place of `metaq`, for faults of a test's own.
 
     Raises: ConfigError: a number out of bounds (up to 16 brokers with their replicas, 1 to 8 name servers); what a ZooKeeper or

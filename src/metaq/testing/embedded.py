@@ -32,10 +32,11 @@ class EmbeddedBroker(ServerProcess):
 
     Args:
         data: folder of the store; by default a temporary one that goes with the broker.
-        options: any option of docs/configuration.md, over `SMALL`.
+        options: any option of docs/configuration.md, by RocketMQ's name, over those that keep files at a few megabytes for tests
+            (`metaq.testing.embedded.SMALL`); a message must still fit into one.
         accounts: the text of a `plain_acl.yml` (docs/security.md): clients must sign then. `write_accounts` changes it.
         environment: variables of the child beside ours, for example METAQ_HOT=0 for the pure-Python fallback.
-        timeout: seconds that a start may take.
+        timeout: seconds that a start may take, 120 by default.
 
     A context manager; or call `start` and `stop`. It ends with its parent, however that ends.
     """
@@ -73,7 +74,7 @@ class EmbeddedBroker(ServerProcess):
     def start(self) -> Self:
         """Start, and return when connections are accepted. After a stop or kill: on the same ports and data.
 
-        Raises BrokerDied: it did not get ready.
+        Raises ServerDied: it did not get ready, or runs already.
         """
         self.launch()
         self.wait_ready()
@@ -82,7 +83,7 @@ class EmbeddedBroker(ServerProcess):
     def kill(self) -> None:
         """kill -9: what a crash leaves; also of one that has ended by itself, so that it can be started again.
 
-        Raises BrokerDied if it was not started.
+        Raises ServerDied if it was not started.
         """
         # One that has ended by itself has no process to kill, but must be forgotten before it can be started again.
         if self.death:

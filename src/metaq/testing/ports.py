@@ -19,7 +19,7 @@ HOLDS: Final = sys.platform == "linux"
 
 
 def free_port(*distances: int, host: str = "127.0.0.1") -> int:
-    """A TCP port of `PORTS` on `host` that nobody has now, nor those at the given distances from it.
+    """A TCP port from 10000 to 31999 on `host` that nobody has now, nor those at the given distances from it.
 
     Nobody listens there, and no `HeldPort` keeps it for a server that is down. Somebody else may take it before it is used.
     Prefer port 0 where the server can tell what it got and need not come back to it after a restart.

@@ -19,7 +19,7 @@ from metaq.xa.resource import BranchName, InDoubt, OtherwiseEnded, checked_name
 
 
 class AtomicMessages:
-    """The messages of a producer; `enlist` returns a `metaq.client` `Atomic`, to send with.
+    """The messages of a producer; `enlist` returns a `metaq.Atomic`, to send with.
 
     Args:
         producer: sends, and settles what an earlier run has left.

@@ -50,7 +50,7 @@ class ClientMetrics:
         self._topics: set[str] = set()
 
     def samples(self) -> list[Sample]:
-        """Return the values of this moment."""
+        """Return the values of this moment: `metric` (its name and kind), `value`, and `labels`, the texts of its labels in order."""
         with self._lock:
             found = [Sample(metric, float(count), labels) for (metric, labels), count in self._counts.items()]
             found += [Sample(metric, times.value(), labels) for (metric, labels), times in self._times.items()]
@@ -75,7 +75,7 @@ class ClientMetrics:
         return ClientMeter(self, group)
 
     def sent(self, sends: Sends) -> None:
-        """Count a request whose outcome is known."""
+        """Count a request of a producer whose outcome is known: its messages, bytes and time."""
         batch, count = sends.batch, sends.count
         failed = 0
         if batch.stored is None:

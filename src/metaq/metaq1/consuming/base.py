@@ -48,6 +48,8 @@ class ConsumerBase(FactoryChild):
         ids: of consumed messages; the process's.
         group: under which it registers and saves offsets; a broadcast consumer's is its own.
         closed: called once with the consumer when it is closed.
+
+    Raises TypeError: the configuration is none.
     """
 
     _end_seconds = CLOSE_SECONDS

@@ -26,7 +26,7 @@ BROWSER_SECONDS: Final = 5.0
 
 
 class MessageIterator:
-    """The messages of one get: iterate once.
+    """The messages of one get, `metaq.metaq1.ReceivedMessage`: iterate once.
 
     `offset` counts the bytes of those that were taken, so that `asked offset + offset` is where the next get begins. Raises
     RemoteProtocolError: a frame is damaged.

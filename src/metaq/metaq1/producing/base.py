@@ -67,6 +67,8 @@ class ProducerBase(SendingBase):
         default: the factory's default topic.
         selector: chooses partitions.
         closed: called once with the producer when it is closed.
+
+    Raises TypeError: the selector is no function.
     """
 
     def __init__(

@@ -104,6 +104,8 @@ class OrderedBase(ProducerBase):
         closed: called once with the producer when it is closed.
         backlog: where messages wait.
         layouts: says which partitions a topic has.
+
+    Raises TypeError: the selector is no function.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class LocalFileOffsetStorage:
         self._lock = threading.Lock()
 
     def commit_offset(self, group: str, offsets: Collection[StoredOffset]) -> None:
-        """As `OffsetStorage.commit_offset`. Raises OSError; ConfigError: the file holds something else."""
+        """As `OffsetStorage.commit_offset`. Raises ValueError: an offset is below 0; OSError; ConfigError: the file holds something else."""
         if not offsets:
             return
         with self._lock, self._exclusive():

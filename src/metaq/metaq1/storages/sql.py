@@ -64,7 +64,7 @@ class SqlOffsetStorage:
         self._table.create()
 
     def commit_offset(self, group: str, offsets: Collection[StoredOffset]) -> None:
-        """As `OffsetStorage.commit_offset`: all of them or none."""
+        """As `OffsetStorage.commit_offset`: all of them or none. Raises ValueError: an offset is below 0."""
         for one in offsets:
             if one.offset < 0:
                 raise ValueError(f"offset {one.offset} of {one.topic} {one.partition}: need 0 or more")

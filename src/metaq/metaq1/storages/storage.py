@@ -31,7 +31,7 @@ class OffsetStorage(Protocol):
     """
 
     def commit_offset(self, group: str, offsets: Collection[StoredOffset]) -> None:
-        """Save offsets that have changed since the last commit."""
+        """Save offsets that have changed since the last commit. May raise anything; nothing counts as saved then."""
         ...
 
     def load(self, topic: str, group: str, partition: Partition) -> StoredOffset | None:

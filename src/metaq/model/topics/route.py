@@ -98,7 +98,7 @@ class BrokerData(Struct, frozen=True):
 
     @property
     def any_address(self) -> str | None:
-        """Address of the master if it is up, else of any slave."""
+        """Address of the master if it is up, else of any slave; None: nobody is."""
         return self.master or next(iter(self.addresses.values()), None)
 
 

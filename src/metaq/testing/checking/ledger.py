@@ -56,7 +56,7 @@ class Ledger:
     def begin(
         self, process: str, keys: Sequence[str], queue: str = "", *, atomic: bool = False, copies_max: int = 1
     ) -> int:
-        """Note that a send begins; to be called before it. Returns its number for `end`."""
+        """Note that a send begins; to be called before it. Arguments: the fields of `SendBegun`. Returns its number for `end`."""
         with self._lock:
             self._ops += 1
             op = self._ops
@@ -66,15 +66,15 @@ class Ledger:
     def end(
         self, process: str, op: int, outcome: Outcome, places: Sequence[Place] = (), status: str = "", why: str = ""
     ) -> None:
-        """Note what the producer was told; to be called after it was."""
+        """Note what the producer was told; to be called after it was. Arguments: the fields of `SendEnded`."""
         self.write(SendEnded(self.now(), process, op, outcome, tuple(places), status, why))
 
     def observed(self, process: str, place: Place, key: str, group: str = "", *, orderly: bool = False) -> None:
-        """Note that a consumer or reader has got a message; before it is acknowledged."""
+        """Note that a consumer or reader has got a message; before it is acknowledged. Arguments: the fields of `Observed`."""
         self.write(Observed(self.now(), process, place, key, group, orderly))
 
     def committed(self, process: str, group: str, place: Place) -> None:
-        """Note that a consumer was told that its group's progress is saved."""
+        """Note that a consumer was told that its group's progress is saved: everything before `place` was handled."""
         self.write(Committed(self.now(), process, group, place))
 
     def tell(self, text: str) -> None:
