@@ -133,7 +133,7 @@ def classes(package: str) -> Iterator[tuple[str, type]]:
 def functions(package: str) -> Iterator[Function]:
     for name, value in exported(package).items():
         if inspect.isroutine(value):
-            body = source(inspect.unwrap(value).__module__).body  # type: ignore[arg-type]  # a routine is a callable
+            body = source(inspect.unwrap(value).__module__).body
             node = next(one for one in body if isinstance(one, Definition) and one.name == value.__name__)
             yield Function(f"{package}.{name}", node, "")
     for name, found in classes(package):
