@@ -93,7 +93,7 @@ class QueueProgress(Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """Messages not consumed yet."""
+        """Number of messages in the queue that the group has not consumed yet."""
         return max(0, self.max_offset - self.consumed)
 
 

@@ -37,7 +37,7 @@ class TopicDetails(Struct, frozen=True):
 
     @property
     def messages(self) -> int:
-        """Stored messages of all queues."""
+        """Number of messages in all queues."""
         return sum(stats.max_offset - stats.min_offset for stats in self.queues.values())
 
 

@@ -62,7 +62,7 @@ class StagedTransaction(Struct, frozen=True):
 
     @property
     def coordinator(self) -> str:
-        """The broker that decides it."""
+        """Name of the broker that decides it, which its id has."""
         return self.transaction.partition("@")[2]
 
     @property
@@ -83,7 +83,7 @@ class StagedTransaction(Struct, frozen=True):
 
     @property
     def decision(self) -> Decision | None:
-        """Decision; None: undecided."""
+        """What was decided: its outcome, and when; None: no broker that was asked knows a decision."""
         own = self.states.get(self.coordinator)
         # The coordinator's comes first: the others have theirs from it.
         states = [own] if own is not None and own.decision else self.states.values()
@@ -100,12 +100,12 @@ class StagedTransaction(Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Messages staged at brokers."""
+        """Number of messages staged at the brokers that could be asked."""
         return sum(part.rows for _, part in self.parts)
 
     @property
     def bytes(self) -> int:
-        """Bytes staged at brokers."""
+        """Bytes of these messages."""
         return sum(part.bytes for _, part in self.parts)
 
     @property

@@ -91,6 +91,7 @@ def mirror(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> A
 def redrive(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
     """Run `redrive` to its end: dead letters, chosen by SQL, back to their topics, each once (docs/redrive.md). Returns its `Outcome`.
 
-    Raises ConfigError, StoreLocked, and what sending and Spark raise, as `metaq.pipelines.redrive.job.start`.
+    Raises ConfigError: also if a topic to send to does not exist, or the SQL fails for a message; StoreLocked; NoRoute: the topic to
+    read does not exist; NotSupported: the brokers are a RocketMQ's; what Spark raises.
     """
     return begin("redrive", spark, config, on_batch)

@@ -190,7 +190,7 @@ class Cluster:
         return self._network(Way(BROKER, broker, ZOOKEEPER, server))
 
     def ways(self) -> tuple[Way, ...]:
-        """All ways that have networks."""
+        """All ways that have networks: between clients, brokers, name servers and ZooKeeper; empty without `networks=True`."""
         return self._ways.all() if self._ways is not None else ()
 
     def link(self, way: Way) -> Link:

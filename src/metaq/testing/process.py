@@ -197,7 +197,7 @@ class ServerProcess:
             return ""
 
     def log_tail(self, lines: int = TAIL_LINES) -> str:
-        """The last lines that it logged."""
+        """The last `lines` (30) lines that it logged, as one text."""
         return "\n".join(self.log_text().splitlines()[-lines:])
 
     def end(self) -> None:

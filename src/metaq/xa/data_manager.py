@@ -21,11 +21,11 @@ class DataManager:
         self.global_transaction, self.transaction_manager, self._key = transaction, manager, key
 
     def abort(self, transaction: object) -> None:  # noqa: ARG002
-        """The transaction is given up before its commit."""
+        """Roll back: the transaction is given up before its commit."""
         self.global_transaction.rollback()
 
     def tpc_begin(self, transaction: object) -> None:
-        """A commit begins."""
+        """Take note that a commit begins: nothing is to be done."""
 
     def commit(self, transaction: object) -> None:
         """The work is ready to be prepared: that waits until all data managers have come so far."""
@@ -39,13 +39,13 @@ class DataManager:
         self.global_transaction.commit()
 
     def tpc_abort(self, transaction: object) -> None:  # noqa: ARG002
-        """Somebody cannot commit."""
+        """Roll back, because some data manager cannot commit; past the decision nothing can be taken back."""
         # Past its decision nothing can be taken back: whoever else has failed is at odds with it.
         if self.global_transaction.state in {OPEN, PREPARED}:
             self.global_transaction.rollback()
 
     def sortKey(self) -> str:  # noqa: N802  the package's name
-        """The first to finish: what decides durably goes before what does not."""
+        """Return a key that sorts first: what decides durably finishes before what does not."""
         return self._key
 
 

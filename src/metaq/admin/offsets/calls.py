@@ -19,8 +19,10 @@ class OffsetCalls(AdminPart):
     ) -> tuple[list[Row], dict[Key, str]]:
         """Return the offsets at a place, of all groups and topics or of some; and what stands there that is no offset.
 
+        Returns: rows with `group`, `topic`, `partition`, `offset` (bytes), `message_id`; and key → text that is none.
+
         Args:
-            place: a ZooKeeper, a database or a file, as `metaq.admin.offsets.places` has them.
+            place: a ZooKeeper, `InZookeeper("host:port")`, or a table, `InDatabase(url)`, of `metaq.admin.offsets.places`.
             groups: only those; empty: all.
             topic: only that one; None: all.
         """
@@ -34,13 +36,15 @@ class OffsetCalls(AdminPart):
     def copy_metaq1_offsets(
         self, source: Place, target: Place, selection: copying.Selection, *, dry_run: bool = False
     ) -> list[copying.CopiedOffset]:
-        """Copy offsets of MetaQ 1.x groups from one place to another (ZooKeeper, a database or a file). As
-        `metaq.admin.offsets.copying.copy`.
+        """Copy offsets of MetaQ 1.x groups from one place to another, or to other partitions. Returns what was copied.
 
         Args:
             source, target: places, as of `metaq1_offsets`.
             selection: which topic, groups and partitions, and to which partitions; empty: all, and to the same.
             dry_run: only return what would be copied.
+
+        Raises ConfigError: the selection does not say what goes where; ConnectionFailed, MetaqError: a place cannot be read or
+        written: what is copied then stays, and a repetition copies the rest.
         """
         return self._run(copying.copy(source, target, selection, dry_run=dry_run))
 

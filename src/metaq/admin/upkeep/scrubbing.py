@@ -69,7 +69,7 @@ class PairScrub(Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """Places that still differ."""
+        """Number of places that still differ: found, and not repaired."""
         return self.found - len(self.repaired)
 
 

@@ -122,8 +122,10 @@ class ConsumerBase(Closable, Generic[Received_co]):
             on_skip: called, in a thread, with (queue, offsets) when messages were deleted before they were consumed, or skipped.
             skip_when_behind: messages further behind the end of a queue than so many offsets are never handed out; None: all are.
             on_share: called, in a thread, with (topic, all its queues, those of this member) when the latter change.
-            offset_store: where progress is kept: "broker", "local" (a file), the path of a file, or an object as
-                `metaq.client.consumer.membership.offset_store.OffsetStore` describes.
+            offset_store: where progress is kept: "broker", "local" (a file), the path of a file, or an object of yours
+                with `load(queue)` → the offset that is next, or None; `update(queue, offset)`; `persist()`, which keeps what was
+                updated. They are called in a thread, never two at a time, and may block; what they raise is logged, and they are
+                called again. `metaq.client.consumer.membership.offset_store.OffsetStore` describes it for type checkers.
             commit_interval: seconds between two commits of progress, 5 by default.
             ranks: topic, or (topic, range of queue ids), → rank: messages of higher rank are handed out first.
             low_share: the share of messages of lower ranks while there are some of higher ones.

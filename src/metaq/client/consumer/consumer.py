@@ -35,6 +35,8 @@ class Consumer(ConsumerBase[Received_co]):
 
     Iteration gives messages until `stop` or `close`; each must be finished: use `with message:`. Several threads may iterate, each
     with an iterator of its own. Raises ClientClosed: it is closed already. Use the consumer itself with `with`.
+
+    RocketMQ's DefaultMQPushConsumer; docs/client.md has the options by RocketMQ's names.
     """
 
     _workers: frozenset[WorkerThread] = frozenset()

@@ -30,7 +30,11 @@ log = logging.getLogger("metaq.client")
 
 
 class PullConsumer(PullConsumerBase[Received_co]):
-    """Pulls what the program says, from queues that its group shares out, or from any other. Use it with `with`."""
+    """Pulls what the program says, from queues that its group shares out, or from any other. Use it with `with`.
+
+    RocketMQ's DefaultMQPullConsumer, DefaultLitePullConsumer (`poll`, `seek`, `assign`) and MQPullConsumerScheduleService (`run`):
+    docs/groups.md.
+    """
 
     _workers: frozenset[WorkerThread] = frozenset()
     """The threads of `run`, all started, for `close`."""

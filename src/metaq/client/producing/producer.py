@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class Producer(ProducerBase[Sent_contra]):
-    """Sends messages from any number of threads. Use it with `with`: leaving sends what is still waiting."""
+    """Sends messages from any number of threads. Use it with `with`: leaving sends what is still waiting.
+
+    RocketMQ's DefaultMQProducer; docs/client.md has the options by RocketMQ's names.
+    """
 
     def send(
         self,

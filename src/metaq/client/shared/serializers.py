@@ -125,7 +125,7 @@ class Text:
         return value.encode(self.encoding)
 
     def decode(self, body: bytes) -> str:
-        """Raises UnicodeDecodeError."""
+        """Return the text of a body. Raises UnicodeDecodeError (a ValueError): the body is not of the encoding."""
         return body.decode(self.encoding)
 
     def __repr__(self) -> str:

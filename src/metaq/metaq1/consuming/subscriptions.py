@@ -28,7 +28,7 @@ class MessageListener(Protocol):
     """
 
     def receive_messages(self, message: ReceivedMessage) -> Any:
-        """Process one message. An error that it raises has the message delivered again."""
+        """Process one message. An error that it raises has the message delivered again. What it returns is not looked at."""
         ...
 
 

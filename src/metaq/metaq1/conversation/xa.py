@@ -121,7 +121,7 @@ class Xid(Struct, frozen=True):
         return f"{self.format_id}:{self.global_id.hex()}:{self.branch_id.hex()}"
 
     def key(self, qualifier: str) -> BranchKey:
-        """Return its name at the server."""
+        """Return its name at the server, for the branches of a producer with this `unique_qualifier`."""
         return BranchKey(self.format_id, self.global_id, self.branch_id, qualifier)
 
 

@@ -73,7 +73,7 @@ class OneWayBase(ProducerBase):
 
     @property
     def dropped(self) -> int:
-        """Those that are lost, since files were full or could not be written. Each is in the log."""
+        """Messages of these producers that are lost, since files were full or could not be written. Each is in the log."""
         return self._backlog.dropped
 
     def send_message(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendResult:

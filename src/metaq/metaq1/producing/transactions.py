@@ -273,7 +273,7 @@ class TransactionView:
 
     @property
     def key(self) -> str:
-        """Its name at the server."""
+        """Name of the transaction at the server, as text."""
         return str(self._transaction.key)
 
     @property
@@ -283,5 +283,5 @@ class TransactionView:
 
     @property
     def messages(self) -> int:
-        """Messages in it so far."""
+        """Number of messages in it so far."""
         return self._transaction.messages

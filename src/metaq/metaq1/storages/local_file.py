@@ -67,13 +67,13 @@ class LocalFileOffsetStorage:
                 write_whole(self.path, json.encode({**groups, group: list(entries.values())}))
 
     def load(self, topic: str, group: str, partition: Partition) -> StoredOffset | None:
-        """As `OffsetStorage.load`. Raises OSError; ConfigError: the file holds something else."""
+        """Return what is saved; None: nothing. As `OffsetStorage.load`. Raises OSError; ConfigError: the file holds something else."""
         return self.load_many(group, [(topic, partition)]).get((topic, partition))
 
     def load_many(
         self, group: str, partitions: Collection[tuple[str, Partition]]
     ) -> dict[tuple[str, Partition], StoredOffset]:
-        """As `BulkLoading.load_many`. Raises as `load`."""
+        """Return (topic, partition) → what is saved, of those of which something is. Raises as `load`."""
         wanted = set(partitions)
         found = {}
         for entry in self._read().get(group, ()):

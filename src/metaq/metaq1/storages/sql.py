@@ -72,13 +72,13 @@ class SqlOffsetStorage:
             self._table.save([Row(group, one.topic, str(one.partition), one.offset, one.message_id) for one in offsets])
 
     def load(self, topic: str, group: str, partition: Partition) -> StoredOffset | None:
-        """As `OffsetStorage.load`."""
+        """Return what is saved; None: nothing. As `OffsetStorage.load`."""
         return self.load_many(group, [(topic, partition)]).get((topic, partition))
 
     def load_many(
         self, group: str, partitions: Collection[tuple[str, Partition]]
     ) -> dict[tuple[str, Partition], StoredOffset]:
-        """As `BulkLoading.load_many`."""
+        """Return (topic, partition) → what is saved, of those of which something is: one statement for many partitions."""
         keys = {(topic, str(partition)): (topic, partition) for topic, partition in partitions}
         found = self._table.load(group, keys, adopt=self._java)
         return {

@@ -41,7 +41,7 @@ class XaProducerBase(ProducerBase):
 
     @property
     def branches(self) -> dict[Xid, BranchCore]:
-        """Those that were started here and have not ended with the server."""
+        """Branch → its state, of those that were started here and have not ended with the server."""
         if self._branches is None:
             self._branches = {}
         return self._branches

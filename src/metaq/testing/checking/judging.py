@@ -55,7 +55,7 @@ class Verdict:
         return not self.violations
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON: `ok`, `counts`, and `violations`, each with `check`, `text`, `at`, `keys`, `queues`."""
         return {
             "ok": self.ok,
             "counts": dict(self.counts),
