@@ -58,7 +58,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
 
     Args:
         namesrv: `host:port`, `;`-separated; None reads NAMESRV_ADDR.
-        access_key, secret_key, security_token, acl_file: what requests are signed with (docs/client.md, "Signing").
+        access_key, secret_key, security_token, acl_file: what requests are signed with (docs/client.md, "Access control").
         tls, ca, cert, key, key_password, tls_verify, crl: how connections are protected (docs/security.md).
 
     Every method raises ConnectionFailed or RequestTimeout if nobody can be reached, and BrokerError with the peer's

@@ -104,7 +104,7 @@ class ProducerBase(Generic[Sent_contra]):
             common: what every client takes: `instance_name`, `client_ip`, `unit_name`, `unit_mode`, `namespace`,
                 `poll_name_server_interval` and `heartbeat_broker_interval` (30 s each), `address_server`,
                 `client_callback_executor_threads`; `access_key`, `secret_key`, `security_token`, `acl_file` (docs/client.md,
-                "Signing"); `tls`, `ca`, `cert`, `key`, `key_password`, `tls_verify`, `crl` (docs/security.md); `trace`,
+                "Access control"); `tls`, `ca`, `cert`, `key`, `key_password`, `tls_verify`, `crl` (docs/security.md); `trace`,
                 `trace_topic`, `trace_rate`, `message_log`, `message_log_rate` (docs/trace.md); `metrics`
                 (`metaq.ClientMetrics`), `opentelemetry` (docs/opentelemetry.md).
         Raises: ConfigError, TypeError. No connection is made until the first send.

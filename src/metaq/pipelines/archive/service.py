@@ -124,7 +124,7 @@ def archive(
     Args:
         spark: the session.
         name_servers: of the cluster, `host:port`, `;`-separated.
-        acl_file: file of the keys by which requests are signed (docs/client.md, "Signing"); by default as the environment says.
+        acl_file: file of the keys by which requests are signed (docs/client.md, "Access control"); by default as the environment says.
         topics: names, one or several. A retry topic has the same unique id many times: archive it with dedupe="off".
         output: the archive's own folder, or a URI of one on a Hadoop file system.
         checkpoint: Spark's checkpoint, by default inside the output; one output has one checkpoint, for ever.
