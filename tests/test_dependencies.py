@@ -62,6 +62,7 @@ DISTRIBUTION_OF = {
     "google": "protobuf",
     "opentelemetry": "opentelemetry-api",
     "prometheus_client": "prometheus-client",
+    "tomli_w": "tomli-w",
     "yaml": "pyyaml",
 }
 """Top-level package → the distribution that brings it, where the two are called differently."""
@@ -204,7 +205,7 @@ def _without(missing: set[str], program: str) -> subprocess.CompletedProcess[str
 
 def test_clients_and_servers_need_nothing_of_the_command_line():
     """`pip install --no-deps pymetaq` with msgspec and isal beside (docs/releasing.md); a command says what it lacks, without a traceback."""
-    gone = {"typer", "rich", "yaml", "click"}
+    gone = {"typer", "rich", "yaml", "click", "javaproperties", "tomli_w"}
     done = _without(gone, "import metaq\nfor name in metaq.__all__: getattr(metaq, name)\n")
     assert done.returncode == 0, done.stderr
     asked = _without(gone, "import metaq.cli.main\nsys.argv[:] = ['metaq', 'topic', 'list']\nmetaq.cli.main.main()\n")

@@ -277,6 +277,8 @@ FACADES = {"spark": "spark facade", "spark.pipelines": "spark facade"}
 
 ONLY_IN: dict[str, set[str]] = {
     "httpx": {"metaq1.http"},
+    "javaproperties": {"app.config_files"},
+    "tomli_w": {"app.config_files"},
     "jinja2": {"dashboard"},
     "markupsafe": {"dashboard"},
     "starlette": {"dashboard", "servers.http"},

@@ -68,7 +68,7 @@ def test_the_printed_configuration_is_taken_back(tmp_path):
     file.write_text(SERVER_INI + "[topic=grown]\nnumPartitions=4\n")
     first = run_metaq("broker", "-c", str(file), "--print-config")
     assert first.returncode == 0, first.stderr
-    assert '[metaq1.topics."grown"]\nnumPartitions = 4\n' in first.stdout
+    assert "[metaq1.topics.grown]\nnumPartitions = 4\n" in first.stdout
     toml.write_text(first.stdout)
     again = run_metaq("broker", "-c", str(toml), "--insecure", "--print-config")
     assert again.stdout == first.stdout

@@ -170,7 +170,7 @@ class _Loading:
         from metaq.app.config_files.properties import read_properties
         from metaq.app.metaq1_slave.properties import read_slave_properties, slave_properties_text
 
-        slave, notes = read_slave_properties(file, read_properties(slave_properties_text(file)))
+        slave, notes = read_slave_properties(file, read_properties(slave_properties_text(file), file))
         self.values[METAQ1].say(slave, FROM_FILE, file)
         self.values[METAQ1].imply({"enable": True}, "it is a slave of MetaQ 1.x")
         self.warnings += notes

@@ -20,8 +20,9 @@ from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
             "store": StoreOptions(store_path_index="/elsewhere/index", flush_disk_type="SYNC_FLUSH"),
             "namesrv": NamesrvOptions(kv_config_path="/kv.json"),
         },
+        {"store": StoreOptions(store_path_root_dir="/data/tab\tescape\x1b line\r\n\x7fend")},
     ],
-    ids=["defaults", "changed"],
+    ids=["defaults", "changed", "control characters"],
 )
 def test_template_loads_back_unchanged(tmp_path, tables):
     """What --print-config writes is complete, and -c reads the same tables from it."""

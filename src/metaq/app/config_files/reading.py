@@ -76,7 +76,7 @@ def _checked_properties(path: str, text: str) -> dict[str, str]:
     """Return the pairs of a RocketMQ file. Raises ConfigError: not one key is known, so that it is something else."""
     from metaq.app.foreign.passed_over import REASONS  # here and not above: a start without such a file goes without
 
-    pairs = read_properties(text)
+    pairs = read_properties(text, path)
     known = {GROUP_COMMIT, *REASONS, *PROMISES, *(key for table in SECTIONS.values() for key in table.spellings())}
     if pairs and not any(key in known or key.startswith("tls.") for key in pairs):
         first = next(iter(pairs))

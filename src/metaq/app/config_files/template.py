@@ -1,4 +1,4 @@
-"""A commented `metaq.toml` with a value for each option."""
+"""A commented `metaq.toml` with a value for each option. tomli-w writes the values, and the tables of topics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import tomli_w
+
 from metaq.app.config_files.sections import METAQ1
+from metaq.app.partition_sections import FILTER_PREFIX
 from metaq.options import OptionTable, camel
 
 if TYPE_CHECKING:
@@ -24,13 +27,14 @@ def template(tables: Mapping[str, OptionTable], topics: Sequence[TopicSection] |
             if facts.get("secret"):
                 value = None
             lines += ["", f"# {facts['doc']}{_limits(item)}"]
-            lines.append(f"# {camel(item.name)} =" if value is None else f"{camel(item.name)} = {_toml(value)}")
+            key = camel(item.name)
+            lines.append(f"# {key} =" if value is None else tomli_w.dumps({key: value}).rstrip("\n"))
         if section == METAQ1 and topics is not None:
             lines += ["", "# Only topics that have a table here, or that a name with * admits, are for 1.x clients."]
             lines.append(f"[{METAQ1}.topics]")
             for topic in topics:
-                lines += ["", f"[{METAQ1}.topics.{_toml(topic.name)}]"]
-                lines += [f"{_topic_key(key)} = {_toml(said.value)}" for key, said in topic.said.items()]
+                said = {METAQ1: {"topics": {topic.name: _section(topic)}}}
+                lines += ["", tomli_w.dumps(said).rstrip("\n")]
     return "\n".join(lines) + "\n"
 
 
@@ -46,15 +50,12 @@ def _limits(item: dataclasses.Field[Any]) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
-def _topic_key(key: str) -> str:
-    """Return a TOML key: `numPartitions` for `num_partitions`, `group."G"` for the filter of a group."""
-    head, dot, group = key.partition(".")
-    return f"{head}.{_toml(group)}" if dot else camel(key)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-    return str(value)
+def _section(topic: TopicSection) -> dict[str, Any]:
+    """Return what is said of a topic by the keys of the file; the filters of groups are a table in it."""
+    found: dict[str, Any] = {}
+    for key, said in topic.said.items():
+        if key.startswith(FILTER_PREFIX):
+            found.setdefault(FILTER_PREFIX.rstrip("."), {})[key.removeprefix(FILTER_PREFIX)] = said.value
+        else:
+            found[camel(key)] = said.value
+    return found

@@ -71,7 +71,7 @@ def read_pair(name: str, path: str) -> tuple[PairSettings, list[str]]:
         text = _decoded(pathlib.Path(path).expanduser().read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    pairs = read_properties(text)
+    pairs = read_properties(text, path)
     if name == GREGOR:
         return GregorSettings(), [f"{path}: {key} is passed over: the slave of a pair has no options" for key in pairs]
     values: dict[str, Any] = {}

@@ -59,7 +59,7 @@ def with_file(options: TlsOptions) -> TlsOptions:
     path = options.tls_config_file
     if not path:
         return options
-    pairs = read_properties(_text(_path(path)))
+    pairs = read_properties(_text(_path(path)), path)
     known = TlsOptions.spellings()
     for key in pairs:
         if key not in known and key.startswith("tls."):
