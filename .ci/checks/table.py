@@ -187,7 +187,7 @@ STEPS = (
     # Executors get the wheel; whether that is whole is for `long: whole` to say by day.
     _spark(
         "spark standalone", 70, "tests/spark/standalone/*", uses=(*PIPELINE, "metaq.pipelines.archive"),
-        data=("src/*", *PACKED), night=(*SERVER_SOURCES, *PACKED, *(f"src/metaq/pipelines/{name}/*" for name in (
+        data=("src/*", *PACKED, "docs/spark-cluster.md"), night=(*SERVER_SOURCES, *PACKED, *(f"src/metaq/pipelines/{name}/*" for name in (
             "audit", "changes", "compact", "metrics", "mirror", "redrive",
         )), "src/metaq/logging_handler/*"),
     ),

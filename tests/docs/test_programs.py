@@ -1,4 +1,4 @@
-"""Every page with a program in Python has a test that takes the program from the page; the few without one are listed.
+"""Every page with a program in Python has a test that takes the program from the page.
 
 Whether a test runs what it takes is for its reader to see. The programs of all pages are parsed here, and import what is there.
 """
@@ -25,17 +25,6 @@ PAGES = {
 }
 HELD = {"README.zh-CN.md": "its programs are those of README.md: tests/docs/test_readme.py"}
 """Pages whose programs another page's test runs."""
-NOT_TAKEN = {
-    "docs/dashboard.md": "a page of the dashboard that users add; tests/dashboard/test_rendering.py has others",
-    "docs/metaq1.md": "the first steps of a 1.x client; examples/metaq1 has them, and they are run",
-    "docs/metrics.md": "reads a pipeline's files with pyarrow",
-    "docs/monitoring.md": "two fragments: metrics of clients and of a query",
-    "docs/pipelines.md": "a fragment: the archive, which docs/archive.md has whole, and it is run",
-    "docs/security.md": "a line: a producer with TLS",
-    "docs/spark-cluster.md": "fragments of drivers and executors; tests/spark/standalone brings the package in each of these ways",
-    "docs/store-reader.md": "two fragments in a session of Spark",
-}
-"""Pages whose programs no test takes, and what they are. This list may only become shorter."""
 
 
 def programs(text: str) -> list[str]:
@@ -60,7 +49,7 @@ def test_every_page_with_a_program_has_a_test_that_takes_it():
     ]
     untaken = {page for page in PAGES if not any(takes(test, page) for test in tests)}
     assert len(PAGES) > 30
-    assert untaken - set(HELD) == set(NOT_TAKEN)
+    assert untaken == set(HELD)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import io
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +23,9 @@ from metaq.pipelines.metrics.reading import over_brokers, read
 from metaq.pipelines.metrics.state import Closed, Limits, MetricsState, Saved
 from metaq.pipelines.metrics.tables import tables_of
 from metaq.pipelines.metrics.windows import Series, Window
-from tests.support import run_metaq
+from tests.support import ROOT, run_metaq
 
+PAGE = (ROOT / "docs" / "metrics.md").read_text()
 W = 60_000
 NOW = SYSTEM.now_ms() // W * W
 BEGIN_MS = NOW - 60 * W
@@ -203,3 +208,16 @@ def test_the_picture_is_a_png_with_a_panel_for_each_figure(tmp_path):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert len(PANELS) == 8
     assert [short(value) for value in (0, 950, 1234, 34_000_000)] == ["0", "950", "1.23 k", "34 M"]
+
+
+def test_the_program_of_the_page_reads_the_folder(tmp_path):
+    """docs/metrics.md: by pyarrow alone, the same counts as are read back here."""
+    place, printed = folder_of(tmp_path / "metrics", 3), io.StringIO()
+    [program] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    with contextlib.chdir(tmp_path), contextlib.redirect_stdout(printed):
+        exec(program, {})
+    told = {row["topic"]: row["messages_sum"] for row in ast.literal_eval(printed.getvalue())}
+    whole = ds.dataset(place / "metric=messages", partitioning="hive").to_table().to_pylist()
+    assert told == {
+        topic: sum(row["messages"] for row in whole if row["topic"] == topic) for topic in ("orders", "payments")
+    }

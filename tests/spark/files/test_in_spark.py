@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+
 import pytest
 
 from metaq.client.arrow import records
 from tests.store.support import log_file, open_store, overwrite, put
+from tests.support import ROOT
+
+PAGE = (ROOT / "docs" / "store-reader.md").read_text()
 
 pytestmark = pytest.mark.spark
 
@@ -38,3 +45,19 @@ def test_damage_fails_the_query_or_is_listed(spark, tmp_path):
     assert len(reader.option("failOnCorrupt", "false").load().collect()) == 19
     (row,) = reader.option("rows", "damage").load().collect()
     assert (row.path, row.place, row.size) == (str(log_file(tmp_path)), places[7], places[8] - places[7])
+
+
+def test_the_programs_of_the_page_read_a_folder_and_list_its_damage(spark, tmp_path):
+    """docs/store-reader.md: one after the other in one session, with a byte spoilt in between."""
+    with open_store(tmp_path) as store:
+        places = [put(store, "orders", 0, b"%d" % i * 50).log_offset for i in range(20)]
+    first, second = re.findall(r"```python\n(.*?)```", PAGE.replace("/data/broker-a/store", str(tmp_path)), re.DOTALL)
+    names, printed = dict[str, object](), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(first, names)
+        overwrite(log_file(tmp_path), places[7] + 100, b"?")
+        exec(second, names)
+    told, *table = printed.getvalue().splitlines()
+    assert names["spark"] is spark
+    assert told == "20 messages"
+    assert re.search(rf"\|\s*{places[7]}\|\s*{places[8] - places[7]}\|", "\n".join(table))

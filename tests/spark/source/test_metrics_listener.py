@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from metaq.model import offsets
@@ -11,8 +14,9 @@ from tests.metrics.receiver import receiving, values
 from tests.scripted import ScriptedCluster
 from tests.spark.running import finished
 from tests.spark.source.test_listener import copy, ended, progress
-from tests.support import eventually
+from tests.support import ROOT, eventually
 
+PAGE = (ROOT / "docs" / "monitoring.md").read_text()
 A0 = MessageQueue("orders", "broker-a", 0)
 
 
@@ -33,10 +37,13 @@ def test_batches_are_pushed_and_those_of_other_sources_are_not():
 
 @pytest.mark.spark
 def test_a_query_of_spark(spark, tmp_path):
+    """With the listener that the program of docs/monitoring.md adds."""
+    (program,) = (one for one in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "MetricsListener" in one)
     with ScriptedCluster(tmp_path / "cluster") as cluster, receiving() as gateway:
         cluster.put("orders", 0, [b"x"] * 20)
-        listener = MetricsListener(gateway.url)
-        spark.streams.addListener(listener)
+        names: dict[str, Any] = {}
+        exec(program.replace("http://pushgateway:9091", gateway.url), names)
+        listener = names["listener"]
         try:
             finished(copy(spark, cluster, tmp_path / "checkpoint").start)
             told = eventually(
@@ -49,6 +56,7 @@ def test_a_query_of_spark(spark, tmp_path):
         finally:
             spark.streams.removeListener(listener)
             listener.close()
+    assert gateway.pushes[-1][1] == "/metrics/job/orders"
     assert told["metaq_pipeline_batches_total"] >= 2
     assert told["metaq_pipeline_batch_seconds_count"] == told["metaq_pipeline_batches_total"]
     assert told["metaq_pipeline_behind_messages"] == 0

@@ -1,10 +1,11 @@
 """An application for `spark-submit`: reads a topic, copies it to another, and prints what its workers have.
 
-Arguments: name server, topic, target, how it gets to MetaQ, and with what. `found`: Spark finds it itself. Where it is brought in other
-ways, there are no streams.
+Arguments: name server, topic, target, how it gets to MetaQ, and by which program. `found`: Spark finds it itself. Where it is brought in
+other ways, there are no streams.
 """
 
 import json
+import pathlib
 import sys
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ def workers(batches):
         yield pa.record_batch([[metaq.wire.hot.NATIVE], [metaq.__file__]], schema=here)
 
 
-namesrv, topic, target, way, *packages = sys.argv[1:]
+namesrv, topic, target, way, program = (*sys.argv[1:], "")[:5]
 if way == "session":
     import metaq.spark
 
@@ -28,10 +29,7 @@ if way == "session":
 else:
     spark = SparkSession.builder.getOrCreate()
 if way == "add":
-    spark.addArtifacts(*packages, pyfile=True)
-    import pyspark_metaq
-
-    spark.dataSource.register(pyspark_metaq.DefaultSource)
+    exec(pathlib.Path(program).read_text(), globals())
 messages = spark.read.format("metaq").options(nameServers=namesrv, subscribe=topic).load()
 seen = messages.mapInArrow(workers, "native boolean, file string").groupBy("native", "file").count().collect()
 copies = messages.select("body", functions.col("queue_id").cast("string").alias("ordering_key"))

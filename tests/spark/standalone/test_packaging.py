@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tests.support import ROOT, WHOLE_PATIENCE
 from tests.system.wheel import distributions, run
 
 APP = Path(__file__).with_name("app.py")
+PAGE = (ROOT / "docs" / "spark-cluster.md").read_text()
 ROWS = 400
 needs_spark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 
@@ -117,9 +119,12 @@ class TestOnACluster:
         assert "metaq.zip/" in said.file
         assert "start spark-submit with PYTHONPATH=metaq.zip as well" in said.log
 
-    def test_an_added_artifact(self, standalone, submit, bare, package):
-        """`spark.addArtifact("metaq.zip", pyfile=True)` in the application itself, and the format registered: for batches."""
-        said = submit(standalone.url, bare, way=("add", str(package)))
+    def test_an_added_artifact(self, standalone, submit, bare, package, tmp_path):
+        """By the program of the page in the application itself: for batches."""
+        [text] = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "addArtifact" in block]
+        program = tmp_path / "bring.py"
+        program.write_text(text.replace('"metaq.zip"', repr(str(package))))
+        said = submit(standalone.url, bare, way=("add", str(program)))
         assert not said.native
         assert "metaq.zip/" in said.file
 
