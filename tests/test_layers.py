@@ -279,7 +279,7 @@ ONLY_IN: dict[str, set[str]] = {
     "httpx": {"metaq1.http"},
     "javaproperties": {"app.config_files"},
     "tomli_w": {"app.config_files"},
-    "jinja2": {"dashboard"},
+    "jinja2": {"dashboard", "pipelines.audit"},
     "markupsafe": {"dashboard"},
     "starlette": {"dashboard", "servers.http"},
     "uvicorn": {"servers.http"},

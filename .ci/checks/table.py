@@ -39,6 +39,7 @@ PIPELINE = (
     "metaq.pipelines.driver", "metaq.pipelines.catalogue",
 )  # fmt: skip
 """What every pipeline runs on. The catalogue imports the option tables of all of them, and so those are everybody's."""
+REPORT = "src/metaq/pipelines/audit/templates/*"
 
 NATIVE = ("src/metaq/*.pyx", "src/metaq/*.pxi", "src/metaq/*.h")
 SERVER_SOURCES = tuple(
@@ -139,7 +140,7 @@ STEPS = (
     ),
     Step(
         "long: pipelines", LONG, 250, ("tests/pipelines/*",), "long",
-        (*PIPELINE, "metaq.pipelines"), batch="long", beside=True, rerun=False,
+        (*PIPELINE, "metaq.pipelines"), (REPORT,), batch="long", beside=True, rerun=False,
     ),
     # They install the wheel, run the demo, count instructions, run the programs of examples/: everything is in there.
     Step(
@@ -194,11 +195,11 @@ STEPS = (
     _spark("spark proof", 80, "tests/spark/proof/*", uses=(*PIPELINE, "metaq.pipelines.archive"), night=SERVER_SOURCES),
     # Leases, checkpoints, clocks, full disks: with whichever pipeline shows it, so with all of them.
     Step(
-        "pipelines", SPARK_ALL, 80, ("tests/pipelines/test_*",), "spark_all", (*PIPELINE, "metaq.pipelines"), batch="spark",
+        "pipelines", SPARK_ALL, 80, ("tests/pipelines/test_*",), "spark_all", (*PIPELINE, "metaq.pipelines"), (REPORT,), batch="spark",
         night=SERVER_SOURCES,
     ),
     _pipeline("archive", 170, uses=("metaq.pipelines.compact",)),
-    _pipeline("audit", 50, uses=("metaq.pipelines.archive", "metaq.pipelines.metrics"), data=("docs/audit.md",)),
+    _pipeline("audit", 50, uses=("metaq.pipelines.archive", "metaq.pipelines.metrics"), data=("docs/audit.md", REPORT)),
     _pipeline("changes", 40, uses=("metaq.pipelines.archive",)),
     _pipeline("compact", 30, uses=("metaq.pipelines.archive",)),
     _pipeline("metrics", 55),
