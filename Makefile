@@ -76,7 +76,7 @@ test-long: $(VENV)/has-test  ## tests that take long for what they show: seeds o
 	$(PYTEST) -m long $(ARGS)
 
 test-spark: $(VENV)/has-test  ## the long tests of the Spark connector, one after the other: executors, clusters, Connect
-	$(PYTEST) tests/spark tests/pipelines -m spark_all $(ARGS)
+	$(PYTEST) tests/spark tests/pipelines tests/docs -m spark_all $(ARGS)
 
 test-proof: $(VENV)/has-test  ## SEEDS=100: as often kill driver, workers and broker through a million messages, and compare
 	$(RUN) -m tests.spark.proof $(FIRST) $$(($(FIRST) + $(SEEDS) - 1)) $(ARGS)

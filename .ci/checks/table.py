@@ -193,6 +193,11 @@ STEPS = (
         )), "src/metaq/logging_handler/*"),
     ),
     _spark("spark proof", 80, "tests/spark/proof/*", uses=(*PIPELINE, "metaq.pipelines.archive"), night=SERVER_SOURCES),
+    # Programs of pages, on pipelines and decoders.
+    _spark(
+        "spark pages", 25, "tests/docs/*", uses=(*PIPELINE, "metaq.pipelines.changes", "metaq.pipelines.redrive", "metaq.spark.decode"),
+        data=("docs/changes.md", "docs/decoding.md", "docs/redrive.md"), night=SERVER_SOURCES,
+    ),
     # Leases, checkpoints, clocks, full disks: with whichever pipeline shows it, so with all of them.
     Step(
         "pipelines", SPARK_ALL, 80, ("tests/pipelines/test_*",), "spark_all", (*PIPELINE, "metaq.pipelines"), (REPORT,), batch="spark",

@@ -31,7 +31,7 @@ def names_marker(path, marker):
     ("batch", "folders", "marker"),
     [
         ("interop", ("tests/interop/",), ""),
-        ("spark", ("tests/spark/", "tests/pipelines/"), "spark_all"),
+        ("spark", ("tests/spark/", "tests/pipelines/", "tests/docs/"), "spark_all"),
         ("long", ("tests/",), "long"),
         ("bench", ("tests/bench/",), ""),
     ],
