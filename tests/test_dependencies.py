@@ -212,3 +212,11 @@ def test_clients_and_servers_need_nothing_of_the_command_line():
     assert asked.returncode == 1
     assert "Traceback" not in asked.stderr
     assert re.search(r"metaq: (typer|rich) is not installed.*pip install rich typer", asked.stderr)
+    for options in (["--print-config"], ["-f", str(ROOT / "conf" / "2m-noslave" / "broker-a.properties")]):
+        program = f"import metaq.cli.main\nsys.argv[:] = ['metaq', 'broker', *{options}]\nmetaq.cli.main.main()\n"
+        asked = _without(gone, program)
+        assert asked.returncode in {1, 2}
+        assert "Traceback" not in asked.stderr
+        assert re.search(
+            r"needs? the package (tomli_w|javaproperties): pip install (tomli-w|javaproperties)\n", asked.stderr
+        )

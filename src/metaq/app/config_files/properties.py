@@ -16,9 +16,15 @@ def read_properties(text: str, where: str) -> dict[str, str]:
     lines. Of two values of a key the last one counts.
 
     Args: where: the file, for errors.
-    Raises ConfigError: a `\u` without four hexadecimal digits behind it, with the number of its line. Java reads no such file.
+    Raises ConfigError: a `\u` without four hexadecimal digits behind it, with the number of its line (Java reads no such file);
+        javaproperties is not installed.
     """
-    import javaproperties  # here and not above: it takes 30 ms, and most starts have no such file
+    try:
+        import javaproperties  # here and not above: it takes 30 ms, and most starts have no such file
+    except ModuleNotFoundError as missing:
+        raise ConfigError(
+            f"{where}: files of properties need the package {missing.name}: pip install javaproperties"
+        ) from None
 
     pairs: dict[str, str] = {}
     line = 1

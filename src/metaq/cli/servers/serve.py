@@ -14,6 +14,7 @@ from metaq.app.configuration import Configuration, load
 from metaq.app.log_levels import set_log_levels
 from metaq.app.reload import Reload
 from metaq.app.runtime import (
+    EXIT_FAILED,
     EXIT_OK,
     EXIT_USAGE,
     Running,
@@ -58,7 +59,14 @@ def main(
         print(f"metaq {command}: {error}", file=sys.stderr)
         return EXIT_USAGE
     if values["print_config"]:
-        from metaq.app.config_files.template import template  # here and not above: a start goes without
+        try:
+            from metaq.app.config_files.template import template  # here and not above: a start goes without
+        except ModuleNotFoundError as missing:
+            print(
+                f"metaq {command}: --print-config needs the package {missing.name}: pip install tomli-w",
+                file=sys.stderr,
+            )
+            return EXIT_FAILED
 
         tables = {section: getattr(configuration, section) for section in _SECTIONS[command]}
         print(template(tables, configuration.sections), end="")
