@@ -300,6 +300,37 @@ def test_wrong_faults_are_refused(network):
             wrong()
 
 
+def test_a_port_that_always_has_somebody_waiting_leaves_the_thread_its_turns(echo, monkeypatch):
+    """Clients whose connections break at once come back faster than a busy machine finds out who they are."""
+    monkeypatch.setattr("metaq.testing.network.CALL_SECONDS", PATIENCE)
+    thread = NetworkThread()
+    network = FlakyNetwork(echo.address, listen="", thread=thread).start()
+    network.refuse()
+    knocking, enough = [], threading.Event()
+
+    def knock():
+        knocking.append(None)
+        with contextlib.suppress(ConnectionResetError):  # it is refused before the call returns
+            socket.create_connection((host, int(number)), PATIENCE).close()
+
+    def route(_accepted):
+        if not enough.is_set() and len(knocking) < 20_000:  # else this test would never end
+            knock()
+        return network
+
+    port = SharedPort("127.0.0.1:0", route, thread).start()
+    host, number = port.address.split(":")
+    try:
+        knock()
+        network.accept()
+        assert len(knocking) < 20_000
+    finally:
+        enough.set()
+        port.close()
+        network.close()
+        thread.close()
+
+
 def test_a_port_goes_on_behind_a_connection_that_nobody_could_route(echo, caplog):
     """That one is refused, and the log says why."""
     thread = NetworkThread()

@@ -78,6 +78,8 @@ class Listener:
                 # Later connections are accepted all the same: a port that is silent looks like a fault of the server.
                 log.exception("a connection to port %d is refused", self.port)
                 refuse(accepted)
+            # Neither of the two waits need wait: while peers connect faster than they are told apart, nothing else would have a turn.
+            await asyncio.sleep(0)
 
 
 def refuse(accepted: socket.socket) -> None:
