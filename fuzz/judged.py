@@ -6,6 +6,7 @@ more than `MEMORY_BYTES` that an input takes, or that all of them leave behind.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import resource
@@ -36,6 +37,7 @@ class Judged:
             target.seconds * (slower if not SANITIZED else 20),
         )
         self.fed = 0
+        _forget_peak()
         self.refused = 0
         """Inputs that were answered by a documented error."""
 
@@ -59,6 +61,12 @@ def resident_bytes(process: int | str = "self") -> int:
     """Memory that a process holds."""
     pages = int(pathlib.Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * resource.getpagesize()
+
+
+def _forget_peak() -> None:
+    """What the process has taken before would hide what an input takes."""
+    with contextlib.suppress(OSError):  # older kernels: then only more than that is found
+        pathlib.Path("/proc/self/clear_refs").write_text("5")
 
 
 def _peak_bytes() -> int:
