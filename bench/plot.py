@@ -60,7 +60,8 @@ def draw(report: dict[str, Any], path: Path) -> None:
         handles=marks, loc="upper left", bbox_to_anchor=(0.012, 1 - 0.72 / height), ncols=8, frameon=False, fontsize=8.5,
         labelcolor=INK, handletextpad=0.5, columnspacing=1.4,
     )  # fmt: skip
-    figure.savefig(path, dpi=110)
+    # Figures of many peers go beyond the right border.
+    figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.15)
 
 
 def _heading(figure: Any, report: dict[str, Any], height: float) -> None:
