@@ -106,7 +106,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "cluster restart": (
         "metaq cluster restart",
         "metaq cluster restart broker-a broker-b --timeout 120",
-        "metaq cluster restart --by 'ssh {name}-{member} systemctl restart metaq'",
+        "metaq cluster restart --by 'ssh {name}-{member} systemctl restart metaq-broker'",
     ),
     "cluster": ("metaq cluster", "metaq cluster --context prod --json"),
     "top": ("metaq top", "metaq top --topics lag --groups growth --interval 5", "metaq top --once --json"),
