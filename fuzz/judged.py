@@ -36,8 +36,8 @@ class Judged:
             feed,
             target.seconds * (slower if not SANITIZED else 20),
         )
-        self.fed = 0
         _forget_peak()
+        self.fed = 0
         self.refused = 0
         """Inputs that were answered by a documented error."""
 

@@ -165,8 +165,8 @@ class LogWalk:
 
     def _confirms(self, head: hot.RecordHead) -> bool:
         """Whether a record that fits proves that it is the log's, and what lies before it is damage."""
-        # Units are put behind their record, or behind what is told by `is_unpublished`. In the page cache of a killed broker those are missing whose append was cut short,
-        # and those that a RocketMQ has cut off.
+        # Units are put behind their record, but for those of an append that `is_unpublished` tells. In the page cache of a killed
+        # broker those are missing whose append was cut short, and those that a RocketMQ has cut off.
         return (
             head.log_offset < self._promise.durable_end
             or not self._promise.same_boot

@@ -9,14 +9,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from metaq.store.log.log_bytes import LogBytes, LogFile
+from metaq.store.log.log_bytes import SIZE_BYTES, LogBytes, LogFile
 from metaq.store.mapped_file import FileRun, MappedFile
 from metaq.wire import hot
 
 SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all."""
-_SIZE_BYTES: Final = 4
-"""With its size a record begins; the first of these bytes is always zero."""
 
 
 class DamagedPlace(Struct, frozen=True):
@@ -126,7 +124,7 @@ def may_be_unwritten(run: FileRun, start: int, stop: int) -> bool:
     What did not reach the disk is whole sectors, each of which holds zeros from some byte on: nothing else was written there
     before. A flipped bit looks otherwise.
     """
-    for border in range(start - start % SECTOR_BYTES + SECTOR_BYTES, stop + _SIZE_BYTES, SECTOR_BYTES):
+    for border in range(start - start % SECTOR_BYTES + SECTOR_BYTES, stop + SIZE_BYTES, SECTOR_BYTES):
         file = run.find(border - 1)
         # The record behind may begin in the last sector, if that ends in the zeros of its size.
         first = min(border, stop) - 1

@@ -18,7 +18,8 @@ ROWS_MAX: Final = 10_000
 """Records of one `LogBytes.run`, at most."""
 AHEAD_BYTES_MAX: Final = 1024 * 1024
 """Bytes of records that have their units before the first of them has its size, at most: the native module makes 256 KiB ahead."""
-_SIZE_BYTES: Final = 4
+SIZE_BYTES: Final = 4
+"""With its size a record begins; the first of these bytes is always zero."""
 _LOG_OFFSET_AT: Final = 28
 """Byte of a record at which its LogOffset stands."""
 _MAGIC: Final = MAGIC.to_bytes(4, "big")
@@ -137,13 +138,13 @@ class LogBytes:
 
         That is written last. Units may point at the records of such an append: they are made while it is.
         """
-        if any(self.read(place, _SIZE_BYTES)):
+        if any(self.read(place, SIZE_BYTES)):
             return False
         size, left = self.sum_of_parts(place), self.file.size - place
         if not RECORD_BYTES_MIN <= size <= min(left, AHEAD_BYTES_MAX):
             return False
         record = bytearray(self.read(place, size))
-        record[:_SIZE_BYTES] = size.to_bytes(_SIZE_BYTES, "big")
+        record[:SIZE_BYTES] = size.to_bytes(SIZE_BYTES, "big")
         rows, _, _ = hot.record_run(record, 0, len(record), self.file.start + place, 1, size, True)
         # Nothing was appended behind it: what has more records behind itself was once published, and is damaged.
         return bool(rows) and (

@@ -237,8 +237,9 @@ def find_end(files: Sequence[LogFile], borders: Borders) -> LogEnd:
     for number, file in enumerate(files[tail:]):
         # From a record near the end: the walk from the file's begin would read all of it. The newest unit may be of an append
         # that was cut short, and so the walk begins in front of all that this one may have.
-        newest = file.start if number else borders.before(file.end, file.start)
-        low = borders.before(max(file.start, newest - AHEAD_BYTES_MAX), file.start)
+        low = file.start
+        if not number:
+            low = borders.before(max(low, borders.before(file.end, low) - AHEAD_BYTES_MAX), low)
         end = _end_in(file, low, borders) or end
     return end
 
