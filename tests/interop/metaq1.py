@@ -12,6 +12,7 @@ address of its MetaQ 1.x server, and ours `http`, the URL of its HTTP server; bo
 """
 
 import contextlib
+import functools
 import re
 import socket
 import subprocess
@@ -256,7 +257,7 @@ class OriginalServer(TextServer):
 
 
 class OurServer(TextServer):
-    """`metaq broker -c server.ini` of this clone; `broker` is its remoting server."""
+    """`metaq broker -c server.ini` of this clone."""
 
     def start(self) -> None:
         command = metaq_command("broker", "-c", str(self.ini), "--port", self.broker.rpartition(":")[2])
@@ -264,7 +265,11 @@ class OurServer(TextServer):
         self._process, ready = launch(command, self.log, r"^ready broker \S+ (\S+)", environment())
         self.broker = ready.group(1)
 
-    broker = "127.0.0.1:0"
+    @functools.cached_property
+    def broker(self) -> str:
+        """`host:port` of its remoting server."""
+        return f"127.0.0.1:{kept_port(self, -2, 1)}"
+
     options: Sequence[str] = ()
 
 

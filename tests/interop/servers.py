@@ -89,7 +89,7 @@ class MetaqNamesrv:
 
     def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
         self._folder, self._options = folder, options
-        self.address = "127.0.0.1:0"
+        self.address = f"127.0.0.1:{kept_port(self)}"
 
     @property
     def pid(self) -> int:
@@ -114,7 +114,8 @@ class MetaqServer:
         self._folder, self._options = folder, options
         self.data = data or folder / "data"
         self._alone = bool(namesrv)
-        self.namesrv, self.broker = namesrv or "127.0.0.1:0", "127.0.0.1:0"
+        self.namesrv = namesrv or f"127.0.0.1:{kept_port(self)}"
+        self.broker = f"127.0.0.1:{kept_port(self, -2, 1)}"
 
     def start(self) -> None:
         command = metaq_command("broker" if self._alone else "up", "--data", str(self.data))

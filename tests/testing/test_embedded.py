@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ import pytest
 import metaq
 from metaq.testing import EmbeddedBroker, FlakyNetwork
 from metaq.testing.embedded import BrokerDied
+from metaq.testing.ports import HOLDS, PORTS
 from tests.support import PATIENCE, environment, eventually
 
 
@@ -34,6 +36,12 @@ def test_killed_broker_comes_back_with_its_messages(fresh_metaq_broker):
         before = broker.namesrv, broker.broker
         broker.kill()
         assert not broker.alive
+        for address in before:  # nobody can take its ports while it is down, and no outgoing connection gets one
+            port = int(address.rpartition(":")[2])
+            assert port in PORTS
+            if HOLDS:
+                with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                    other.bind(("127.0.0.1", port))
         broker.start()
         assert (broker.namesrv, broker.broker) == before
         producer.send("orders", b"after")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from metaq.testing.ports import HeldPort
 from metaq.testing.process import START_SECONDS, ServerDied, ServerProcess, option_flags
 
 SMALL: Final[Mapping[str, object]] = {
@@ -38,7 +39,8 @@ class EmbeddedBroker(ServerProcess):
         environment: variables of the child beside ours, for example METAQ_HOT=0 for the pure-Python fallback.
         timeout: seconds that a start may take, 120 by default.
 
-    A context manager; or call `start` and `stop`. It ends with its parent, however that ends.
+    A context manager; or call `start` and `stop`, and `close` at last. It ends with its parent, however that ends. Its two ports are
+    chosen at the first start and held until `close`, also while it is down, so that a restart finds them free.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class EmbeddedBroker(ServerProcess):
         """`host:port` of the name server, for clients."""
         self.broker = ""
         """`host:port` of the broker."""
+        self._ports: tuple[HeldPort, HeldPort] | None = None
         self._acl_file = self.data.with_name(self.data.name + "-accounts") / "plain_acl.yml"
         guarded = {} if accounts is None else {"aclEnable": "true", "aclPath": self._acl_file}
         self._options = {**SMALL, **guarded, **(options or {})}
@@ -70,6 +73,13 @@ class EmbeddedBroker(ServerProcess):
         fresh = folder / "plain_acl.yml.new"
         fresh.write_text(accounts)
         fresh.replace(self._acl_file)
+
+    def launch(self) -> None:
+        """As `ServerProcess.launch`. Raises OSError too: there is no free port."""
+        if self._ports is None:
+            # Clients know the ports after a restart. A broker may want the one below for its VIP port, the one above for its slaves.
+            self._ports = HeldPort(), HeldPort(-2, 1)
+        super().launch()
 
     def start(self) -> Self:
         """Start, and return when connections are accepted. After a stop or kill: on the same ports and data.
@@ -107,14 +117,18 @@ class EmbeddedBroker(ServerProcess):
         finally:
             # Also after a failed `stop`: no test may leave a process behind.
             self.end()
+            held, self._ports = self._ports, None
+            for port in held or ():
+                port.close()
             if self._temporary:
                 shutil.rmtree(self.data, ignore_errors=True)
                 self.log.unlink(missing_ok=True)
                 shutil.rmtree(self._acl_file.parent, ignore_errors=True)
 
     def _arguments(self) -> Sequence[str]:
-        # The first start takes free ports, and later ones the same again: clients know them.
-        ports = ["--port", _port(self.broker), "--namesrv-port", _port(self.namesrv)]
+        assert self._ports is not None
+        namesrv, broker = self._ports
+        ports = ["--port", str(broker.port), "--namesrv-port", str(namesrv.port)]
         return ["up", "--data", str(self.data), *ports, *option_flags(self._options)]
 
     def _is_ready(self, line: str) -> None:
@@ -132,7 +146,3 @@ class EmbeddedBroker(ServerProcess):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _port(address: str) -> str:
-    return address.rpartition(":")[2] or "0"

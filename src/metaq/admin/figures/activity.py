@@ -145,9 +145,9 @@ class _Look:
             self._requests += 1
             return await self._core.ask(address, call)
 
-    async def _or_note(self, what: str, work: Coroutine[Any, Any, T]) -> T | None:
+    async def _ask_or_note(self, what: str, address: str, call: Call[T]) -> T | None:
         try:
-            return await work
+            return await self._ask(address, call)
         except FAULTS as error:
             self._notes.append(f"{what}: {error}")
             return None
@@ -174,7 +174,7 @@ class _Look:
         """Return broker → progress of all its groups, of those that answer."""
         call = GetAllProgress()
         found = await asyncio.gather(
-            *(self._or_note(f"groups at {name}", self._ask(address, call)) for name, address in masters.items())
+            *(self._ask_or_note(f"groups at {name}", address, call) for name, address in masters.items())
         )
         return {name: one for name, one in zip(masters, found, strict=True) if one is not None}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
@@ -41,6 +42,7 @@ def release(version: int) -> str:
 async def each_or_error(work: Iterable[tuple[str, Coroutine[Any, Any, T]]]) -> tuple[dict[str, T], dict[str, str]]:
     """Do work for some names, a few at once. Returns name → outcome, and name → error of those that a cluster did not answer."""
     places, found, failed = asyncio.Semaphore(_AT_ONCE), dict[str, T](), dict[str, str]()
+    given = list(work)
 
     async def one(name: str, what: Coroutine[Any, Any, T]) -> None:
         async with places:
@@ -49,5 +51,10 @@ async def each_or_error(work: Iterable[tuple[str, Coroutine[Any, Any, T]]]) -> t
             except FAULTS as error:
                 failed[name] = str(error)
 
-    await asyncio.gather(*(one(name, what) for name, what in work))
+    try:
+        await asyncio.gather(*(one(name, what) for name, what in given))
+    finally:
+        for _, what in given:  # a page that ends at once leaves work that never began, of which Python would warn
+            if inspect.getcoroutinestate(what) == inspect.CORO_CREATED:
+                what.close()
     return found, failed
