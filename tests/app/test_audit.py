@@ -45,6 +45,8 @@ def test_what_was_done_and_what_was_refused_is_in_files(tmp_path: pathlib.Path) 
             admin.create_topic("orders", queues=3)
             admin.set_topic_order("orders")
             admin.set_quota("account", "alice", "requestsPerSecond=5")
+            admin.change_broker_options(server.broker, {"fileReservedTime": "48", "deleteWhen": "05"})
+            admin.change_name_server_options({"logLevel": "info"})
         group = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"G"}')
         signed = request(RequestCode.GET_ROUTEINFO_BY_TOPIC)  # of name servers
         signed.ext = {"secretKey": SECRET}
@@ -52,7 +54,7 @@ def test_what_was_done_and_what_was_refused_is_in_files(tmp_path: pathlib.Path) 
         signature = signed.ext["Signature"]
         ask(server.broker, group, signed)
         broker = server.data / "audit"
-        done = eventually(lambda: found if len(found := lines(broker, "audit.log")) >= 3 else None)
+        done = eventually(lambda: found if len(found := lines(broker, "audit.log")) >= 4 else None)
         by_name = {record.request: record for record in done}
         created = by_name["UPDATE_AND_CREATE_TOPIC"]
         assert (created.topic, created.code, created.outcome) == ("orders", 17, "done")
@@ -60,12 +62,16 @@ def test_what_was_done_and_what_was_refused_is_in_files(tmp_path: pathlib.Path) 
         assert created.address.startswith("127.0.0.1:")
         assert by_name["SET_QUOTA"].values == {"kind": "account", "name": "alice", "limits": "requestsPerSecond=5"}
         assert by_name["UPDATE_AND_CREATE_SUBSCRIPTIONGROUP"].group == "G"
+        assert by_name["UPDATE_BROKER_CONFIG"].values == {"fileReservedTime": "48", "deleteWhen": "05"}
         (refused,) = eventually(lambda: lines(broker, "refused.log"))
         assert (refused.code, refused.account, refused.reason) == (105, "alice", "NOT_SUPPORTED")
         eventually(
             lambda: (
-                [record.request for record in lines(server.data / "namesrv" / "audit", "audit.log")]
-                == ["PUT_KV_CONFIG"]
+                [
+                    (record.request, record.values.get("logLevel"))
+                    for record in lines(server.data / "namesrv" / "audit", "audit.log")
+                ]
+                == [("PUT_KV_CONFIG", None), ("UPDATE_NAMESRV_CONFIG", "info")]
             )
         )
     texts = b"".join(path.read_bytes() for path in server.data.rglob("audit/*"))

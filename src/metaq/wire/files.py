@@ -1,4 +1,4 @@
-"""Formats of the configuration files, as RocketMQ writes them: text to tables and back (docs/formats/config.md)."""
+"""Formats of the configuration files, as RocketMQ writes them: text to tables and back (docs/formats/store-folder.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topic settings, in `config/topics.json` (docs/formats/config.md).
+"""Topic settings, in `config/topics.json` (docs/formats/store-folder.md).
 
 Topics are the system's, administrators' or automatically created ones.
 

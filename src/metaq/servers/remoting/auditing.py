@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -12,6 +12,7 @@ from metaq.errors import BadRequest, Refused
 from metaq.model.access import Action
 from metaq.net.peer import Peer
 from metaq.servers.remoting.handlers import Handler
+from metaq.wire.bodies.parts import Body, option_changes_of
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command
 from metaq.wire.signing import ACCESS_KEY
@@ -27,9 +28,8 @@ LOOKS: Final = frozenset(
     }
 )
 """Requests for administrators that change nothing. Slaves that compare their log ask the last two for each MiB."""
-BODIES: Final = frozenset({RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP})
-"""Requests whose values are the JSON object in their body."""
 BODY_BYTES_MAX: Final = 64 * 1024
+"""A larger body is not looked into for values."""
 _TOPICS: Final = ("topic", "b")
 """Ext fields with the topic; short names are those of SEND_MESSAGE_V2."""
 _GROUPS: Final = ("group", "consumerGroup", "groupName", "producerGroup", "a")
@@ -74,7 +74,7 @@ class RequestAudit:
             self._audit.failed(self._request(session, command), text)
 
     def unsupported(self, session: AuditedSession, command: Command) -> None:
-        """Note a request that there is no handler for: so look those that RocketMQ would have taken, such as 25."""
+        """Note a request that there is no handler for: an administrator's tool of RocketMQ may ask what only RocketMQ does."""
         self._audit.refused(
             session.peer.address[0], None, "request type not supported", lambda: self._request(session, command)
         )
@@ -82,13 +82,8 @@ class RequestAudit:
     def _request(self, session: AuditedSession, command: Command) -> AuditedRequest:
         ext = command.ext
         values: dict[str, object] = dict(ext)
-        if command.code in BODIES and len(command.body) <= BODY_BYTES_MAX:
-            try:
-                found = msgspec.json.decode(command.body)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                found = None
-            if isinstance(found, dict):
-                values |= found
+        if command.code in _BODIES and len(command.body) <= BODY_BYTES_MAX:
+            values |= _BODIES[command.code](command.body)
         try:
             name = RequestCode(command.code).name
         except ValueError:
@@ -99,6 +94,29 @@ class RequestAudit:
             "remoting", name, session.remote, command.code, ext.get(ACCESS_KEY, ""), session.client_id,
             _first(values, _TOPICS), _first(values, _GROUPS), shown,
         )  # fmt: skip
+
+
+def _json_values(body: Body) -> dict[str, object]:
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _option_values(body: Body) -> dict[str, object]:
+    try:
+        return dict(option_changes_of(body))
+    except BadRequest:
+        return {}
+
+
+_BODIES: Final[Mapping[int, Callable[[Body], dict[str, object]]]] = {
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _json_values,
+    RequestCode.UPDATE_BROKER_CONFIG: _option_values,
+    RequestCode.UPDATE_NAMESRV_CONFIG: _option_values,
+}
+"""Requests that have their values in the body, and how to read it; nothing of a body that cannot be read."""
 
 
 def _first(values: Mapping[str, object], names: tuple[str, ...]) -> str:
