@@ -30,7 +30,7 @@ TEXTS = [
     *RECORDS,
     *FORMS,
 ]
-PARTS = ["Context", "Decision", "What was measured or seen", "What it costs", "When we would decide anew"]
+PARTS = ["Context", "Decision", "What was measured or seen", "Consequences", "Revisit when"]
 
 MADE = (".venv", ".cache")
 """What make puts into a clone."""
