@@ -11,38 +11,56 @@ from metaq.option_table import GIB, KIB, MIB, OptionTable, option
 class PeerOptions(OptionTable):
     """What the peers of a server may take, one of them and all together."""
 
-    server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)
+    server_channel_max_idle_time_seconds: int = option(
+        120, "Seconds without data in either direction after which a connection is closed.", low=1
+    )
     server_socket_backlog: int = option(
-        1024, "Connections that may wait at a port to be accepted; the system may allow fewer.", low=1, high=65_535
+        1024,
+        "Number of new connections that may wait at a port until the server accepts them; the system may allow fewer.",
+        low=1,
+        high=65_535,
     )
     server_socket_snd_buf_size: int = option(
         0,
-        "Bytes that the system may keep of answers to one connection (SO_SNDBUF); 0: as it finds best.",
+        "Size in bytes of the system's send buffer of each connection (SO_SNDBUF). 0: the system chooses.",
         low=0,
         high=GIB,
     )
     server_socket_rcv_buf_size: int = option(
-        0, "Bytes that it may keep of what one connection sends (SO_RCVBUF); 0: as it finds best.", low=0, high=GIB
+        0,
+        "Size in bytes of the system's receive buffer of each connection (SO_RCVBUF). 0: the system chooses.",
+        low=0,
+        high=GIB,
     )
-    frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
-    connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)
+    frame_bytes_max: int = option(
+        16 * MIB,
+        "Largest request in bytes, as one frame of the remoting protocol; a connection that sends a larger one is closed.",
+        low=4 * KIB,
+    )
+    connections_max: int = option(
+        10_000, "Number of open connections of all clients together; further ones are closed at once.", low=1, hot=True
+    )
     unanswered_bytes_max: int = option(
         64 * MIB,
-        "Answer bytes that may wait for one peer before it is closed, and at a broker for the disk before sends are refused.",
+        "Bytes of answers that one client may leave unread; above it, its connection is closed. At a broker also the bytes of answers that "
+        "may wait for the disk; above it, sends are refused (SYSTEM_BUSY).",
         low=64 * KIB,
         hot=True,
     )
     unanswered_bytes_max_total: int = option(
         256 * MIB,
-        "Answer bytes that all peers together may leave unread before the one with the most is closed.",
+        "Bytes of answers that all clients together may leave unread; above it, the connection that leaves the most is closed.",
         low=MIB,
     )
     half_read_bytes_max: int = option(
-        256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
+        256 * MIB,
+        "Bytes of requests that were received in part, of all clients together; above it, the connection that holds the most is closed.",
+        low=MIB,
     )
     peer_bytes_max: int = option(
         512 * MIB,
-        "Memory in bytes that all peers together make the process keep before the one that keeps the most is closed.",
+        "Memory in bytes that all clients together may make the server use; above it, the connection that holds the most is closed. What "
+        "counts is in docs/configuration.md, under Memory that clients take.",
         low=16 * MIB,
     )
 
@@ -53,16 +71,21 @@ class QuotaOptions(OptionTable):
 
     quota_per_client: str = option(
         "",
-        "Limits of each client by its id, such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md); `metaq quota` sets "
-        "others while a broker runs.",
+        "Limits of each client, told apart by client id, such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md). At a "
+        "broker `metaq quota` sets other limits while it runs. Empty: no limits.",
     )
-    quota_per_account: str = option("", "Limits of each account of access control; otherwise as quotaPerClient.")
+    quota_per_account: str = option(
+        "",
+        "Limits of each account of access control, in the form of quotaPerClient (docs/limits.md). Empty: no limits.",
+    )
     quota_per_address: str = option(
-        "", "Limits of each address that clients connect from, such as `connections=100,connectionsPerSecond=20`."
+        "",
+        "Limits of each address that clients connect from, such as `connections=100,connectionsPerSecond=20` (docs/limits.md). Empty: no "
+        "limits.",
     )
     quota_wait_max: int = option(
         2000,
-        "Longest time in ms that who is above a quota waits for an answer; who would wait longer is refused (SYSTEM_BUSY).",
+        "Longest time in ms by which a request above a quota is delayed; one that would have to wait longer is refused (SYSTEM_BUSY).",
         low=100,
         high=30_000,
     )
@@ -78,8 +101,8 @@ class LogOptions(OptionTable):
 
     log_levels: str = option(
         "",
-        "Other levels of parts of the log than logLevel: `metaq.broker=debug,metaq.net=warning`. The parts are the names in the log's "
-        "lines, with all that begins with such a name and a dot.",
+        "Levels for parts of the log instead of logLevel: `metaq.broker=debug,metaq.net=warning`. A part is a name in the lines of the log, "
+        "or the beginning of names up to a dot. Empty: logLevel counts for all.",
         form=(rf"{_LEVEL_OF_PART}(,{_LEVEL_OF_PART})*", "metaq.PART=LEVEL, `,`-separated, as metaq.broker=debug"),
         hot=True,
     )
@@ -91,16 +114,25 @@ class AuditOptions(OptionTable):
 
     audit_log_enable: bool = option(
         True,
-        "Note administrative and refused requests in files (docs/formats/audit-log.md); made by the first of them.",
+        "Write administrative requests, and requests that were refused, to the audit logs, two files of their own "
+        "(docs/formats/audit-log.md). The first such request creates them.",
     )
     audit_log_path: str | None = option(
-        None, "Folder of these files; by default `audit` in the store's folder, or in that of the KV configuration."
+        None,
+        "Folder of the audit logs. Default: `audit` in the folder of the store, at a name server beside its KV configuration. Used only "
+        "with auditLogEnable.",
     )
     audit_log_file_size: int = option(
-        16 * MIB, "Size in bytes at which such a file is put aside.", low=64 * KIB, high=GIB
+        16 * MIB,
+        "Size in bytes at which an audit log is renamed and a new file begun.",
+        low=64 * KIB,
+        high=GIB,
     )
     audit_log_files: int = option(
-        8, "Files that are kept beside the one that is written, of each of the two logs.", low=0, high=1000
+        8,
+        "Number of older files that are kept of each of the two audit logs, beside the one that is written.",
+        low=0,
+        high=1000,
     )
 
 
@@ -110,12 +142,16 @@ class HttpOptions(OptionTable):
 
     http_port: int | None = option(
         None,
-        "Port of the HTTP server (docs/http.md; of a name server docs/monitoring.md); 0 takes a free one. By default there is none. "
-        "It needs the extra `http`. In a broker.conf that `metaq up` reads, `httpPort` is the broker's.",
+        "Port of the HTTP server: of a broker with the HTTP API, /metrics and health checks (docs/http.md), of a name server with /metrics "
+        "and health checks (docs/monitoring.md). Unset: there is none. 0: the system chooses a free port. Needs the extra `http`. In a "
+        "broker.conf that `metaq up` reads, httpPort is the broker's.",
         low=0,
         high=65535,
     )
-    http_bind_address: str = option("127.0.0.1", "Address that the HTTP server listens on, whatever bindAddress says.")
+    http_bind_address: str = option(
+        "127.0.0.1",
+        "Address on which the HTTP server (httpPort) listens; bindAddress has no effect on it. `0.0.0.0` and `::` mean all addresses.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,28 +160,35 @@ class FailoverOptions(OptionTable):
 
     failover: str = option(
         "off",
-        "`zookeeper`: the brokers of one brokerName choose their leader themselves; `off`: it is configured, and changed by hand.",
+        "`zookeeper`: the brokers with this brokerName choose their leader themselves, through a ZooKeeper (docs/failover.md). `off`: the "
+        "master is configured (brokerRole), and changed by `metaq broker promote`.",
     )
     failover_zookeeper: str | None = option(
         None,
-        "ZooKeeper in which they agree, `host:port`, `,`-separated, with a path (chroot) at the end if there is one.",
+        "ZooKeeper servers of failover=zookeeper, `host:port`, separated by `,`; a path (chroot) may follow at the end, and must exist. "
+        "Needs the extra `zookeeper`.",
     )
     failover_zookeeper_auth: str = option(
         "",
-        "What the broker shows to ZooKeeper, as `digest:user:password`; its nodes are only open to it then.",
+        "User and password by which the brokers of failover=zookeeper log in to ZooKeeper, `digest:user:password`: then nobody else can "
+        "read or change their nodes. Only in a file, not by `-o`. Empty: the nodes are open to everybody.",
         secret=True,
     )
     failover_session_timeout: int = option(
         6000,
-        "Milliseconds after which ZooKeeper takes a silent broker for dead; within what its tickTime allows (2 to 20 ticks).",
+        "Time in ms after which ZooKeeper takes a silent broker of failover=zookeeper for dead, so that another one may lead. ZooKeeper "
+        "allows 2 to 20 times its tickTime.",
         low=200,
         high=600_000,
     )
     in_sync_timeout: int = option(
-        10_000, "Milliseconds that a follower may lack something before it leaves the in-sync set.", low=100
+        10_000,
+        "Time in ms that a follower may lack messages before the leader takes it out of the in-sync set and goes on without it. Used only "
+        "with failover=zookeeper.",
+        low=100,
     )
     failover_adopt: bool = option(
         False,
-        "Begin the group anew with this broker's log, where ZooKeeper has lost its data or has older ones. Only with the longest log, "
-        "while no other broker of the group runs; for one start.",
+        "Begin the group of failover=zookeeper anew with this broker's log, if ZooKeeper has lost its data or was restored from an old backup "
+        "(docs/failure-procedures.md). Set it for one start, at the broker with the longest log, while no other broker of the group runs.",
     )

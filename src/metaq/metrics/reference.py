@@ -23,10 +23,16 @@ _HEAD: Final = """\
 
 <!-- Made by `python -m metaq.metrics.reference`; tests/metrics/test_reference.py holds it to the table. -->
 
-All metrics of brokers, name servers, clients and pipelines. How to have them scraped, the Grafana dashboard and the alerts are in
-[monitoring.md](monitoring.md). Counters count since the start of the process. A histogram has the series `_bucket`, `_count` and
-`_sum`; those of durations have buckets from 10 µs to 50 s, of clients from 1 ms to 500 s. Names of topics and groups are bounded by `metricsNamesMax`: the busiest have
-series of their own, all others are one, `(others)`, which only grows.
+This page lists all metrics that brokers, name servers, clients, pipelines and Spark queries export for Prometheus, for those who write queries and alerts.
+[monitoring.md](monitoring.md) shows how to have them scraped, and has a Grafana dashboard and alerts. Metrics need the extra `http`
+(`pip install 'pymetaq[http]'`): brokers and name servers serve them at `/metrics` of their `httpPort`, producers and consumers count in a
+`metaq.ClientMetrics`, and pipelines push them to their `metricsUrl`.
+
+- Counters begin with 0 when the process starts.
+- A histogram has the series `_bucket`, `_count` and `_sum`. Durations have buckets from 10 µs to 50 s at servers, from 1 ms to 500 s at clients, and
+  from 10 ms to 5 000 s in pipelines.
+- The labels `topic` and `group` do not have all names. At brokers the `metricsNamesMax` (100) busiest topics, groups, and pairs of both have their own
+  series, at clients the first 200 topics. All others share the series `(others)`. No counter ever decreases.
 """
 
 
@@ -42,7 +48,7 @@ def page() -> Iterator[str]:
         yield ""
         yield f"## {title}"
         yield ""
-        yield "| name | kind | labels | what it says |"
+        yield "| name | kind | labels | meaning |"
         yield "|---|---|---|---|"
         for metric in table.ALL:
             if metric.of == of:

@@ -39,7 +39,8 @@ class GroupConfig(Struct, frozen=True):
     consume_enable: bool = True
     """Members may pull; False: the group is stopped."""
     consume_from_min_enable: bool = True
-    """RocketMQ's setting of the same name, which is kept and passed on; brokers of MetaQ do not ask for it."""
+    """Stored, copied to slaves and returned, but without effect: no broker reads it, as in RocketMQ 4.9 (`consumeFromMinEnable`), where only
+    `mqadmin updateSubGroup -m` sets it. Where a group begins, `ConsumerView.consume_from` says."""
     consume_broadcast_enable: bool = True
     """Members may broadcast."""
     retry_queues: int = 1
@@ -47,11 +48,11 @@ class GroupConfig(Struct, frozen=True):
     retry_max: int = 16
     """Deliveries of a message after its first one, before it is a dead letter."""
     broker_id: int = 0
-    """Id of the broker from which members are told to pull: 0, the master."""
+    """`brokerId` of the broker from which members pull by default: 0 is the master."""
     slow_broker_id: int = 1
-    """Id of the broker to which they are sent instead while a master that they are far behind reads from its disk."""
+    """`brokerId` of the slave to which the master sends members that are far behind; only with the broker's option slaveReadEnable."""
     notify_changed: bool = True
-    """Members are told at once when another one comes or goes; False: they find out with their next rebalance."""
+    """Members are notified at once when another one joins or leaves; False: they notice it at their next rebalance."""
 
 
 class ConsumerView(Struct, frozen=True):

@@ -50,13 +50,13 @@ class ClusterOptions(PipelineOptions):
 
     name_servers: str | None = option(
         None,
-        "Name servers of the cluster, `host:port`, `;`-separated; by default NAMESRV_ADDR's, else 127.0.0.1:9876.",
+        "Name servers of the cluster, `host:port`, separated by `;`. Default: NAMESRV_ADDR, otherwise 127.0.0.1:9876.",
         aliases=("namesrv",),
     )
     acl_file: str | None = option(
         None,
-        "Sign with the keys in this file, of the form of RocketMQ's `tools.yml`, which driver and executors read; by default as "
-        "METAQ_ACL_FILE, or METAQ_ACCESS_KEY and METAQ_SECRET_KEY, say.",
+        "Path of a file with the keys of the account by which requests are signed, in the form of RocketMQ's `tools.yml`; "
+        "driver and executors read it. Default: METAQ_ACL_FILE, or METAQ_ACCESS_KEY and METAQ_SECRET_KEY.",
     )
 
     @property
@@ -84,7 +84,7 @@ class ClusterOptions(PipelineOptions):
 class FolderOptions(ClusterOptions):
     """Options of a pipeline whose output is not a folder: it has one for its state."""
 
-    folder: str = option("", "The pipeline's own folder: its checkpoint, its lease and what `status` tells. Required.")
+    folder: str = option("", "Folder of this pipeline alone, for its checkpoint, its lease and its status. Required.")
 
     @property
     def place(self) -> Path:
@@ -98,24 +98,26 @@ class FolderOptions(ClusterOptions):
 class StreamOptions(ClusterOptions):
     """Options of a stream: it goes on until it is stopped."""
 
-    once: bool = option(False, "Take what is there now, then end; otherwise go on.")
+    once: bool = option(False, "Process what is there now, then end; otherwise go on until stopped.")
     # A minute by default: the archive, for one, writes a file per queue with each batch.
-    trigger_seconds: float = option(60.0, "Look for new messages this often.", low=0, aliases=("trigger",))
+    trigger_seconds: float = option(60.0, "Seconds between two looks for new messages.", low=0, aliases=("trigger",))
     # Without the alias `group`: whoever gives a group elsewhere (`metaq consume --group`) means the one that consumes.
     progress_group: str | None = option(
-        None, "Report progress as this consumer group, a new one: no consumer may be in it, nor another query."
+        None,
+        "Consumer group as which progress is reported. It must be new: no consumer may be in it, nor another query.",
     )
     metrics_url: str | None = option(
         None,
-        "Push metrics with each batch (docs/monitoring.md): URL of a Pushgateway, or path of a `.prom` file for node_exporter. Needs the extra `http`.",
+        "Where metrics are pushed with each batch (docs/monitoring.md): URL of a Pushgateway, or path of a `.prom` file for "
+        "node_exporter. Needs the extra `http`.",
     )
     starting_offsets: str = option("earliest", "Where a new pipeline begins: `earliest`, `latest` or the offsets JSON.")
     read_from: str = option(
         "auto",
-        "Slaves serve what masters have on disk only (`auto`), all (`slave`), or nothing (`master`).",
+        "Which messages are read from slaves: those that masters have on disk only (`auto`), all (`slave`), or none (`master`).",
         choices=("auto", "master", "slave"),
     )
-    max_offsets_per_trigger: int = option(2_000_000, "Most messages of one micro-batch.", low=1)
+    max_offsets_per_trigger: int = option(2_000_000, "Largest number of messages in one micro-batch.", low=1)
 
     def source(self) -> dict[str, str]:
         """Return options of `format("metaq")`, without the topics, which the pipeline adds."""

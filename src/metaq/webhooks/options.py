@@ -43,50 +43,77 @@ _OF_HTTP: Final = frozenset(
 class WebhookOptions(OptionTable):
     """A consumer group that is pushed to a URL."""
 
-    url: str = option("", "Where messages are posted to, `http://` or `https://`; required.")
-    group: str = option("", "The consumer group; by default it is called as the webhook.")
-    topics: str = option("", "Topics, `,`-separated or a list; required.", aliases=("topic",))
+    url: str = option("", "Target to which messages are posted, a URL with `http://` or `https://`. Required.")
+    group: str = option("", "Consumer group that the webhook consumes as. Default: the name of the webhook.")
+    topics: str = option(
+        "", "Topics whose messages are posted, separated by `,` or as a list. Required.", aliases=("topic",)
+    )
     tags: str = option(
-        "", "Only messages with one of these tags, `paid`, or several with two bars between them.", aliases=("tag",)
+        "",
+        "Post only messages with one of these tags, such as `paid`; two bars separate several. Empty: all messages. Not with filter.",
+        aliases=("tag",),
     )
-    filter: str = option("", "Only messages whose properties fit this SQL filter, such as `amount > 10`.")
+    filter: str = option(
+        "",
+        "Post only messages whose properties match this SQL92 filter, such as `amount > 10`. Empty: all messages. Not with tags.",
+    )
     start: str = option(
-        "latest", "Where a group without progress begins.", choices=("earliest", "latest"), aliases=("from",)
+        "latest",
+        "Where a group without committed offsets begins: at the oldest message (`earliest`), or at new ones (`latest`).",
+        choices=("earliest", "latest"),
+        aliases=("from",),
     )
-    format: str = option(RAW, "How messages are written (see below).", choices=FORMATS)
+    format: str = option(RAW, "Format of the requests (see below).", choices=FORMATS)
     batch: int = option(
-        1, "Most messages of one request; above 1 with `json` and `cloudevents-structured`.", low=1, high=1000
+        1,
+        "Largest number of messages in one request; more than 1 only with the formats `json` and `cloudevents-structured`.",
+        low=1,
+        high=1000,
     )
-    ordered: bool = option(False, "Post one message of a queue at a time, in order.")
-    concurrency: int = option(8, "Most requests at a time.", low=1, high=256)
-    timeout_seconds: float = option(10.0, "For a whole attempt, s.", low=0.1, high=300, aliases=("timeout",))
+    ordered: bool = option(False, "Post the messages of each queue in order, one request at a time.")
+    concurrency: int = option(8, "Largest number of requests in progress at the same time.", low=1, high=256)
+    timeout_seconds: float = option(
+        10.0, "Seconds that one attempt to post may take.", low=0.1, high=300, aliases=("timeout",)
+    )
     retries: int | None = option(
         None,
-        "Retries of a message until it is a dead letter; by default 16, with `ordered` without limit.",
+        "Number of retries after which a message becomes a dead letter. Default: 16, with ordered no limit.",
         low=0,
         high=1000,
     )
     pause_failures: int = option(
-        5, "Consumption pauses when so many different messages have failed in a row.", low=1, high=10_000
+        5, "Number of different messages that must fail in a row until consumption pauses.", low=1, high=10_000
     )
     pause_least_seconds: float = option(
-        1.0, "The first pause, s; it doubles with each probe that fails.", low=0.01, high=3600
+        1.0,
+        "Seconds of the first pause; each further failed attempt doubles it, up to pauseMostSeconds.",
+        low=0.01,
+        high=3600,
     )
-    pause_most_seconds: float = option(60.0, "The longest pause, s.", low=0.01, high=86_400)
+    pause_most_seconds: float = option(60.0, "Seconds of the longest pause.", low=0.01, high=86_400)
     retry_after_most_seconds: float = option(
-        300.0, "The longest pause that a target's `Retry-After` makes, s.", low=0, high=86_400
+        300.0,
+        "Seconds of the longest pause that a `Retry-After` in the response of the target may cause.",
+        low=0,
+        high=86_400,
     )
-    redirects: int = option(0, "Redirects (307, 308) that are followed; 0: none is.", low=0, high=REDIRECTS_MAX)
+    redirects: int = option(
+        0, "Number of redirects (307, 308) that are followed for one request. 0: none.", low=0, high=REDIRECTS_MAX
+    )
     allow_networks: str = option(
         "",
-        "Networks besides public addresses that the target may be in, `,`-separated or a list, such as `10.0.0.0/8`.",
+        "Networks that the target may be in besides public addresses, such as `10.0.0.0/8`, separated by `,` or as a list.",
     )
     secret_files: str = option(
-        "", "Files with the secrets that requests are signed with, `,`-separated or a list; all of them sign."
+        "",
+        "Paths of files with secrets, separated by `,` or as a list; each request is signed with all of them. Empty: requests are not signed.",
     )
-    headers_file: str = option("", "File with more header fields, `Name: value` in each line, such as Authorization.")
+    headers_file: str = option(
+        "", "Path of a file with additional header fields, such as Authorization, one `Name: value` per line."
+    )
     ca_file: str = option(
-        "", "File of the certificates that an https target's is checked with, PEM; by default the system's."
+        "",
+        "Path of a PEM file with the certificates by which the certificate of an https target is verified. Default: those of the system.",
     )
 
     def check(self, name: str) -> Plan:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _BY_REASON: Final[Mapping[str, str]] = {
-    "one event loop serves all requests, so there are no pools of threads with queues in front": """
+    "one event loop serves all requests, so there are no thread pools and no queues in front of them": """
         adminBrokerThreadPoolNums clientCallbackExecutorThreads clientManageThreadPoolNums clientManagerThreadPoolQueueCapacity
         clientWorkerThreads consumerManageThreadPoolNums consumerManagerThreadPoolQueueCapacity endTransactionPoolQueueCapacity
         endTransactionThreadPoolNums heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity processReplyMessageThreadPoolNums
@@ -18,69 +18,69 @@ _BY_REASON: Final[Mapping[str, str]] = {
         sendThreadPoolQueueCapacity serverCallbackExecutorThreads serverSelectorThreads serverWorkerThreads
         useEpollNativeSelector serverPooledByteBufAllocatorEnable clientPooledByteBufAllocatorEnable
     """,
-    "a broker that cannot keep up refuses sends by unflushedBytesMax, and makes who is above a quota wait (docs/limits.md)": """
+    "a broker that cannot keep up refuses sends (unflushedBytesMax), and delays clients that are above a quota (docs/limits.md)": """
         brokerFastFailureEnable waitTimeMillsInSendQueue waitTimeMillsInPullQueue waitTimeMillsInHeartbeatQueue
         waitTimeMillsInTransactionQueue osPageCacheBusyTimeOutMills
     """,
-    "what one peer may take is limited by unansweredBytesMax, heldPullsMax, peerBytesMax and quotas (docs/limits.md)": """
+    "what one client may use is limited by unansweredBytesMax, heldPullsMax, peerBytesMax and quotas (docs/limits.md)": """
         serverAsyncSemaphoreValue serverOnewaySemaphoreValue clientAsyncSemaphoreValue clientOnewaySemaphoreValue
         writeBufferHighWaterMark writeBufferLowWaterMark
     """,
-    "connections to other servers have time-outs and buffers of their own, are kept, and are made anew when they break": """
+    "connections to other servers have fixed time-outs and buffers, stay open, and are opened again when they break": """
         channelNotActiveInterval clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientSocketRcvBufSize
         clientSocketSndBufSize connectTimeoutMillis
     """,
-    "messages go straight into the page cache, so there is no pool of buffers in front of it": """
+    "messages are written straight into the page cache, without a pool of buffers in between": """
         commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog fastFailIfNoBufferInStorePool
         transientStorePoolEnable transientStorePoolSize
     """,
-    "each flush takes all that is there (flushIntervalCommitLog, flushIntervalConsumeQueue)": """
+    "each sync writes everything that is there (flushIntervalCommitLog, flushIntervalConsumeQueue)": """
         flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages
         flushConsumeQueueThoroughInterval
     """,
-    "log files are reserved whole and their pages made ready ahead, always": """
+    "log files are reserved whole, and their pages are always prepared in advance": """
         flushLeastPagesWhenWarmMapedFile warmMapedFileEnable
     """,
-    "a thread that no request waits for deletes expired files, once nobody reads them": """
+    "expired files are deleted by a thread for which no request waits, as soon as nobody reads them": """
         deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly redeleteHangedFileInterval
     """,
-    "filters are evaluated on messages, and consumequeue_ext is not written": """
+    "filters are evaluated on the messages themselves, and consumequeue_ext is not written": """
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap expectConsumerNumUseFilter mappedFileSizeConsumeQueueExt
         maxErrorRateOfBloomFilter
     """,
-    "one thread appends to the log, so there is no lock to choose or to watch": """
+    "a single thread appends to the log, so there is no lock to choose or to watch": """
         debugLockEnable useReentrantLockWhenPutMessage
     """,
-    "a pull is answered with bytes of the log as they lie there": "transferMsgByHeap",
-    "delayed messages are delivered in order, in slices beside all other work": """
+    "a pull is answered with the bytes of the log as they are": "transferMsgByHeap",
+    "delayed messages are delivered in order, in short steps between other work": """
         enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
     """,
-    "statistics are always counted, and go with their topic or group": """
+    "statistics are always counted, and deleted with their topic or group": """
         autoDeleteUnusedStats diskFallRecorded enableDetailStat enableScheduleMessageStats
     """,
-    "old messages are read beside all other work, so a slow group holds nobody up and is not switched off": """
+    "old messages are read without delaying other requests, so a slow group is not switched off": """
         consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly
     """,
-    "a registration has what has changed, or everything for a name server that was away, and is small": """
+    "a registration is small: it has what has changed, and everything only for a name server that was away": """
         compressedRegister forceRegister
     """,
-    "the index is whole after every start, as with messageIndexSafe=true": "messageIndexSafe",
-    "a slave never moves a consumer within a queue, as it may lack what its master has": "offsetCheckInSlave",
-    "each process has a log of its own": "isolateLogEnable",
-    "there are no light queues in this version": "maxLmqConsumeQueueNum",
-    "there is no DLedger in this version": """
-        dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId storePathDLedgerCommitLog
+    "the index is complete after every start, as with messageIndexSafe=true": "messageIndexSafe",
+    "a slave never corrects the offset of a consumer, since it may lack messages that its master has": "offsetCheckInSlave",
+    "each server process has its own log": "isolateLogEnable",
+    "light message queues (LMQ) are not supported": "maxLmqConsumeQueueNum",
+    "DLedger is not supported": """
+        dLegerGroup dLegerPeers dLegerSelfId isEnableBatchPush preferredLeaderId storePathDLedgerCommitLog
     """,
-    "the log has one folder": "rocketmq.broker.multiPathSplitter",
-    "nothing is read from an installation folder but the accounts, by the variable ROCKETMQ_HOME": "rocketmqHome",
-    "only options that docs/configuration.md calls hot are changed over the wire": "configBlackList",
-    "options that are changed over the wire are kept in metaqOptions.json beside the KV configuration": "configStorePath",
-    "only clusterTest needs it": "productEnvName",
-    "no figures are kept for the bills of a cloud": """
+    "the commit log has a single folder": "rocketmq.broker.multiPathSplitter",
+    "nothing but accounts is read from an installation folder, and that is named by the environment variable ROCKETMQ_HOME": "rocketmqHome",
+    "only the options that docs/configuration.md calls hot can be changed by requests": "configBlackList",
+    "options that were changed by requests are saved in metaqOptions.json beside the KV configuration": "configStorePath",
+    "it is used only with clusterTest, which is not supported": "productEnvName",
+    "no figures are kept for billing": """
         commercialBaseCount commercialBigCount commercialEnable commercialTimerCount commercialTransCount
     """,
-    "RocketMQ reads it nowhere either": """
-        flushConsumerOffsetHistoryInterval highSpeedMode isEnableBatchPush maxDelayTime putMsgIndexHightWater
+    "RocketMQ itself does not read it either": """
+        flushConsumerOffsetHistoryInterval highSpeedMode maxDelayTime putMsgIndexHightWater
     """,
 }
 

@@ -23,12 +23,15 @@ class Promise(NamedTuple):
     remedy: str
 
 
-_NO_TLS: Final = "there is no such key of TLS, and what it asks for would not be done"
+_NO_TLS: Final = "there is no such key of TLS here, and what it asks for would not be done"
 _TLS_REMEDY: Final = "see [tls] in docs/configuration.md"
-_NO_FAILOVER: Final = "a change of masters by itself is not in this version"
-_NO_METAQ1_SLAVE: Final = "replication by MetaQ 1.x's own protocol is not in this version"
-_NO_USERS: Final = "users of RocketMQ 5.3 are not in this version, and starting without them would open what was closed"
-_LOCAL: Final = "write their accounts into a plain_acl.yml (aclEnable); only if all who can reach the port may do everything, set it to false"
+_NO_CONTROLLER: Final = (
+    "RocketMQ 5's controller is not supported; brokers fail over automatically through ZooKeeper instead"
+)
+_FAILOVER: Final = "set it to false, and failover=zookeeper for automatic failover (docs/failover.md)"
+_OF_METAQ1: Final = "it belongs in another file of MetaQ 1.x, and would have no effect here"
+_NO_USERS: Final = "users of RocketMQ 5.3 are not supported, and without them everybody could do what was protected"
+_LOCAL: Final = "write their accounts into a plain_acl.yml (aclEnable); set it to false only if everybody who can reach the port may do everything"
 
 
 def _off(why: str, remedy: str = "set it to false") -> Promise:
@@ -44,35 +47,47 @@ PROMISES: Final[Mapping[str, Promise]] = {
     "authenticationEnabled": _off(_NO_USERS, _LOCAL),  # RocketMQ 5.3
     "authorizationEnabled": _off(_NO_USERS, _LOCAL),  # RocketMQ 5.3
     # copies
-    "enableDLegerCommitLog": _off("DLedger's log has another format than the commit log of a RocketMQ 4.9 broker"),
-    "duplicationEnable": _off("a copy of the log that is written twice is not in this version"),
-    "enableControllerMode": _off(_NO_FAILOVER),  # RocketMQ 5, like the next three
-    "enableControllerInNamesrv": _off(_NO_FAILOVER),
-    "enableSlaveActingMaster": _off(_NO_FAILOVER),
-    "allAckInSyncStateSet": _off(f"{_NO_FAILOVER}: a send would be answered without that set"),
+    "enableDLegerCommitLog": _off(
+        "DLedger's log has another format than the commit log of a RocketMQ 4.9 broker", _FAILOVER
+    ),
+    "duplicationEnable": _off("duplication of the commit log is not supported"),
+    "enableControllerMode": _off(_NO_CONTROLLER, _FAILOVER),  # RocketMQ 5, like the next three
+    "enableControllerInNamesrv": _off(_NO_CONTROLLER, _FAILOVER),
+    "enableSlaveActingMaster": _off("a slave does none of its master's tasks while the master is away", _FAILOVER),
+    "allAckInSyncStateSet": _off(
+        "only with failover=zookeeper sends wait for the whole in-sync set: here they would be answered without it",
+        _FAILOVER,
+    ),
     # what is stored where, and handed out from there
     "storePathCommitLog": Promise((), "several folders of the commit log are not supported", "name one folder"),
     "readOnlyCommitLogStorePaths": _unset(
-        "several folders of the commit log are not supported: nobody would get the messages there",
+        "several folders of the commit log are not supported, and nobody could read the messages there",
         "move their files into one folder and remove the key",
     ),
     "storeType": Promise(
-        ("default",), "queues in RocksDB are not read here", "set storeType=default if there are none"
+        ("default",), "consume queues in RocksDB cannot be read", "set storeType=default if there are none"
     ),
     "enableConsumeQueueExt": _off(
-        "units of queues that point into consumequeue_ext are not read here: filters by tags would miss messages"
+        "entries of consume queues that point into consumequeue_ext cannot be read, so filters by tags would miss messages"
     ),
-    "enableLmq": _off("light queues are not in this version: their subscribers would get no message"),
-    "enableMultiDispatch": _off("light queues are not in this version: their subscribers would get no message"),
+    "enableLmq": _off("light message queues (LMQ) are not supported, so their subscribers would get no message"),
+    "enableMultiDispatch": _off(
+        "light message queues (LMQ) are not supported, so their subscribers would get no message"
+    ),
     "messageStorePlugIn": _unset("plug-ins of the store are Java classes, which this broker cannot run"),
     "startAcceptSendRequestTimeStamp": Promise(
-        ("0",), "sends would be taken before that time", "set it to 0 and start the broker at that time"
+        ("0",), "sends would be accepted before that time", "set it to 0, and start the broker at that time"
     ),
     # being found
-    "clusterTest": _off("routes are not fetched from another environment's name servers"),
+    "clusterTest": _off("routes are not fetched from the name servers of another environment"),
     # MetaQ 1.x: the files of its master with a synchronous copy and of its slaves are no server.ini
-    "slave": _unset(_NO_METAQ1_SLAVE, "remove the key; the broker's own settings are in its server.ini"),
-    "slaveId": _unset(_NO_METAQ1_SLAVE, "start it from the server.ini, as a broker with a brokerId of its own"),
+    "slave": _unset(
+        _OF_METAQ1,
+        "remove it, and start the master of a pair with --samsa samsa_master.properties (docs/metaq1-slaves.md)",
+    ),
+    "slaveId": _unset(
+        _OF_METAQ1, "remove it, and start the slave with --metaslave async_slave.properties (docs/metaq1-slaves.md)"
+    ),
 }
 """Key in a RocketMQ or MetaQ 1.x properties file → its promise. docs/configuration.md has this table."""
 

@@ -16,36 +16,36 @@ class GroupSeconds(Struct, frozen=True):
     """Intervals and time-outs of a group's member, in seconds."""
 
     rebalance: float = 20.0
-    """Interval of rebalances without notices, s; RocketMQ's is 20."""
+    """Time between two rebalances if no notice of a change comes; RocketMQ's is 20 s, too."""
     persist: float = 5.0
-    """Interval of offset commits, s."""
+    """Time between two commits of offsets."""
     retry: float = 1.0
-    """After a rebalance that failed, and a pull whose answer holds broken records."""
+    """Pause after a rebalance that failed, and after a pull whose answer has damaged records."""
     pause: float = 0.05
-    """Between two looks at a full queue, which is also woken when a chunk has been handed out."""
+    """Time between two looks at a queue that is full (`queue_messages_max`); it is also looked at when a chunk has been handed out."""
     stall: float = 60.0
-    """Until a queue that stays full is warned of."""
+    """Time for which a queue is full before the log warns of it."""
     give_back: float = 60.0
-    """For all tries to give a message back to its broker."""
+    """Time for all tries to give a message back to its broker."""
     copy: float = 3.0
-    """For all tries to send a copy to the retry topic."""
+    """Time for all tries to send a copy of a message to the retry topic."""
     again: float = 5.0
-    """Until a message that no broker takes back is handed out here once more."""
+    """Pause before a message that no broker takes back is handed out again by this member."""
     locks: float = 1.0
-    """Between two looks at which locks of an orderly consumer are to be renewed."""
+    """Time between two looks at which queue locks of an orderly consumer must be renewed."""
     leave: float = 20.0
-    """For the message in hand of a queue that goes to another member, in orderly consumption."""
+    """Time that the message in hand gets to be finished when its queue moves to another member, in orderly consumption."""
     drain: float = 5.0
-    """For messages on their way back to the broker, when the member leaves."""
+    """Time that messages which are being given back to the broker get when the member leaves."""
 
 
 USUAL = GroupSeconds()
 
 
 OnSkip = Callable[[MessageQueue, range], object]
-"""Called with a queue and offsets that are never handed out: deleted before they were consumed, or skipped as wished."""
+"""Called with a queue and offsets that are never handed out: they were deleted before they were consumed, or skipped (`skip_when_behind`)."""
 OnShare = Callable[[str, list[MessageQueue], list[MessageQueue]], object]
-"""Called with a topic, all its queues, and those of them that are this member's from now on."""
+"""Called with a topic, all its queues, and the queues of it that belong to this member from now on."""
 
 
 class GroupOptions(Struct, frozen=True):
@@ -61,22 +61,22 @@ class GroupOptions(Struct, frozen=True):
     queue_bytes_max: int
     span_max: int
     max_reconsume_times: int | None
-    """None: without limit, in orderly consumption only."""
+    """Failures after which a message is a dead letter; None: no limit, in orderly consumption only."""
     on_skip: OnSkip | None = None
     on_share: OnShare | None = None
     skip_when_behind: int | None = None
-    """Messages of one queue that may wait; what is further behind is skipped."""
+    """Offsets that a member may be behind the end of a queue; messages further behind are skipped. None: none is skipped."""
     pull_interval: float = 0.0
     """Seconds between two pulls of a queue."""
     topic_messages_max: int | None = None
     topic_bytes_max: int | None = None
-    """What of one topic may be pulled and unfinished here, shared evenly by the queues of it that are ours."""
+    """How many messages, and bytes, of one topic may be pulled and unfinished at this member; its queues of the topic share them evenly. None: no limit."""
     keep_seconds: float = 0.0
-    """How long a broker of ours keeps the member's queues for it when it is gone."""
+    """Seconds for which a MetaQ broker keeps the member's queues for it after it has left; 0: it does not."""
     orderly: bool = False
     unit_mode: bool = False
-    """The group is one of a unit: so are topics that are made for it."""
+    """The group is marked as one of a unit, and so are topics that are created for it."""
     message_class: type[ReceivedMessage] = ReceivedMessage
     decode: Decode | None = None
-    """Makes the value of a message of its body, in a thread."""
+    """Function that makes the value of a message from its body; it is called in a thread."""
     seconds: GroupSeconds = USUAL

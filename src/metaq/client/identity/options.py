@@ -28,29 +28,46 @@ _ID_CHARS_MAX = 255
 
 
 class ClientArguments(TypedDict, total=False):
-    """Keyword arguments of every client.
+    """Keyword arguments of every client: producers, consumers, readers, `Admin`. All are optional.
 
-    instance_name ("DEFAULT"): clients of one process with one name share their connections, heartbeat and route poll;
-    two members of one group in one process need two. client_ip: the first part of the client id, by default this
-    machine's address. unit_name: the last part of it, where one machine serves several units. unit_mode: topics and
-    groups that are made for this client are marked as a unit's. namespace: put before every topic and group on the
-    way out (`ns%topic`) and taken off what comes in. poll_name_server_interval (30 s; `poll_name_server_inteval` is
-    the same): between two questions for the routes in use. heartbeat_broker_interval (30 s): between two heartbeats.
-    Of clients that share, the shortest counts. client_callback_executor_threads (4): threads that call
-    `add_done_callback` functions; 0: the client's own thread, where they must not block. address_server: URL of a page
-    with the name servers' addresses, read at the first use and every two minutes; METAQ_ADDRESS_SERVER is the same. Asked
-    only where neither the client is given name servers nor NAMESRV_ADDR is set.
+    Identity:
 
-    access_key, secret_key, security_token: the account that requests are signed with, for brokers with access control.
-    acl_file: path of a file with them instead, in the form of RocketMQ's `tools.yml`. Without any of these four the
-    environment counts: METAQ_ACCESS_KEY, METAQ_SECRET_KEY, METAQ_SECURITY_TOKEN, METAQ_ACL_FILE. Clients of different
-    accounts share no connection.
+    - instance_name ("DEFAULT"): clients of one process with the same name share connections, heartbeats and route polls. Two members of
+      one consumer group in one process need different names.
+    - client_ip: the first part of the client id. Default: this machine's address.
+    - unit_name: the last part of the client id, for machines that serve several units.
+    - unit_mode (False): topics and groups that are created for this client are marked as those of a unit.
+    - namespace: prefix of every topic and group, `ns%topic` at the brokers; the client adds it to requests and removes it from what comes in.
 
-    tls (False): connect with TLS, to name servers and brokers. ca: file of the certificates that are trusted, by default the
-    system's. cert, key, key_password: what this client shows, if servers ask. tls_verify ("full"): "full" checks who issued a
-    server's certificate, and that it is for the address that is connected to; "ca" only the former; "none" nothing. crl: file of
-    lists of revoked certificates, one of each issuer, by which servers are refused. What is not given is read from METAQ_TLS (1),
-    METAQ_TLS_CA, METAQ_TLS_CERT, METAQ_TLS_KEY, METAQ_TLS_KEY_PASSWORD, METAQ_TLS_VERIFY and METAQ_TLS_CRL.
+    Name servers and intervals:
+
+    - address_server: URL of a page with the addresses of the name servers, which is read at the first use and then every two minutes;
+      also METAQ_ADDRESS_SERVER. Used only if neither the client is given name servers nor NAMESRV_ADDR is set.
+    - poll_name_server_interval (30 s): time between two requests for the routes in use. `poll_name_server_inteval`, RocketMQ 3's spelling,
+      is the same. Of clients that share connections the shortest one counts, here and in the next.
+    - heartbeat_broker_interval (30 s): time between two heartbeats to each broker.
+    - client_callback_executor_threads (4): threads that call the functions of `add_done_callback`. 0: the client's own thread calls them, so
+      they must not block.
+
+    Account, for brokers with access control:
+
+    - access_key, secret_key, security_token: the account with which requests are signed.
+    - acl_file: path of a file with these keys instead, in the form of RocketMQ's `tools.yml`.
+
+    Without any of these four, the environment counts: METAQ_ACCESS_KEY, METAQ_SECRET_KEY, METAQ_SECURITY_TOKEN, METAQ_ACL_FILE. Clients with
+    different accounts share no connection.
+
+    TLS:
+
+    - tls (False): connect to name servers and brokers with TLS.
+    - ca: path of a PEM file with the certificates that are trusted. Default: those of the system.
+    - cert, key, key_password: PEM files with the certificate that this client shows if a server asks, and its key, with the key's password.
+    - tls_verify ("full"): what is checked of a server's certificate. "full": who issued it, and that it is for the host or address to which
+      the client connects; "ca": only the former; "none": nothing.
+    - crl: path of a PEM file with lists of revoked certificates, one of each authority. A server whose certificate is in one of them is refused.
+
+    TLS arguments that are not given are read from METAQ_TLS (1), METAQ_TLS_CA, METAQ_TLS_CERT, METAQ_TLS_KEY, METAQ_TLS_KEY_PASSWORD,
+    METAQ_TLS_VERIFY and METAQ_TLS_CRL.
     """
 
     instance_name: str

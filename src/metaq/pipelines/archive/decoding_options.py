@@ -24,21 +24,24 @@ class DecodeOptions(OptionTable):
 
     decode: str | None = option(
         None,
-        "Decode bodies into the columns of the struct `decoded`; a body that does not decode goes to `_corrupt`.",
+        "Format by which bodies are decoded into the columns of the struct `decoded`; a body that cannot be decoded goes to "
+        "`_corrupt`. Default: bodies are not decoded.",
         choices=FORMATS,
     )
-    decode_schema: str | None = option(None, "The columns of JSON bodies, such as `id bigint, tags array<string>`.")
+    decode_schema: str | None = option(None, "Columns of JSON bodies, such as `id bigint, tags array<string>`.")
     decode_schema_file: str | None = option(
-        None, "A file with the schema: the columns for JSON, an Avro schema, or protoc's descriptor set for Protobuf."
+        None,
+        "Path of a file with the schema: the columns for JSON, an Avro schema, or protoc's descriptor set for Protobuf.",
     )
-    decode_message: str | None = option(None, "Of Protobuf bodies the type's full name, `shop.Order`.")
+    decode_message: str | None = option(None, "Full name of the type of Protobuf bodies, such as `shop.Order`.")
     decode_registry_file: str | None = option(
-        None, "The schemas that Avro bodies were written with, by id or fingerprint (docs/decoding.md)."
+        None,
+        "Path of a file with the schemas by which Avro bodies were written, by id or fingerprint (docs/decoding.md).",
     )
     decode_framing: str | None = option(
-        None, "What is before an Avro record in its body.", choices=("plain", "single-object", "confluent")
+        None, "What an Avro body has before the record.", choices=("plain", "single-object", "confluent")
     )
-    keep_body: bool = option(True, "Archive the body itself too; without it a decoded archive cannot be replayed.")
+    keep_body: bool = option(True, "Archive the body itself, too; without it a decoded archive cannot be replayed.")
 
     def check_decoding(self) -> None:
         """Validate the decoding options. Raises ConfigError: an option that the format does not use, or a missing one."""

@@ -18,37 +18,47 @@ from metaq.pipelines.uris import is_uri, plain_path, run_folder
 class ArchiveOptions(UpkeepOptions, DecodeOptions, StreamOptions):
     """Options of the pipeline `archive`."""
 
-    topics: str = option("", "Topics to archive, `,`-separated. Required.", aliases=("topic",))
-    output: str = option("", "The archive's folder, its own; a URI for a file system of Hadoop's. Required.")
-    checkpoint: str | None = option(None, "Spark's checkpoint; by default inside the output.")
+    topics: str = option("", "Topics to archive, separated by `,`. Required.", aliases=("topic",))
+    output: str = option(
+        "", "Folder of the archive, which holds nothing else, or a URI of a file system of Hadoop. Required."
+    )
+    checkpoint: str | None = option(None, "Folder of Spark's checkpoint. Default: inside the output.")
     staging: str | None = option(
-        None, "Where unfinished files lie: on the output's file system; by default beside the output."
+        None, "Folder of unfinished files, on the file system of the output. Default: beside the output."
     )
     dedupe: str = option(
         "unique_id",
-        "What a repeated message is known by and left out for: the producer's id, or its keys.",
+        "How repeated messages are recognised, which are then left out: by the producer's unique id (`unique_id`), or by their "
+        "keys (`key`). `off`: repeats are archived.",
         choices=("off", "unique_id", "key"),
     )
     # By default longer than any producer goes on trying to send.
-    dedupe_seconds: float = option(600.0, "Repeats are stored at most this long after each other.", low=0)
-    messages_per_file: int = option(500_000, "Most messages of one file.", low=1)
+    dedupe_seconds: float = option(
+        600.0,
+        "Longest time in seconds between a message and its repeat, by the times at which they were stored.",
+        low=0,
+    )
+    messages_per_file: int = option(500_000, "Largest number of messages in one file.", low=1)
     partition_by: str = option(
-        "date", "Folders below the topic's: `date`, `date,tag`, or `date,key:N` for N by the hash of the first key."
+        "date",
+        "Folders below that of a topic: `date`, `date,tag`, or `date,key:N` for N folders by the hash of the first key.",
     )
     compact_files: int = option(
-        0, "Merge the small files of a folder when they are more than so many; 0: never.", low=0
+        0, "Merge the small files of a folder if there are more than this number; 0: never.", low=0
     )
 
     run_folder: str | None = option(
         None,
-        "Where the run's status and its lock on this machine lie if `output` is a URI; by default a folder named after that in "
-        "`~/.local/state/metaq/runs`.",
+        "Folder for the run's status and its lock on this machine, if `output` is a URI. Default: a folder named after the "
+        "output in `~/.local/state/metaq/runs`.",
     )
     lease_seconds: float = option(
-        30.0, "If `output` is a URI: a run that nobody has heard of for so long is taken for dead.", low=1
+        30.0, "Seconds without a sign of life after which another run is taken for dead, if `output` is a URI.", low=1
     )
     table_format: str | None = option(
-        None, "Tables of this format follow the archive, for readers of such; by default none do.", choices=("iceberg",)
+        None,
+        "Format of tables that are kept up to date with the archive, for programs that read such tables. Default: none.",
+        choices=("iceberg",),
     )
 
     @property

@@ -43,70 +43,97 @@ class Span(NamedTuple):
 class AuditOptions(FolderOptions):
     """Options of the pipeline `audit`."""
 
-    topics: str = option("", "Topics to audit, `,`-separated. Required unless `sent` is `ledger`.", aliases=("topic",))
+    topics: str = option(
+        "", "Topics to audit, separated by `,`. Required unless `sent` is `ledger`.", aliases=("topic",)
+    )
     groups: str = option(
         "",
-        "Consumer groups, `,`-separated: `billing` is to consume all the topics, `billing@orders` only that one. By "
-        "default those that have consumed any of it.",
+        "Consumer groups, separated by `,`: `billing` must consume all of the topics, `billing@orders` only this one. Default: "
+        "the groups that have consumed any of them.",
         aliases=("group",),
     )
     sent: str = option(
         TOPIC,
-        "What was sent: `topic`, the messages stored in the topics; `trace`, what producers traced; `ledger`, what an "
+        "What counts as sent: `topic`, the messages stored in the topics; `trace`, what producers traced; `ledger`, what an "
         "application wrote into `sentLedger`.",
         choices=(TOPIC, TRACE, LEDGER),
     )
     consumed: str = option(
         TRACE,
-        "What was consumed: `trace`, what consumers traced; `ledger`, what applications wrote into `consumedLedger`; "
-        "`progress`, the groups' offsets, which tell what was passed by and nothing else.",
+        "What counts as consumed: `trace`, what consumers traced; `ledger`, what applications wrote into `consumedLedger`; "
+        "`progress`, all messages below the groups' committed offsets, of which nothing else is known.",
         choices=(TRACE, LEDGER, PROGRESS),
     )
-    trace_topic: str = option(TRACE_TOPIC, "The topic that clients trace to.")
-    sent_ledger: str = option("", "The topic of the ledger of what was sent.")
-    consumed_ledger: str = option("", "The topic of the ledger of what was consumed.")
+    trace_topic: str = option(TRACE_TOPIC, "Topic to which clients send their message traces.")
+    sent_ledger: str = option("", "Topic with the ledger of sent messages.")
+    consumed_ledger: str = option("", "Topic with the ledger of consumed messages.")
     match: str = option(
         ID,
-        "What a message is known by on both sides: its `id`, or its `key`, all keys of a message together.",
+        "How a message is recognised on both sides: by its `id`, or by its `key`, which is all keys of the message together.",
         choices=(ID, KEY),
     )
-    tags: str = option("", "Only messages with one of these tags, `paid || refunded`. Not with a ledger.")
+    tags: str = option("", "Audit only messages with one of these tags, `paid || refunded`. Not with a ledger.")
     since: str = option(
         "",
-        "Audit what was sent from this time on: ISO 8601 (UTC unless it says otherwise), ms since 1970, or `2h` for two "
-        "hours ago (s, m, h, d). By default all that is kept.",
+        "Audit messages that were sent at this time or later: ISO 8601 (UTC unless it says otherwise), ms since 1970, or `2h` "
+        "for two hours ago (s, m, h, d). Default: all that are kept.",
         aliases=("from",),
     )
-    until: str = option("now", "Audit what was sent before this time, in the same forms.", aliases=("to",))
+    until: str = option("now", "Audit messages that were sent before this time, in the same forms.", aliases=("to",))
     grace_seconds: float = option(
         10.0,
-        "What is consumed so long after the end of the audited time still counts. Where that is to come, it is waited for.",
+        "Seconds after the end of the audited time in which consumption still counts. If they are not over yet, the audit "
+        "waits.",
         low=0,
     )
     look_back_seconds: float = option(
         3600.0,
-        "What was sent so long before `since` is known when it is consumed later, and no stray.",
+        "Seconds before `since` from which on sent messages are known: if they are consumed in the audited time, they are no "
+        "strays.",
         low=0,
     )
-    late_seconds: float = option(60.0, "What is consumed later than this after it was stored is late.", low=0)
+    late_seconds: float = option(
+        60.0, "Seconds after a message was stored from which on its consumption is late.", low=0
+    )
     order: str = option(
         KEY,
-        "Whether messages were consumed as they were stored: those of one `key`, those of one `queue`, or `off`.",
+        "Check that messages were consumed in the order in which they were stored: those of one `key`, those of one `queue`, "
+        "or `off`.",
         choices=(KEY, QUEUE, OFF),
     )
     window_seconds: float | None = option(
-        None, "Figures are told for windows of this length; by default as fits the time.", low=0.001
+        None,
+        "Length in seconds of the windows for which figures are shown. Default: as fits the audited time.",
+        low=0.001,
     )
-    keys_top: int = option(20, "The report names so many keys of each group, those with most findings.", low=0)
-    allow_missing: int | None = option(0, "So many messages of a group may be missing; empty: any number.", low=0)
-    allow_dead: int | None = option(0, "So many may be dead letters of a group; empty: any number.", low=0)
-    allow_repeated: int | None = option(None, "So many may be consumed more than once; by default any number.", low=0)
-    allow_late: int | None = option(None, "So many may be late; by default any number.", low=0)
-    allow_out_of_order: int | None = option(0, "So many may be out of order; empty: any number.", low=0)
+    keys_top: int = option(
+        20, "Number of keys that the report names for each group, those with the most findings.", low=0
+    )
+    allow_missing: int | None = option(
+        0, "Number of messages of a group that may be missing; empty: any number.", low=0
+    )
+    allow_dead: int | None = option(
+        0, "Number of messages of a group that may be dead letters; empty: any number.", low=0
+    )
+    allow_repeated: int | None = option(
+        None, "Number of messages of a group that may be consumed more than once. Default: any number.", low=0
+    )
+    allow_late: int | None = option(
+        None, "Number of messages of a group that may be consumed late. Default: any number.", low=0
+    )
+    allow_out_of_order: int | None = option(
+        0, "Number of messages of a group that may be consumed out of order; empty: any number.", low=0
+    )
     allow_stray: int | None = option(
-        None, "So many may be consumed of which nobody knows that they were sent; by default any number.", low=0
+        None,
+        "Number of messages that a group may consume although no record says that they were sent. Default: any number.",
+        low=0,
     )
-    sent_min: int = option(1, "Fewer messages than this were sent: the audit fails, for it says nothing.", low=0)
+    sent_min: int = option(
+        1,
+        "Number of messages that must have been sent: with fewer, the audit fails, because it would prove nothing.",
+        low=0,
+    )
 
     @property
     def topics_named(self) -> list[str]:

@@ -18,56 +18,76 @@ class ChangesOptions(FolderOptions, StreamOptions):
     """Options of the pipeline `changes`."""
 
     topics: str = option(
-        "", "Topics of changes, `,`-separated; all changes of a key are in one queue. Required.", aliases=("topic",)
+        "",
+        "Topics with changes, separated by `,`; all changes of a key must be in one queue. Required.",
+        aliases=("topic",),
     )
     format: str = option(
         "auto",
-        "What bodies are: Canal's flat messages, Debezium's events, or op, key, seq and row; by default each body tells.",
+        "Format of the bodies: `canal`, Canal's flat messages; `debezium`, Debezium's events; `plain`, op, key, seq and row. "
+        "`auto`: each body is recognised by itself.",
         choices=("auto", "canal", "debezium", "plain"),
     )
-    tables: str = option("", "Only changes of these tables, `,`-separated; by default of all.")
+    tables: str = option("", "Apply only changes of these tables, separated by `,`. Default: all.")
     key_columns: str = option(
-        "", "Columns of the key, `column` or `table:column`, `,`-separated; by default what the messages say."
+        "", "Columns of the key, `column` or `table:column`, separated by `,`. Default: those that the messages name."
     )
     sequence: str = option(
-        "", "Path of a change's sequence in its body, such as source.lsn; by default where the format has one."
+        "",
+        "Path of a change's sequence number in its body, such as source.lsn. Default: the place that the format has for it.",
     )
     sequence_scope: str = option(
         "key",
-        "Among what sequences grow: the changes of a key, of a table in one queue, or of a queue; none: they are not "
-        "looked at.",
+        "Changes among which sequence numbers grow: those of a `key`, of a `table` in one queue, or of a `queue`. `none`: they "
+        "are not looked at.",
         choices=("key", "table", "queue", "none"),
     )
-    dense: bool = option(False, "Each sequence is one more than the one before: anything else is a gap.")
-    on_gap: str = option(STOP, "When a sequence is missing: stop, or report it and go on.", choices=_WAYS)
-    on_step_back: str = option(
-        REPORT, "When a lower sequence follows a higher one: stop, or report it and leave it out.", choices=_WAYS
+    dense: bool = option(False, "Each sequence number must be one more than the one before; anything else is a gap.")
+    on_gap: str = option(
+        STOP, "What happens if a sequence number is missing: `stop`, or `report` it and go on.", choices=_WAYS
     )
-    on_corrupt: str = option(STOP, "When a body cannot be read: stop, or report it and leave it out.", choices=_WAYS)
+    on_step_back: str = option(
+        REPORT,
+        "What happens if a lower sequence number follows a higher one: `stop`, or `report` it and leave the change out.",
+        choices=_WAYS,
+    )
+    on_corrupt: str = option(
+        STOP, "What happens with a body that cannot be read: `stop`, or `report` it and leave it out.", choices=_WAYS
+    )
     on_statement: str = option(
-        REPORT, "When a body is DDL, TRUNCATE or the like: stop, or report it and leave it out.", choices=_WAYS
+        REPORT,
+        "What happens with a body that is DDL, TRUNCATE or the like: `stop`, or `report` it and leave it out.",
+        choices=_WAYS,
     )
     target: str = option(
         "",
-        "Where the tables are: mysql://user@host:port/database or postgresql://...; by default Parquet in the folder.",
+        "Database to which changes are applied, mysql://user@host:port/database or postgresql://... Default: Parquet files in "
+        "the folder.",
     )
-    password_env: str = option("", "The environment variable that has the database's password.")
-    retry_seconds: float = option(60.0, "How long a batch goes on trying while the database is away.", low=0)
+    password_env: str = option("", "Name of the environment variable that holds the database's password.")
+    retry_seconds: float = option(60.0, "Seconds for which a batch is tried again while the database is away.", low=0)
     target_table: str = option(
-        "", "Name of a table in the database, with {schema} and {table} of the source in it; by default {table}."
+        "", "Name of a table in the database, with {schema} and {table} of the source in it. Default: {table}."
     )
     target_name: str = option(
-        "", "Name of this pipeline in the database's metaq_changes_progress; by default that of its folder."
+        "", "Name of this pipeline in the database's table metaq_changes_progress. Default: that of its folder."
     )
-    create_table: bool = option(False, "Make tables and columns that the database does not have.")
-    buckets: int = option(16, "Files of a table in the Parquet snapshot; fixed when it begins.", low=1, high=999)
-    keep_generations: int = option(3, "Generations of the snapshot that stay readable.", low=1)
-    keep_seconds: float = option(3600.0, "Older generations of the snapshot stay readable so long.", low=0)
+    create_table: bool = option(False, "Create tables and columns that the database does not have.")
+    buckets: int = option(
+        16,
+        "Number of files of a table in the Parquet snapshot; it cannot be changed for an existing one.",
+        low=1,
+        high=999,
+    )
+    keep_generations: int = option(3, "Number of generations of the snapshot that stay readable.", low=1)
+    keep_seconds: float = option(3600.0, "Seconds for which older generations of the snapshot stay readable.", low=0)
     forget_deleted_seconds: float = option(
-        604_800.0, "How long the sequence of a deleted key is known, so that no older change brings it back.", low=0
+        604_800.0,
+        "Seconds for which the sequence number of a deleted key is remembered, so that no older change brings it back.",
+        low=0,
     )
     # Fewer than other streams take: a database's micro-batch is gathered in the driver's memory.
-    max_offsets_per_trigger: int = option(200_000, "Most messages of one micro-batch.", low=1)
+    max_offsets_per_trigger: int = option(200_000, "Largest number of messages in one micro-batch.", low=1)
 
     @property
     def topics_read(self) -> list[str]:

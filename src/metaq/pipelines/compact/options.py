@@ -17,19 +17,21 @@ class UpkeepOptions(OptionTable):
     """Options of merging and retention, for `compact` and `archive`."""
 
     compact_bytes: int = option(
-        256 * MIB, "Size of a merged file, about. Files of less than half of it are small.", low=1
+        256 * MIB, "Approximate size of a merged file in bytes; files of less than half of it count as small.", low=1
     )
     grace_seconds: float = option(
-        3600.0, "A table goes on to work for so long after it was planned: replaced files are kept until then.", low=0
+        3600.0,
+        "Seconds for which replaced files are kept, so that queries which were planned before still work.",
+        low=0,
     )
     keep_days: int | None = option(
         None,
-        "Remove dates that ended longer than so many days ago (UTC), by the clock and by the newest archived messages; by "
-        "default everything is kept.",
+        "Remove dates (UTC) that ended more than this number of days ago, both by the clock and by the newest archived "
+        "messages. Default: everything is kept.",
         low=1,
     )
     trust_clock: bool = option(
-        False, "Let dates go by this machine's clock alone: for an archive that gets no more messages."
+        False, "Let keepDays go by this machine's clock alone, for an archive that gets no more messages."
     )
 
 
@@ -37,12 +39,14 @@ class UpkeepOptions(OptionTable):
 class CompactOptions(UpkeepOptions, PipelineOptions):
     """Options of the pipeline `compact`."""
 
-    folder: str = option("", "The archive's folder. Required.", aliases=("output",))
-    compact_files: int = option(1, "Merge where a folder has more small files than so many; 0: never.", low=0)
-    wait: bool = option(
-        False, "Wait for graceSeconds and finish in one run; otherwise a later run finishes what this one prepares."
+    folder: str = option("", "Folder of the archive. Required.", aliases=("output",))
+    compact_files: int = option(
+        1, "Merge the small files of a folder if there are more than this number; 0: never.", low=0
     )
-    staging: str | None = option(None, "The folder that `archive` was given as `staging`, if any.")
+    wait: bool = option(
+        False, "Wait for graceSeconds and finish in one run; otherwise a later run finishes what this one has prepared."
+    )
+    staging: str | None = option(None, "Folder that `archive` was given as `staging`, if any.")
 
     @property
     def place(self) -> Path:

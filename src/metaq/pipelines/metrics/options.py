@@ -23,22 +23,36 @@ class MetricsOptions(FolderOptions, StreamOptions):
     """Options of the pipeline `metrics`."""
 
     topics: str = option(
-        "", "Topics to measure, `,`-separated; `orders-*` is all that fit at the start. Required.", aliases=("topic",)
+        "",
+        "Topics to measure, separated by `,`; a glob such as `orders-*` means all topics that match at the start. Required.",
+        aliases=("topic",),
     )
-    groups: str = option("", "Consumer groups whose lag is sampled, `,`-separated; by default all of these topics.")
-    window_seconds: float = option(60.0, "How long a window is; fixed for a folder.", low=1, high=86400)
-    grace_seconds: float = option(10.0, "How much later what belongs to a window may come to be in its row.", low=0)
-    sample_seconds: float = option(10.0, "Ask brokers for lag and counters this often.", low=0.1)
-    trigger_seconds: float = option(10.0, "Look for new messages this often.", low=0, aliases=("trigger",))
-    trace_topic: str = option(TRACE_TOPIC, "Where clients tell their deliveries; `off`: no latency of consumers.")
-    trace_seconds: float = option(600.0, "A message is recognised in traces for so long after it was stored.", low=1)
-    trace_every: int = option(1, "Follow one message in so many through the traces, chosen by its id.", low=1)
-    rules: str = option("", "When to alert, `;`-separated: `lag_seconds{group=billing} > 60 for 3`.")
-    alert_topic: str | None = option(None, "Send alerts to this topic, as JSON.")
+    groups: str = option(
+        "", "Consumer groups whose lag is sampled, separated by `,`. Default: all groups of these topics."
+    )
+    window_seconds: float = option(
+        60.0, "Length of a window in seconds; it cannot be changed for an existing folder.", low=1, high=86400
+    )
+    grace_seconds: float = option(
+        10.0, "Seconds after its end for which a window waits for late data before its row is written.", low=0
+    )
+    sample_seconds: float = option(10.0, "Seconds between two requests to the brokers for lag and counters.", low=0.1)
+    trigger_seconds: float = option(10.0, "Seconds between two looks for new messages.", low=0, aliases=("trigger",))
+    trace_topic: str = option(
+        TRACE_TOPIC,
+        "Topic to which clients send their message traces; `off`: the latency of consumers is not measured.",
+    )
+    trace_seconds: float = option(
+        600.0, "Seconds after it was stored for which a message is recognised in traces.", low=1
+    )
+    trace_every: int = option(1, "Follow one of this number of messages through the traces, chosen by its id.", low=1)
+    rules: str = option("", "Conditions for alerts, separated by `;`: `lag_seconds{group=billing} > 60 for 3`.")
+    alert_topic: str | None = option(None, "Topic to which alerts are sent, as JSON. Default: none.")
     alert_command: str | None = option(
-        None, "Run this for each alert, without a shell, with the alert as JSON on its standard input."
+        None,
+        "Command that is run for each alert, without a shell, with the alert as JSON on its standard input. Default: none.",
     )
-    alert_command_seconds: float = option(30.0, "How long the command may take; then it is ended.", low=0.1)
+    alert_command_seconds: float = option(30.0, "Seconds that alertCommand may take; then it is ended.", low=0.1)
 
     @property
     def topics_read(self) -> list[str]:

@@ -25,49 +25,65 @@ EFFECTIVELY_ONCE, AT_LEAST_ONCE = "effectively-once", "at-least-once"
 class MirrorOptions(FolderOptions, StreamOptions):
     """Options of the pipeline `mirror`."""
 
-    to: str = option("", "Name servers of the cluster that is written to, `host:port`, `;`-separated. Required.")
+    to: str = option(
+        "", "Name servers of the cluster to which messages are written, `host:port`, separated by `;`. Required."
+    )
     to_acl_file: str | None = option(
-        None, "Sign what that cluster is asked with the keys in this file; by default as the environment says."
+        None,
+        "Path of a file with the keys by which requests to that cluster are signed. Default: as the environment says.",
     )
-    topics: str = option("", "Topics to mirror, `,`-separated.", aliases=("topic",))
+    topics: str = option(
+        "", "Topics to mirror, separated by `,`. Either this or topicPattern is required.", aliases=("topic",)
+    )
     topic_pattern: str | None = option(
-        None, "Instead of topics: a glob over their names, `orders-*`; topics made later join in.", aliases=("pattern",)
+        None,
+        "Topics to mirror, as a glob such as `orders-*`; topics that are created later are mirrored as well.",
+        aliases=("pattern",),
     )
-    rename: str = option("", "Topics that have another name in the target, `old:new`, `,`-separated.")
-    groups: str = option("", "Consumer groups whose progress is carried over, `,`-separated.")
-    group_seconds: float = option(5.0, "How often their progress is carried over.", low=0.1)
+    rename: str = option("", "Topics that have another name in the target, `old:new`, separated by `,`.")
+    groups: str = option("", "Consumer groups whose offsets are carried over to the target, separated by `,`.")
+    group_seconds: float = option(
+        5.0, "Seconds between two times that the offsets of groups are carried over.", low=0.1
+    )
     merge_queues: bool = option(
         False,
-        "Let several queues of the source share one of the target, where it has fewer; otherwise that is refused.",
+        "Let several queues of the source share one of the target if that has fewer; otherwise this is refused.",
     )
     delivery: str = option(
         EFFECTIVELY_ONCE,
-        "`effectively-once`: every message once; the target is ours. `at-least-once`: for a RocketMQ as the target.",
+        "`effectively-once`: each message is written once; the target must be MetaQ. `at-least-once`: the target may be a "
+        "RocketMQ.",
         choices=(EFFECTIVELY_ONCE, AT_LEAST_ONCE),
     )
     unfit: str = option(
         FAIL,
-        "A message that the target does not take, above its maxMessageSize for instance: `fail`, or `leave-out`, which is told and counted.",
+        "What happens with a message that the target does not accept, because it is larger than maxMessageSize for instance: "
+        "`fail`, or `leave-out`, which is logged and counted.",
         choices=(FAIL, LEAVE_OUT),
     )
     source_name: str | None = option(
-        None, "What mirrored messages call the source, to know those that came around; by default its name servers."
+        None,
+        "Name of the source in mirrored messages, by which messages that come back are recognised. Default: its name servers.",
     )
     target_name: str | None = option(
-        None, "What messages that were mirrored out of the target call it; by default its name servers."
+        None, "Name of the target in messages that are mirrored from there. Default: its name servers."
     )
     fail_on_data_loss: bool = option(
-        True, "Fail when messages left the source's log before they were mirrored; false: warn and go on."
+        True, "Fail if messages of the source were deleted before they were mirrored. `false`: log a warning and go on."
     )
     again: bool = option(
-        False, "Mirror into a target that holds messages of an earlier mirror with another folder: they come twice."
+        False,
+        "Allow a target that has messages of an earlier mirror with another folder; these messages are then written twice.",
     )
     adopt_batch: bool = option(
-        False, "True once, to go on though no broker of the target remembers this mirror's earlier batches."
+        False,
+        "Set it for one start, to continue although no broker of the target remembers the earlier batches of this mirror.",
     )
-    retry_seconds: float = option(120.0, "How long a batch goes on trying while a broker of the target is away.", low=0)
-    trigger_seconds: float = option(1.0, "Look for new messages this often.", low=0, aliases=("trigger",))
-    max_offsets_per_trigger: int = option(200_000, "Most messages of one micro-batch.", low=1)
+    retry_seconds: float = option(
+        120.0, "Seconds for which a batch is tried again while a broker of the target is away.", low=0
+    )
+    trigger_seconds: float = option(1.0, "Seconds between two looks for new messages.", low=0, aliases=("trigger",))
+    max_offsets_per_trigger: int = option(200_000, "Largest number of messages in one micro-batch.", low=1)
 
     @property
     def topics_read(self) -> list[str]:

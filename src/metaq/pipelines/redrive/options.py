@@ -33,52 +33,64 @@ _PAIRS: Final = {")": "(", "]": "["}
 class RedriveOptions(FolderOptions):
     """Options of the pipeline `redrive`."""
 
-    group: str | None = option(None, "The consumer group whose dead letters are redriven.")
-    topic: str | None = option(None, "The topic to take messages from instead, whatever they are.")
+    group: str | None = option(
+        None, "Consumer group whose dead letters are sent again. Either this or topic is required."
+    )
+    topic: str | None = option(
+        None, "Topic from which messages are sent again, instead of the dead letters of a group."
+    )
     where: str | None = option(
         None,
-        "Spark SQL that chooses, such as `tag = 'paid' and value.amount > 10`; by default all.",
+        "Condition in Spark SQL that chooses messages, such as `tag = 'paid' and value.amount > 10`. Default: all messages.",
         aliases=("filter",),
     )
     decode: str = option(
         NONE,
-        "What bodies are read as: `utf8` gives the column text; `json`, `avro` and `protobuf` give value, a struct.",
+        "Format of the bodies: `utf8` gives the column text; `json`, `avro` and `protobuf` give value, a struct.",
         choices=(NONE, UTF8, JSON, AVRO, PROTOBUF),
     )
     schema: str | None = option(
         None,
-        "Of `json` a Spark schema, such as `id bigint, amount double`; of `avro` and `protobuf` the schema's or descriptor's "
-        "file.",
+        "For `json` a Spark schema, such as `id bigint, amount double`; for `avro` and `protobuf` the path of the schema or "
+        "descriptor file.",
     )
-    message: str | None = option(None, "Of `protobuf`: the message type, such as `shop.Order`.")
-    to: str | None = option(None, "The topic to send to; by default each goes back to the topic that it comes from.")
+    message: str | None = option(None, "Type of `protobuf` bodies, such as `shop.Order`.")
+    to: str | None = option(
+        None, "Topic to which messages are sent. Default: each goes back to the topic from which it came."
+    )
     only_group: bool = option(
         False,
-        "Send to the group's retry topic: only the group that failed gets them again, as messages of the topic that they come from.",
+        "Send to the retry topic of the group, so that only the group which failed gets the messages again, as messages of the "
+        "topic from which they came.",
     )
     select: str | None = option(
         None,
-        "Spark SQL of what is sent, such as `upper(text) as body, 'again' as tag`; what it does not name stays as it is.",
+        "Columns to send, in Spark SQL, such as `upper(text) as body, 'again' as tag`; all others stay as they are.",
     )
     starting: str | None = option(
-        None, "Only what was stored as a dead letter at this time or later: ISO 8601, UTC if it says no zone, or ms."
+        None,
+        "Choose only dead letters that were stored at this time or later: ISO 8601, in UTC if it names no zone, or ms since "
+        "1970.",
     )
-    ending: str | None = option(None, "Only what was stored before this time.")
+    ending: str | None = option(None, "Choose only dead letters that were stored before this time, in the same forms.")
     dry_run: bool = option(False, "Count and show what would be sent, and send nothing.")
-    cap: int | None = option(None, "Most messages of one run; it says how many are left.", low=1)
-    rate: float | None = option(None, "Most messages a second, all topics together.")
-    batch: int = option(10_000, "Most messages that are sent as one transaction.", low=1, high=1_000_000)
+    cap: int | None = option(
+        None, "Largest number of messages of one run, which says how many are left. Default: no limit.", low=1
+    )
+    rate: float | None = option(None, "Largest number of messages per second, all topics together. Default: no limit.")
+    batch: int = option(10_000, "Largest number of messages that are sent as one transaction.", low=1, high=1_000_000)
     on_corrupt: str = option(
         SKIP,
-        "What becomes of chosen messages that cannot be sent, and of those that do not decode: `skip` leaves them where they "
-        "are and counts them, `fail` ends the run before anything is sent.",
+        "What happens with chosen messages that cannot be sent or decoded: `skip` leaves them where they are and counts them, "
+        "`fail` ends the run before anything is sent.",
         choices=(SKIP, FAIL),
     )
     check_target: bool = option(
         False,
-        "Read the topics that are sent to, and leave out what lies there already: for a folder that is new, or was lost.",
+        "Read the topics to which messages are sent, and leave out those that are there already; for a folder that is new or "
+        "was lost.",
     )
-    retry_seconds: float = option(120.0, "How long brokers that are away are waited for.", low=0)
+    retry_seconds: float = option(120.0, "Seconds for which brokers that are away are waited for.", low=0)
 
     @property
     def source(self) -> str:

@@ -14,36 +14,49 @@ from metaq.option_table import OptionTable, camel, option
 class ConnectingOptions(OptionTable):
     """Options of reads and writes."""
 
-    name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
+    name_servers: str = option("", "Name servers of the cluster, `host:port`, separated by `;`. Required.")
     acl_file: str | None = option(
         None,
-        "Sign with the keys in this file, of the form of RocketMQ's `tools.yml`. Driver and executors read it: each needs it, at "
-        "this path.",
+        "Path of a file with the keys of the account by which requests are signed, in the form of RocketMQ's `tools.yml`. "
+        "Driver and executors read it, so each needs it at this path.",
     )
     access_key: str | None = option(
         None,
-        "Sign as this account; without it and `aclFile` as METAQ_ACL_FILE or METAQ_ACCESS_KEY say, in each process.",
+        "Access key of the account by which requests are signed. Without it and `aclFile`, METAQ_ACL_FILE or METAQ_ACCESS_KEY "
+        "in the environment of each process counts.",
     )
     secret_key: str | None = option(
-        None, "The account's secret. Better in a file: Spark hands options on.", secret=True
+        None,
+        "Secret key of the account `accessKey`. A file (`aclFile`) is safer, because Spark passes options on.",
+        secret=True,
     )
-    security_token: str | None = option(None, "Of a temporary account.", secret=True)
+    security_token: str | None = option(
+        None, "Security token of the account `accessKey`, if it is a temporary one.", secret=True
+    )
     tls: bool | None = option(
-        None, "Connect with TLS, to name servers and brokers; without it as METAQ_TLS says, in each process."
+        None,
+        "Connect to name servers and brokers with TLS. If it is not given, METAQ_TLS in the environment of each process counts.",
     )
     tls_ca: str | None = option(
         None,
-        "File of the certificates that are trusted, at this path on driver and executors; by default the system's.",
+        "Path of a PEM file with the certificates that are trusted, at driver and executors. Default: those of the system.",
     )
-    tls_cert: str | None = option(None, "File of the certificate that Spark shows, if servers ask.")
-    tls_key: str | None = option(None, "File of its key; its password only by METAQ_TLS_KEY_PASSWORD.")
+    tls_cert: str | None = option(
+        None, "Path of a PEM file with the certificate that Spark shows if a server asks for one."
+    )
+    tls_key: str | None = option(
+        None, "Path of a PEM file with the key of `tlsCert`; its password is read from METAQ_TLS_KEY_PASSWORD only."
+    )
     tls_verify: str | None = option(
         None,
-        "What is checked of a server: `full` (its certificate's issuer and address), `ca` (only the former), `none`.",
+        "What is checked of a server's certificate: `full`, who issued it, and that it is for the address to which Spark "
+        "connects; `ca`, only the former; `none`, nothing.",
         choices=VERIFY,
     )
     tls_crl: str | None = option(
-        None, "File of lists of revoked certificates, one of each issuer: servers that show one of them are refused."
+        None,
+        "Path of a PEM file with lists of revoked certificates, one of each authority; a server whose certificate is in one of "
+        "them is refused.",
     )
 
     @property

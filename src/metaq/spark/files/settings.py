@@ -35,34 +35,47 @@ class FilesOptions(OptionTable):
     """Options of reading files. Spelled in camelCase, in upper or lower case."""
 
     path: str = option(
-        "", "Folders or files, `,`-separated, also globs: of brokers, of MetaQ 1.x, of the archive; found by looking."
+        "",
+        "Folders or files to read, separated by `,`; globs are allowed. They may be of brokers, of MetaQ 1.x, or of the "
+        "archive, which is recognised by their content.",
     )
-    paths: str | None = option(None, "What Spark makes of `.load([...])`: a JSON list of paths.")
+    paths: str | None = option(None, "JSON list of paths, as Spark makes it of `.load([...])`.")
     topics: str | None = option(
         None,
-        "Only these topics, `,`-separated, also globs. System, retry and dead-letter topics are read if they are named whole.",
+        "Read only these topics, separated by `,`; globs are allowed. System, retry and dead-letter topics are read only if "
+        "they are named in full. Default: all other topics.",
     )
     starting_timestamp: int | None = option(
         None,
-        "Only messages stored at this time or later, in ms since 1970. Not of MetaQ 1.x, whose files hold no times.",
+        "Read only messages that were stored at this time or later, in ms since 1970. Not for files of MetaQ 1.x, which hold "
+        "no times.",
         low=0,
     )
-    ending_timestamp: int | None = option(None, "Only messages stored before this time. Not of MetaQ 1.x.", low=0)
-    fail_on_corrupt: bool = option(
-        True, "Fail where bytes cannot be read, naming file and place; false: warn, count and go on behind them."
+    ending_timestamp: int | None = option(
+        None,
+        "Read only messages that were stored before this time, in ms since 1970. Not for files of MetaQ 1.x.",
+        low=0,
     )
-    columns: str | None = option(None, "Columns of a row, `,`-separated, or `*` for all; the lean ones by default.")
+    fail_on_corrupt: bool = option(
+        True,
+        "Fail the query if bytes cannot be read; the error names the file and the place in it. `false`: log a warning, count, "
+        "and go on behind them.",
+    )
+    columns: str | None = option(None, "Columns of a row, separated by `,`, or `*` for all. Default: the lean ones.")
     rows: str = option(
         "messages",
-        "`messages`: a row per message. `damage`: a row per place that cannot be read, `path, place, size, why`.",
+        "`messages`: one row for each message. `damage`: one row for each place that cannot be read, `path, place, size, why`.",
         choices=("messages", "damage"),
     )
     min_partitions: int | None = option(
         None,
-        "Cut files so that there are at least so many Spark partitions; as many as the driver's machine has cores by default.",
+        "Smallest number of Spark partitions: files are cut until there are so many. Default: the number of cores of the "
+        "driver's machine.",
         low=1,
     )
-    max_bytes_per_partition: int = option(128 * MIB, "Most bytes of files in one Spark partition, about.", low=1)
+    max_bytes_per_partition: int = option(
+        128 * MIB, "Approximate largest size of one Spark partition, in bytes of files.", low=1
+    )
 
     @classmethod
     def of(cls, pairs: Mapping[str, str]) -> Self:

@@ -23,45 +23,48 @@ class Metaq1Options(OptionTable):
     """A query's. Spelled in camelCase, in upper or lower case."""
 
     zk_connect: str | None = option(
-        None, "ZooKeeper of the cluster, `host:port`, `,`-separated. Asked by the driver only."
+        None, "ZooKeeper servers of the cluster, `host:port`, separated by `,`. Only the driver connects to them."
     )
     zk_root: str = option("/meta", "Root of MetaQ's nodes in ZooKeeper.")
     metaq1_server: str | None = option(
-        None, "Instead of `zkConnect`: one server of MetaQ 1.x, `host:port`; needs `partitions`."
+        None, "Address of one MetaQ 1.x server, `host:port`, instead of `zkConnect`; needs `partitions`."
     )
-    partitions: int | None = option(None, "Number of the topic's partitions at `metaq1Server`.", low=1, high=100_000)
-    topic: str = option("", "The topic. Required.")
+    partitions: int | None = option(None, "Number of partitions of the topic at `metaq1Server`.", low=1, high=100_000)
+    topic: str = option("", "Topic to read. Required.")
     starting_offsets: str | None = option(
         None,
-        '`earliest`, `latest`, or `{"0-1": 4096}`, partition and byte offset; a partition that is not named '
-        "begins at its first message. Streams begin at `latest`, batch reads at `earliest`.",
+        'Where reading begins: `earliest`, `latest`, or byte offsets of partitions, `{"0-1": 4096}`; a partition that these do '
+        "not name begins at its first message. Default: `latest` for streams, `earliest` for batch reads.",
     )
     starting_group: str | None = option(
         None,
-        "Begin where this consumer group has come, by its offsets in ZooKeeper; at the first message of a partition that it has not "
-        "consumed.",
+        "Begin at the offsets of this consumer group in ZooKeeper; in a partition without one, at the first message.",
     )
     ending_offsets: str | None = option(
         None,
-        'Of a batch read: `latest` (default) or `{"0-1": 8192}`; nothing is read of a partition that is not named.',
+        'Where a batch read ends: `latest` (default) or byte offsets of partitions, `{"0-1": 8192}`. Partitions that these do '
+        "not name are not read.",
     )
     max_bytes_per_trigger: int | None = option(
         None,
-        "Most bytes of one micro-batch, as messages are stored, in whole messages; a larger one is taken alone.",
+        "Largest size of one micro-batch, in bytes of stored messages. Messages are not divided: one that is larger is read "
+        "alone. Default: no limit.",
         low=1,
     )
     fail_on_data_loss: bool = option(
-        True, "Fail when messages are gone unread, or a partition ends before the checkpoint; false: warn and go on."
+        True,
+        "Fail the query if messages were deleted before they were read, or if a partition ends before the checkpoint. `false`: "
+        "log a warning and go on.",
     )
     progress_group: str | None = option(
         None,
-        "Store the finished offsets as this consumer group's, in ZooKeeper, where clients of MetaQ 1.x go on. No consumer may be in "
-        "the group, nor another query.",
+        "Consumer group as whose offsets the finished ones are stored in ZooKeeper, so that clients of MetaQ 1.x can continue "
+        "there. No consumer may be in the group, nor another query.",
     )
     fetch_bytes: int = option(
-        131_072, "Bytes that one fetch asks for; grows for a larger message.", low=64, high=64 * MIB
+        131_072, "Bytes that one fetch asks for; for a larger message more are asked for.", low=64, high=64 * MIB
     )
-    retry_seconds: float = option(30.0, "How long a read goes on trying while a server is away.", low=0)
+    retry_seconds: float = option(30.0, "Seconds for which a read is tried again while a server is away.", low=0)
 
     @classmethod
     def of(cls, pairs: Mapping[str, str]) -> Self:

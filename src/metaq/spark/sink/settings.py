@@ -26,44 +26,52 @@ _APP: Final = re.compile(r"[A-Za-z0-9_.%-]{1,60}\Z")
 class SinkOptions(ConnectingOptions):
     """Options of a write. Spelled in camelCase, in upper or lower case."""
 
-    topic: str | None = option(None, "The topic of rows whose column `topic` is null or not there.")
+    topic: str | None = option(None, "Topic of the rows whose column `topic` is null or missing.")
     delivery: str = option(
         EFFECTIVELY_ONCE,
-        "`effectively-once`: each micro-batch (or batch write) is delivered whole and once, by a transaction of our brokers. "
-        "`at-least-once`: faster, works with a RocketMQ too; a repeated task sends again.",
+        "`effectively-once`: each micro-batch or batch write is delivered completely and once, by a transaction of MetaQ "
+        "brokers. `at-least-once`: faster, and also for RocketMQ brokers; a task that Spark repeats sends its rows again.",
         choices=(EFFECTIVELY_ONCE, AT_LEAST_ONCE),
     )
     sink_id: str = option(
-        "0", "Tells the sinks of one query apart: one that writes twice in one `foreachBatch` numbers its writes."
+        "0",
+        "Number or name that distinguishes the sinks of one query: writes in the same `foreachBatch` need different ones.",
     )
     txn_app_id: str | None = option(
-        None, "Of a batch write, also inside `foreachBatch`: whose write it is. With `txnVersion` it is done once."
+        None,
+        "Of a batch write, also inside `foreachBatch`: name of the application that writes. With `txnVersion`, each write is "
+        "done once, even if it is repeated.",
     )
     txn_version: int | None = option(
-        None, "The number of that write, growing: the batch id inside `foreachBatch`.", low=0
+        None, "Number of the write of `txnAppId`, which must grow: inside `foreachBatch`, the batch id.", low=0
     )
     only_group: str | None = option(
         None,
-        "A consumer group that alone gets the rows: they go to its retry topic, and its members see them as messages of the "
-        "topic that the row names.",
+        "Consumer group that alone gets the rows: they are written to its retry topic, and its members get them as messages of "
+        "the topic that the row names.",
     )
     empty_bodies: bool = option(
         False,
-        "Write rows with an empty body, too: a message that RocketMQ's producers refuse to send, though its brokers keep those "
-        "that others have sent.",
+        "Write rows with an empty body, too. RocketMQ's producers refuse to send such messages, but its brokers keep those "
+        "that others have sent. Only with `delivery=effectively-once`.",
     )
     adopt_batch: bool = option(
         False,
-        "True once, for a query that goes on from a checkpoint whose earlier batches were not written by this sink: no "
-        "broker remembers them.",
+        "Set it for one start of a query that continues from a checkpoint whose earlier batches were not written by this sink, "
+        "so that no broker remembers them.",
     )
     coordinator: str | None = option(
-        None, "Name of the broker that decides this writer's transactions; chosen among all if it is not given."
+        None,
+        "Name of the broker that coordinates the transactions of this writer. Default: one of all brokers is chosen.",
     )
     stage_seconds: int = option(
-        86400, "How long brokers keep what tasks have staged for a batch that is not decided.", low=1
+        86400,
+        "Seconds for which brokers keep what tasks have staged for a batch that is neither committed nor rolled back.",
+        low=1,
     )
-    retry_seconds: float = option(120.0, "How long a write goes on trying while a broker is away or busy.", low=0)
+    retry_seconds: float = option(
+        120.0, "Seconds for which a write is tried again while a broker is away or busy.", low=0
+    )
 
     @classmethod
     def of(cls, pairs: Mapping[str, str]) -> Self:

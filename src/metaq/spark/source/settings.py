@@ -41,96 +41,126 @@ def spelled(table: type[OptionTable], pairs: Mapping[str, str]) -> dict[str, str
 class SourceOptions(ConnectingOptions):
     """Options of a query's source. Spelled in camelCase, in upper or lower case: Spark's option names ignore it."""
 
-    subscribe: str | None = option(None, "Topics to read, `,`-separated.")
-    subscribe_pattern: str | None = option(None, "A glob over topic names, `orders-*`; topics made later join in.")
-    assign: str | None = option(None, 'Queues to read: `{"orders": {"broker-a": [0, 1]}}`.')
-    tags: str | None = option(None, "Only messages with one of these tags, `paid || refunded`: brokers send no others.")
+    subscribe: str | None = option(
+        None,
+        "Topics to read, separated by `,`. Exactly one of `subscribe`, `subscribePattern` and `assign` is required.",
+    )
+    subscribe_pattern: str | None = option(
+        None, "Topics to read, as a glob such as `orders-*`; topics that are created later are read as well."
+    )
+    assign: str | None = option(None, 'Queues to read, as JSON: `{"orders": {"broker-a": [0, 1]}}`.')
+    tags: str | None = option(
+        None,
+        "Read only messages with one of these tags, `paid || refunded`; the brokers filter. Not together with `filter`.",
+    )
     filter: str | None = option(
-        None, "Only messages whose properties fit this SQL92 condition, `amount > 10`: brokers send no others."
+        None,
+        "Read only messages whose properties match this SQL92 condition, such as `amount > 10`; the brokers filter. Not "
+        "together with `tags`.",
     )
     starting_offsets: str | None = option(
-        None, "`earliest`, `latest`, or the offsets JSON. Streams begin at `latest`, batch reads at `earliest`."
+        None,
+        "Where reading begins: `earliest`, `latest`, or the offsets JSON. Default: `latest` for streams, `earliest` for batch "
+        "reads.",
     )
     ending_offsets: str | None = option(
         None,
-        "Of a batch read: `latest` (default) or the offsets JSON; nothing is read of a queue that it does not name.",
+        "Where a batch read ends: `latest` (default) or the offsets JSON. Queues that the JSON does not name are not read.",
     )
     starting_timestamp: str | None = option(
         None,
-        "Begin at the first message stored at this time or later, in ms since 1970; where there is none yet, at the end. "
-        'A time for each topic: `{"orders": 1790000000000}`.',
+        "Begin at the first message that was stored at this time or later, in ms since 1970; if there is none yet, at the end. "
+        'As JSON, a time for each topic: `{"orders": 1790000000000}`.',
     )
     ending_timestamp: str | None = option(
-        None, "Of a batch read: end before the first message stored at this time or later. Also for each topic."
+        None,
+        "End a batch read before the first message that was stored at this time or later, in ms since 1970. As JSON, a time "
+        "for each topic.",
     )
     starting_group: str | None = option(
-        None, "Begin where this consumer group has come; at the first message of a queue that it has not consumed."
+        None, "Begin at the committed offsets of this consumer group; in a queue without one, at the first message."
     )
     ending_group: str | None = option(
-        None, "Of a batch read: end where this consumer group has come; nothing of a queue that it has not consumed."
+        None, "End a batch read at the committed offsets of this consumer group; queues without one are not read."
     )
-    max_offsets_per_trigger: int | None = option(None, "Most messages of one micro-batch.", low=1)
+    max_offsets_per_trigger: int | None = option(
+        None, "Largest number of messages in one micro-batch. Default: no limit.", low=1
+    )
     max_bytes_per_trigger: int | None = option(
         None,
-        "Most bytes of one micro-batch, as messages are stored; judged by samples of each queue's next messages.",
+        "Approximate largest size of one micro-batch, in bytes of stored messages; it is estimated by samples of each queue's "
+        "next messages. Default: no limit.",
         low=1,
     )
     min_offsets_per_trigger: int | None = option(
-        None, "Wait with a micro-batch until so many messages are there, or `maxTriggerDelay` is over.", low=1
+        None,
+        "Delay a micro-batch until so many messages are there, or `maxTriggerDelay` is over. Default: no delay.",
+        low=1,
     )
     max_trigger_delay: str = option(
-        "15m", "How long messages wait for `minOffsetsPerTrigger`: a number with `ms`, `s`, `m` or `h`."
+        "15m", "Longest time that messages wait for `minOffsetsPerTrigger`: a number with `ms`, `s`, `m` or `h`."
     )
     min_partitions: int = option(
-        1, "Cut queues into slices so that there are at least so many Spark partitions, of about equal bytes.", low=1
+        1,
+        "Smallest number of Spark partitions: queues are cut into slices of about equal bytes until there are so many.",
+        low=1,
     )
-    max_offsets_per_partition: int | None = option(None, "Most messages of one Spark partition.", low=1)
+    max_offsets_per_partition: int | None = option(
+        None, "Largest number of messages in one Spark partition. Default: no limit.", low=1
+    )
     max_bytes_per_partition: int | None = option(
-        None, "About the most bytes of one Spark partition, as messages are stored; judged by samples.", low=1
+        None,
+        "Approximate largest size of one Spark partition, in bytes of stored messages; it is estimated by samples. Default: no "
+        "limit.",
+        low=1,
     )
     fail_on_data_loss: bool = option(
         True,
-        "Fail when messages left the log unread, a queue ends before the checkpoint, or its topic was made anew; false: warn "
-        "and go on.",
+        "Fail the query if messages were deleted before they were read, if a queue ends before the checkpoint, or if its topic "
+        "was deleted and created again. `false`: log a warning and go on.",
     )
     corrupt: str = option(
         RAW,
-        "A body that cannot be decompressed: `raw`: the row has it as it is stored, and 2^30 in `sys_flag`; decoders give it as "
-        "`_corrupt`. `skip`: no row. `fail`: the query fails. The log names queue and offset.",
+        "What happens with a body that cannot be decompressed. `raw`: the row has the body as it is stored, and 2^30 in "
+        "`sys_flag`; decoders put it into `_corrupt`. `skip`: there is no row. `fail`: the query fails. The log names queue "
+        "and offset.",
         choices=(RAW, SKIP, FAIL),
     )
     progress_group: str | None = option(
         None,
-        "Store the finished offsets as this consumer group's progress, where `metaq group show` finds it. No consumer may be "
-        "in the group, nor another query.",
+        "Consumer group as whose progress the finished offsets are stored, so that `metaq group show` finds them. No consumer "
+        "may be in the group, nor another query.",
     )
     broker_away: str = option(
         WAIT,
-        "What a stream does while a broker is away. `wait`: it goes on with the others and reads that one's queues when it "
-        "is back. `fail`: it fails after `retrySeconds`. Batch reads fail.",
+        "What a stream does while a broker is away. `wait`: it reads from the others, and reads this broker's queues when it "
+        "is back. `fail`: it fails after `retrySeconds`. A batch read always fails.",
         choices=BROKER_AWAY,
     )
     read_from: str = option(
         AUTO,
-        "`auto`: from masters, but what they have on their disks only from their slaves, where they suggest it. `slave`: "
-        "from slaves, wherever one is up and has the messages. `master`: from masters alone.",
+        "Which brokers are read. `auto`: masters, and for old messages, which masters have on disk only, the slaves that the "
+        "masters suggest. `slave`: slaves, if one is running and has the messages. `master`: masters only.",
         choices=READ_FROM,
     )
-    columns: str | None = option(None, "Columns of a row, `,`-separated, or `*` for all; the lean ones by default.")
+    columns: str | None = option(
+        None, "Columns of a row, separated by `,`, or `*` for all. Default: the ten lean ones."
+    )
     push_filters: bool = option(
         False,
-        "Batch reads: conditions on topic, broker, queue_id, queue_offset, store_time and tag choose what is read at all. "
-        "Needs Spark's `spark.sql.python.filterPushdown.enabled`.",
+        "Apply conditions of a batch query on topic, broker, queue_id, queue_offset, store_time and tag before messages are "
+        "read. Needs Spark's `spark.sql.python.filterPushdown.enabled`.",
     )
     rows: str = option(
         "messages",
-        "`messages`: a row per message. `slices`: a row per range of a queue, to be fetched by the query itself.",
+        "`messages`: one row for each message. `slices`: one row for each range of a queue, whose messages the query fetches "
+        "itself.",
         choices=("messages", "slices"),
     )
-    retry_seconds: float = option(30.0, "How long a read goes on trying while a broker is away.", low=0)
+    retry_seconds: float = option(30.0, "Seconds for which a read is tried again while a broker is away.", low=0)
     pull_bytes: int = option(
         PULL_BYTES,
-        "Bytes that one pull should bring; a RocketMQ gives 32 messages at most.",
+        "Bytes of messages that one pull asks for; a RocketMQ broker returns at most 32 messages for each.",
         low=1,
         high=8 * MIB,
     )
