@@ -15,13 +15,18 @@ HOST_DEFAULT: Final = "127.0.0.1"
 
 
 class DashboardSettings(Struct, frozen=True, kw_only=True):
-    """`namesrv`: of the cluster; None: of NAMESRV_ADDR. `names`: host names under which browsers may ask, beside `localhost` and addresses.
+    """All that a dashboard is started with.
 
-    `login`: visitors log in with an account of the cluster, and act as it. None: where it has accounts. `insecure`: consent to another
-    address than this machine's without TLS. `client`: how the cluster is asked; its account, if there is one, is the dashboard's own.
+    `namesrv`: name servers of the cluster; None: those in NAMESRV_ADDR. `names`: host names in the URLs of browsers that are accepted, beside
+    `localhost` and IP addresses.
 
-    `pipelines`: folders of pipelines, or with some in them. `zookeeper`: of MetaQ 1.x, `host:port,…`, perhaps with `/ROOT`; "": none.
-    `schemas`: file that says which topics have which schema. `https_cert`, `https_key`: PEM files; with them browsers ask by HTTPS.
+    `login`: whether visitors log in with an account of the cluster, and act as it. None: they do if the cluster has accounts. `insecure`:
+    allow an address that other machines can reach, without TLS. `client`: how the dashboard connects to the cluster; its account, if
+    there is one, is the dashboard's own.
+
+    `pipelines`: folders of pipelines, or folders that contain some. `zookeeper`: ZooKeeper of MetaQ 1.x, `host:port,…`, `/ROOT` may follow;
+    "": none. `schemas`: path of a file that says which topics have which schema. `https_cert`, `https_key`: paths of PEM files; with them the
+    dashboard serves HTTPS.
     """
 
     namesrv: str | None = None

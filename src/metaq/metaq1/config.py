@@ -58,15 +58,15 @@ class ZKConfig(Struct, frozen=True, kw_only=True):
     """Address and times of ZooKeeper, in which brokers of MetaQ 1.x register. Needs pymetaq[zookeeper]."""
 
     zk_root: str = "/meta"
-    """Node above all that belongs to this cluster; `zk.zkRoot` of the servers."""
+    """Path of the node under which everything of the cluster is; the servers have it as `zk.zkRoot`."""
     zk_connect: str = "localhost:2181"
-    """`host:port`, `,`-separated."""
+    """Addresses of the ZooKeeper servers, `host:port`, separated by `,`."""
     zk_session_timeout: float = 30.0
-    """Seconds without a word after which ZooKeeper ends the session, and others take over its partitions."""
+    """Seconds without contact after which ZooKeeper ends the session of a client, so that others take over its partitions."""
     zk_connection_timeout: float = 30.0
-    """Seconds that a call waits for ZooKeeper."""
+    """Seconds that a call waits for a connection to ZooKeeper."""
     zk_sync_time: float = 5.0
-    """Seconds between two tries of a rebalance."""
+    """Seconds between two attempts of a rebalance that could not be completed."""
 
     def __post_init__(self) -> None:
         for name in ("zk_root", "zk_connect"):
@@ -81,44 +81,48 @@ class MetaClientConfig(Struct, frozen=True, kw_only=True):
     """Settings of a session factory. Either `server_url` or `zk_config` is needed."""
 
     server_url: str | None = None
-    """The one server to use, `meta://host:port`; ZooKeeper is not asked then."""
+    """Address of the only server to use, `meta://host:port`; ZooKeeper is then not used."""
     zk_config: ZKConfig | None = None
-    """Where the brokers are found."""
+    """The ZooKeeper in which brokers are found; needed if `server_url` is not given."""
     recover_message_interval: float = 300.0
-    """Seconds between two tries of what is kept in local files: rejected messages of consumers, unsent ones of one-way
-    producers. Java: recoverMessageIntervalInMills."""
+    """Seconds between two attempts with messages in local files: those that a consumer rejected, and those that a one-way producer
+    could not send. Java: recoverMessageIntervalInMills."""
     recover_thread_count: int = field(default_factory=cpus)
-    """Threads for that; by default the number of processors."""
+    """Threads that work on messages in local files (`recover_message_interval`). Default: the number of processors."""
     partitions_info: Mapping[str, str] = {}
-    """Fixed layout for ordered producers: `topic.num.TOPIC` → `brokerId:count;brokerId:count`."""
+    """Fixed layout of topics for ordered producers: `topic.num.TOPIC` → `brokerId:count;brokerId:count`, the number of partitions at
+    each broker."""
     max_message_bytes: int = 1 << 20
-    """Largest frame that is sent, 20 bytes of header included: the servers' `maxTransferSize`, above which no get returns it."""
+    """Largest frame that is sent, in bytes, with its header of 20 bytes. Not more than `maxTransferSize` of the servers, since no get
+    returns a larger one."""
     max_read_buffer: int = 2 << 20
-    """Largest body of a message that consumers take, bytes. Java: notify.remoting.max_read_buffer_size."""
+    """Largest body of a message, in bytes, that consumers accept. Java: notify.remoting.max_read_buffer_size."""
     max_pending_messages: int = 100_000
-    """Sends under way of this factory above which another raises BufferFull."""
+    """Number of sends of this factory without a response; above it a further send raises BufferFull."""
     max_pending_bytes: int = 64 << 20
-    """Bytes of sends under way above which another raises BufferFull. Java: metaq.network.max_schedule_written_bytes, a third of
-    the heap."""
+    """Bytes of sends of this factory without a response; above it a further send raises BufferFull. Java:
+    metaq.network.max_schedule_written_bytes, by default a third of the heap."""
     max_reconnect_times: int = 350
-    """Failed tries after which a broken connection is left alone until it is needed. Java: metaq.client.network.max.reconnect.times."""
+    """Failed attempts after which a broken connection is not opened again until it is needed. Java:
+    metaq.client.network.max.reconnect.times."""
     loopback_connection: bool = False
     """Connect to servers of this machine by its loopback address. Java: metaq.client.loopback.connection.enable."""
     callback_threads: int = 4
-    """Threads that call the callbacks of sends; 0: the client's own thread, where they must not block."""
+    """Threads that call the callbacks of sends. 0: the client's own thread calls them, so they must not block."""
     message_ids_cache_size: int = 4096
-    """Ids of consumed messages that are remembered, by which repetitions are left out. Java:
+    """Number of ids of consumed messages that are remembered, so that repeated messages are left out. Java:
     metaq.consumer.message_ids.lru_cache.size."""
     recover_path: str = "~/.meta_recover"
-    """Folder of messages that a consumer has rejected. Java: meta.recover.path."""
+    """Folder for messages that a consumer has rejected. Java: meta.recover.path."""
     local_message_path: str = "~/.meta_localmessage"
-    """Folder of messages that an ordered producer could not send. Java: meta.localmessage.path."""
+    """Folder for messages that an ordered producer could not send. Java: meta.localmessage.path."""
     async_storage_path: str = "~/.meta_async_storage"
-    """Folder of messages that a one-way producer could not send. Java: meta.async.storage.path."""
+    """Folder for messages that a one-way producer could not send. Java: meta.async.storage.path."""
     offsets_path: str = "~/.meta_offsets"
-    """File of offsets of broadcast consumers."""
+    """Path of the file with the offsets of broadcast consumers."""
     save_to_local_when_failed: bool = False
-    """An ordered producer keeps each message that a server refuses, too. Java: meta.ordered.saveToLocalWhenFailed."""
+    """Whether an ordered producer also saves messages that a server refuses, in `local_message_path`. Java:
+    meta.ordered.saveToLocalWhenFailed."""
 
     def __post_init__(self) -> None:
         self._check_servers()
@@ -152,35 +156,36 @@ class ConsumerConfig(Struct, frozen=True):
     """Settings of a consumer."""
 
     group: str
-    """Consumers of one group share the partitions of their topics."""
+    """Name of the consumer group, whose consumers share the partitions of their topics."""
     consumer_id: str | None = None
-    """Name within the group, by default made of address, process and time. Two consumers with one name both get everything."""
+    """Name of the consumer in its group. Default: made of address, process and time. Two consumers with the same name both get all messages."""
     partition: str | None = None
-    """With a fixed server: `brokerId-number` of the only partition to consume; None: all."""
+    """With a fixed server (`server_url`), the only partition to consume, `brokerId-number`; None: all partitions."""
     offset: int = 0
-    """Where to begin in a partition for which no offset is stored; `MAX_OFFSET`: at its end."""
+    """Offset at which the consumer begins in a partition for which no offset is stored; `MAX_OFFSET`: at its end."""
     consume_from_max_offset: bool = False
-    """Begin at the end where no offset is stored: as `offset=MAX_OFFSET`."""
+    """Begin at the end of partitions for which no offset is stored, as with `offset=MAX_OFFSET`."""
     always_consume_from_max_offset: bool = False
-    """Begin at the end at every start, whatever is stored."""
+    """Begin at the end of all partitions at every start, even if offsets are stored."""
     fetch_runner_count: int = field(default_factory=cpus)
-    """Threads that fetch and call listeners; by default the number of processors."""
+    """Threads that fetch messages and call listeners. Default: the number of processors."""
     fetch_timeout: float = 10.0
-    """Seconds for one fetch. Java: fetchTimeoutInMills."""
+    """Seconds that one fetch may take. Java: fetchTimeoutInMills."""
     max_delay_fetch_time: float = 5.0
-    """Longest pause before the next fetch, s; pauses grow by a tenth of it. Java: maxDelayFetchTimeInMills."""
+    """Longest pause, in seconds, before the next fetch of a partition without new messages; each pause is longer than the one before
+    by a tenth of it. Java: maxDelayFetchTimeInMills."""
     commit_offset_period: float = 5.0
     """Seconds between two commits of offsets. Java: commitOffsetPeriodInMills."""
     max_fetch_retries: int = 5
-    """Failures of a message after which it goes to the reject handler; `NEVER_SKIP`: it is tried for ever."""
+    """Number of failures after which a message is passed to the reject handler; `NEVER_SKIP`: it is tried for ever."""
     max_increase_fetch_data_retries: int = 5
-    """Fetches without a whole message after which the size of a fetch is doubled."""
+    """Number of fetches without a complete message after which the size of a fetch is doubled."""
     load_balance_strategy_type: str | LoadBalanceStrategy = DEFAULT
     """"DEFAULT" (consecutive partitions), "CONSIST" (consistent hashing), or a function of your own."""
     read_from: str = READ_FROM[0]
-    """Which server of a broker id to fetch from: "master_first", "random" or "slave_first"."""
+    """Server of a broker id, master or slave, from which messages are fetched: "master_first", "random" or "slave_first"."""
     refuse_shared_consumer_id: bool = False
-    """Raise when another session has this consumer id already, instead of a warning."""
+    """Raise an error if another session has the same consumer id; False: only log a warning."""
 
     def __post_init__(self) -> None:
         check_consumer_group(self.group)

@@ -25,22 +25,22 @@ class HttpClientConfig(MetaClientConfig, frozen=True, kw_only=True):
     """Settings of a session factory over HTTP. Those of `MetaClientConfig` that mean something here mean the same."""
 
     server_url: str | None = None
-    """Gateway of a broker, or what balances load before several: `http://host:port`, `https://host:port`, perhaps with a path, below
-    which the client's own begin."""
+    """URL of a broker's gateway, or of a load balancer before several: `http://host:port` or `https://host:port`. A path at its end is
+    put before the paths of all requests."""
     timeout: float = 30.0
-    """Seconds for one send."""
+    """Seconds that one send may take, connecting included."""
     connect_timeout: float = 3.0
-    """Seconds to connect, of those. Java: connectTimeout."""
+    """Seconds that connecting may take. Java: connectTimeout."""
     max_connections: int = 20
-    """Connections of this factory at once; requests beyond them wait for one. Java: maxTotalConnections, maxHostConnections."""
+    """Number of open connections of this factory; further requests wait for a free one. Java: maxTotalConnections, maxHostConnections."""
     keep_alive: float = 60.0
     """Seconds after which an idle connection is closed. Java: pollingIntervalTime, four times which it takes."""
     access_key: str = ""
-    """Account at a broker with access control; it goes by HTTP Basic, so use https beyond this machine."""
+    """Account at a broker with access control. It is sent by HTTP Basic, so use https if the broker is on another machine."""
     secret_key: Secret | str = NO_SECRET
-    """Of the account. It appears in no text."""
+    """Secret of the account. It does not appear in logs, errors or the repr."""
     ca_file: str = ""
-    """Certificates that are trusted for https, a PEM file; "": the system's."""
+    """Path of a PEM file with the certificates that are trusted for https; empty: those of the system."""
 
     def _check_servers(self) -> None:
         check_text("server_url", self.server_url)

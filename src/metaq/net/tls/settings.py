@@ -43,18 +43,19 @@ class TlsSettings(Struct, frozen=True):
     """The TLS of a client's connections. Its repr shows no password."""
 
     ca: str = ""
-    """File of the certificates that are trusted, PEM; empty: the system's."""
+    """Path of a PEM file with the certificates that are trusted; empty: those of the system."""
     cert: str = ""
-    """File of the certificate that the client shows; empty: none."""
+    """Path of a PEM file with the certificate that the client shows if a server asks; empty: none."""
     key: str = ""
-    """File of its key; empty: it is in the same file."""
+    """Path of a PEM file with the key of `cert`; empty: it is in the file of `cert`."""
     key_password: str = ""
+    """Password of the key; empty: it is not encrypted."""
     tls_verify: str = "full"
-    """full: who issued the server's certificate, and for which host; ca: who issued it; none: nothing, so that whoever gets
-    between can read and change all."""
+    """What is checked of a server's certificate. full: who issued it, and that it is for this host; ca: only who issued it; none: nothing,
+    so that an attacker in between can read and change everything."""
     crl: str = ""
-    """File of the lists of revoked certificates, one of each issuer of servers' certificates, PEM; empty: nothing is looked up.
-    Certificates of other issuers are refused then."""
+    """Path of a PEM file with lists of revoked certificates, one of each authority that issues certificates of servers; those of other
+    authorities are refused. Empty: revocation is not checked."""
 
     def __repr__(self) -> str:
         return f"TlsSettings(ca={self.ca!r}, cert={self.cert!r}, tls_verify={self.tls_verify!r}, crl={self.crl!r})"
