@@ -121,7 +121,9 @@ LOG_OLDEST: Final = Metric(
     "Time at which the oldest message in the commit log was stored.",
     unit="seconds",
 )
-FLUSH_SECONDS: Final = _histogram("flush", "Time of a sync of the commit log to disk, from the request until its end is noticed.")
+FLUSH_SECONDS: Final = _histogram(
+    "flush", "Time of a sync of the commit log to disk, from the request until its end is noticed."
+)
 FLUSH_BYTES: Final = Metric(
     "flush_bytes", _HISTOGRAM, "Bytes of the commit log that one sync wrote to disk.", unit="bytes"
 )
