@@ -225,7 +225,7 @@ ROLES = {
     "brokerId = 1": "a master has 0",
     'brokerId = 1\nbrokerRole = "SYNC_MASTER"': "brokerId=1 with brokerRole=SYNC_MASTER: a master has 0",
     'brokerRole = "SLAVE"\nnamesrvAddr = "127.0.0.1:1"': "brokerId=0 with brokerRole=SLAVE",
-    'brokerRole = "SLAVE"\nbrokerId = 1': "set namesrvAddr, or haMasterAddress",
+    'brokerRole = "SLAVE"\nbrokerId = 1': "set namesrvAddr, .*or haMasterAddress",
     'brokerRole = "SLAVE"\nbrokerId = 1\nhaMasterAddress = "here"': "not host:port",
 }
 
@@ -244,6 +244,14 @@ def test_the_number_of_a_1x_broker_is_no_role(tmp_path):
     ini = write(tmp_path, "[system]\nbrokerId=1\n[zookeeper]\nzk.zkEnable=false\n", "server.ini")
     assert load(ini, serving=("broker", "store", "metaq1"), environment={}).metaq1.broker_id == 1
     check_role(BrokerOptions(broker_id=1, broker_role="SLAVE", namesrv_addr="127.0.0.1:1"), settings(test=1))
+
+
+def test_a_slave_finds_its_master_by_the_address_server_too(tmp_path):
+    """Its page says where the name servers are."""
+    lines = (
+        "brokerId=1\nbrokerRole=SLAVE\nfetchNamesrvAddrByAddressServer=true\naddressServer=http://127.0.0.1:1/page\n"
+    )
+    check_role(load(write(tmp_path, lines, "broker.conf"), environment={}).broker, None)
 
 
 def test_flags_beat_settings_beat_the_file_beat_the_environment(tmp_path):

@@ -35,8 +35,11 @@ def check_role(options: BrokerOptions, metaq1: Metaq1Settings | None, *, found: 
         )
     if options.ha_master_address:
         split_address(options.ha_master_address)
-    elif not (options.namesrv_addr or found):
-        raise ConfigError("brokerRole=SLAVE: set namesrvAddr, or haMasterAddress, for it to find its master")
+    elif not (options.namesrv_addr or options.fetch_namesrv_addr_by_address_server or found):
+        raise ConfigError(
+            "brokerRole=SLAVE: set namesrvAddr, fetchNamesrvAddrByAddressServer with addressServer, or haMasterAddress, for it to find "
+            "its master"
+        )
 
 
 def _check_failover(options: BrokerOptions, metaq1: Metaq1Settings | None) -> None:
