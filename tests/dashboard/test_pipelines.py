@@ -20,6 +20,7 @@ from metaq.pipelines.lease import LEASE
 from metaq.pipelines.run import STATUS
 from tests.dashboard.beside import checkpoint, pipeline
 from tests.dashboard.running import browsing, cluster, dashboard, looping
+from tests.support import PATIENCE
 
 pytestmark = pytest.mark.xdist_group("dashboard")
 
@@ -168,7 +169,8 @@ def test_folders_in_a_folder_are_bounded(tmp_path: pathlib.Path):
     asyncio.run(run())
 
 
-def test_what_metrics_has_measured_is_drawn(tmp_path: pathlib.Path):
+def test_what_metrics_has_measured_is_drawn(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("metaq.dashboard.pages.pipeline.MEASURE_SECONDS", PATIENCE)
     pytest.importorskip("pyarrow", reason="files of the pipeline metrics are Parquet")
     from tests.pipelines.metrics.test_showing import folder_of
 
@@ -191,3 +193,18 @@ def test_what_metrics_has_measured_is_drawn(tmp_path: pathlib.Path):
     assert len(lag["lag_points"]) > 1
     assert all(point > 10 for one in found["measured"] for point in one["rate_points"])
     assert html.count('aria-label="Messages per second, last hour: now') == 4
+
+
+def test_a_folder_of_metrics_that_is_not_read_in_time_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("metaq.dashboard.pages.pipeline.MEASURE_SECONDS", 0.0)
+    place = tmp_path / "m"
+    place.mkdir()
+    (place / LEASE).touch()
+    with (
+        pipeline(place, "metrics"),
+        looping() as loop,
+        dashboard(loop, "127.0.0.1:1", pipelines=(str(place),)) as running,
+        browsing(running) as client,
+    ):
+        found = json_of(client, f"/pipelines/{segment(str(place))}")
+    assert found["notes"] == ["what it has measured: its files are not read in time"]

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import shutil
-import signal
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,11 +65,11 @@ class MariaDbServer:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """It stands still: connections are there, and nothing is answered."""
-        os.kill(self._process.pid, signal.SIGSTOP)
+        self._process.halt()
         try:
             yield
         finally:
-            os.kill(self._process.pid, signal.SIGCONT)
+            self._process.go_on()
 
     def _command(self, home: Path, data: Path) -> list[str]:
         port = self._port

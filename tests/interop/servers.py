@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from metaq.testing import EmbeddedBroker
+from metaq.testing.process import wait_halted
 from tests.interop import maven
 from tests.support import PATIENCE, environment, eventually, kept_port, metaq_command
 
@@ -70,6 +72,14 @@ class Process:
     def kill(self) -> None:
         self._child.kill()
         self._child.wait()
+
+    def halt(self) -> None:
+        """SIGSTOP; returns when it stands."""
+        self._child.send_signal(signal.SIGSTOP)
+        wait_halted(self.pid)
+
+    def go_on(self) -> None:
+        self._child.send_signal(signal.SIGCONT)
 
     def wait(self) -> None:
         """Until it has ended by itself."""

@@ -70,6 +70,12 @@ def test_frozen_broker_answers_nothing_until_it_thaws(fresh_metaq_broker):
     with metaq.Producer(broker.namesrv, timeout=1.0, retries=0) as producer:
         producer.send("orders", b"x")
         broker.freeze()
+        if sys.platform == "linux":
+            states = [
+                path.read_text().rpartition(") ")[2][0]
+                for path in pathlib.Path(f"/proc/{broker.pid}/task").glob("*/stat")
+            ]
+            assert set(states) == {"T"}, "it stands when the call returns"
         with pytest.raises(metaq.MetaqError):
             producer.send("orders", b"y")
         broker.thaw()

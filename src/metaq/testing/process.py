@@ -12,11 +12,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import IO, Final
 
+from metaq.clock import SYSTEM
 from metaq.errors import MetaqError
 
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 120.0
 TAIL_LINES: Final = 30
+HALT_SECONDS: Final = 10.0
 
 
 class ServerDied(MetaqError):
@@ -180,9 +182,11 @@ class ServerProcess:
         return code
 
     def pause(self) -> None:
-        """Halt it where it is (SIGSTOP), as a machine that hangs: connections stay open, nothing is answered."""
-        self._running().send_signal(signal.SIGSTOP)
+        """Halt it where it is (SIGSTOP), as a machine that hangs: connections stay open, nothing is answered. Returns when it stands."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
         self.paused = True
+        wait_halted(process.pid)
 
     def resume(self) -> None:
         """Let a paused process go on (SIGCONT)."""
@@ -226,6 +230,20 @@ class ServerProcess:
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
+
+
+def wait_halted(pid: int, seconds: float = HALT_SECONDS) -> None:
+    """Wait until a child that was sent SIGSTOP stands, with all its threads, or has ended: until then it may go on to answer.
+
+    Returns after `seconds` whatever its state: another thread may have sent it SIGCONT meanwhile.
+    """
+    deadline = SYSTEM.monotonic() + seconds
+    pause = threading.Event()
+    with contextlib.suppress(ChildProcessError):
+        # WNOWAIT: its exit code stays for its `subprocess.Popen`.
+        while os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            if pause.wait(0.001) or SYSTEM.monotonic() > deadline:
+                return
 
 
 def option_flags(options: Mapping[str, object]) -> list[str]:

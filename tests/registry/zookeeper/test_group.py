@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
 import signal
@@ -474,7 +473,7 @@ def test_a_stopped_zookeeper_ends_each_call_within_the_time_out_and_comes_back(t
             await one.nodes.announce(a_member())
             await one.nodes.create(a_state())
             loop = asyncio.get_running_loop()
-            os.kill(zookeeper._process.pid, signal.SIGSTOP)
+            zookeeper._process.halt()
             try:
                 began = loop.time()
                 outcomes = await asyncio.gather(
@@ -484,7 +483,7 @@ def test_a_stopped_zookeeper_ends_each_call_within_the_time_out_and_comes_back(t
                 took = loop.time() - began
                 await until(lambda: not one.nodes.connected)
             finally:
-                os.kill(zookeeper._process.pid, signal.SIGCONT)
+                zookeeper._process.go_on()
             assert took < STOPPED_SECONDS + PATIENCE / 30, "for a starved machine; on a quiet one it is the first alone"
             while True:
                 try:

@@ -84,7 +84,7 @@ async def load(asked: Asked) -> Pipeline:
             async with asyncio.timeout(MEASURE_SECONDS):
                 measured, alerts = await asyncio.to_thread(_measured, Path(path), asked.now_ms - MEASURED_MS)
         except (MetaqError, OSError) as error:  # also a timeout
-            notes.append(f"what it has measured: {error or 'its files are not read in time'}")
+            notes.append(f"what it has measured: {str(error) or 'its files are not read in time'}")
         except ImportError as error:
             notes.append(f"what it has measured: reading it needs {error.name}: pip install 'pymetaq[spark]'")
     queues = [
