@@ -57,8 +57,11 @@ doctor: $(VENV)/has-base  ## install broker, client and command line, and say wh
 quick: $(VENV)/has-test  ## under a minute: style, types, layers, and the tests of what differs from the last commit. While you work: this one
 	@$(RUN) .ci/main.py quick
 
-test: $(VENV)/has-test  ## all tests that fit into ten minutes; the foreign clients have theirs, `make test-interop`
-	$(PYTEST) $(BESIDE) -m "not all" --ignore=tests/interop --ignore=tests/bench $(ARGS)
+test: $(VENV)/has-test  ## the tests that are quick: eight minutes on two cores, of which the first time one is for installing
+	$(PYTEST) $(BESIDE) -m "not all and not slow" --ignore=tests/interop --ignore=tests/bench $(ARGS)
+
+test-slow: $(VENV)/has-test  ## those that start several processes, kill them, run Spark, examples or pages: as long again
+	$(PYTEST) $(BESIDE) -m "slow and not all" --ignore=tests/interop --ignore=tests/bench $(ARGS)
 
 test-interop: $(VENV)/has-test  ## foreign clients, brokers and databases against ours; those that need a JDK and Maven skip without
 	$(PYTEST) tests/interop -n 3 --dist loadgroup -m "not all" $(ARGS)

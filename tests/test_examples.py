@@ -25,6 +25,8 @@ from tests.spark.jvm import java_options
 from tests.spark.running import printed_by
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 OF_THEIR_OWN = (
     "test_",

@@ -15,6 +15,8 @@ from metaq.testing import EmbeddedBroker
 from tests.scripted import ScriptedCluster
 from tests.support import metaq_command, run_metaq
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_ends_as_a_command_that_python_starts(monkeypatch, tmp_path):
     """The same code, output and errors, with this moment's folder and environment."""

@@ -176,8 +176,10 @@ STEPS = (
         night=("src/metaq/*",),
         environment=(("METAQ_FRESH_CLONE", "test-plain"),), rerun=False,  # in there, what failed is run once more
     ),
-    # All that fits into ten minutes: always. pytest's last line is there then, whatever is unchanged.
-    Step("test", ("make", "test"), 800, always=True),
+    # What starts several processes: it depends on nearly everything.
+    Step("slow", ("make", "test-slow"), 450, always=True),
+    # All that is quick: always. pytest's last line is there then, whatever is unchanged.
+    Step("test", ("make", "test"), 370, always=True),
     # The connector; its workers read with the client's conversation, from brokers that the tests start.
     _spark("spark", 110, "tests/spark/test_*", "tests/spark/source/*", "tests/spark/sink/*", "tests/spark/files/*",
            "tests/spark/engine/*", "tests/spark/decode/*", "tests/spark/cluster/*"),
@@ -272,7 +274,8 @@ def nightly(day: int) -> tuple[Step, ...]:
         Step("audit", ("make", "audit"), 60, only=whole, rerun=False),
         Step("lint", ("make", "lint"), 10, only=whole),
         Step("types", ("make", "types"), 40, only=whole),
-        Step("test", ("make", "test"), 450, only=whole, environment=unsteady_too),
+        Step("slow", ("make", "test-slow"), 450, only=whole, environment=unsteady_too),
+        Step("test", ("make", "test"), 370, only=whole, environment=unsteady_too),
     )  # fmt: skip
     names = {step.name for step in more}
     steps = (*more, *(step for step in STEPS if step.name not in names))

@@ -13,6 +13,8 @@ from metaq.errors import ClientError
 from metaq.testing import Cluster
 from tests.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 TOPIC, GROUP = "activity-orders", "activity-mailer"
 
 

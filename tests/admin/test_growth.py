@@ -18,6 +18,8 @@ from metaq.testing import Cluster
 from tests.admin.growing import BEFORE, POLL, Traffic
 from tests.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 QUIET = 1.0
 A, B, C = "broker-0", "broker-1", "broker-2"
 

@@ -13,6 +13,8 @@ from metaq.app.up import start_up
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from tests.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 COUNT = 3000
 
 

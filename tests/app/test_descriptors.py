@@ -13,6 +13,8 @@ from metaq import Producer
 from metaq.testing import EmbeddedBroker
 from tests.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 200
 
 

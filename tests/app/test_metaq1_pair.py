@@ -8,6 +8,8 @@ import pathlib
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
+import pytest
+
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.namesrv import start_namesrv
 from metaq.client.conversation.administration import Promote
@@ -18,6 +20,8 @@ from tests.app.test_pair import until
 from tests.broker.metaq1.support import settings
 from tests.broker.support import small_store
 from tests.support import PATIENCE, kept_port
+
+pytestmark = pytest.mark.slow
 
 XID = "XID:7:6731:6231:uq"
 

@@ -34,6 +34,8 @@ from tests.servers.support import send_header
 from tests.store.log.test_raw import raw_log
 from tests.support import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 FILE = 1 << 20
 NEVER_MS = 3_600_000
 """A slaveTimeout that no busy machine reaches."""

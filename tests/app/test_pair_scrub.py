@@ -29,6 +29,8 @@ from tests.app.test_promotion import FILE, Brokers, consume, opened, send
 from tests.broker.support import small_store
 from tests.store.log.test_raw import raw_log
 
+pytestmark = pytest.mark.slow
+
 BODY_AT = 88
 """Within each record."""
 NAMES = {Damaged.MASTER: "a", Damaged.SLAVE: "b"}

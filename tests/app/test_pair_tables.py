@@ -8,6 +8,8 @@ import gc
 import time
 from collections.abc import AsyncIterator
 
+import pytest
+
 import metaq.servers.remoting.following as served
 from metaq.app.role import following
 from metaq.broker.broker import Broker
@@ -24,6 +26,8 @@ from metaq.wire.command import request
 from tests.app.test_pair import FILE, Pair, commit, opened, until
 from tests.store.support import answer, message, read_all
 from tests.support import PATIENCE
+
+pytestmark = pytest.mark.slow
 
 TOPIC = TopicConfig("orders", 2, 2)
 

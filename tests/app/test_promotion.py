@@ -36,6 +36,8 @@ from tests.broker.support import open_broker, small_store
 from tests.store.log.test_raw import raw_log
 from tests.support import PATIENCE, kept_port
 
+pytestmark = pytest.mark.slow
+
 FILE = 1 << 20
 
 

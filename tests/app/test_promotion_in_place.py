@@ -28,6 +28,8 @@ from tests.servers.remoting.test_transactions import HALF, end_header
 from tests.servers.support import send_header
 from tests.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 QUEUES = 4
 POLL_SECONDS = 0.3
 

@@ -7,6 +7,8 @@ import errno
 import pathlib
 import time
 
+import pytest
+
 from metaq.app.role.following import HURRY_SECONDS
 from metaq.client.conversation.administration import Promote
 from metaq.model import TopicConfig
@@ -14,6 +16,8 @@ from metaq.model.leadership import ReplicaState
 from metaq.store.disk import Disk
 from tests.app.test_pair import until
 from tests.app.test_promotion import Brokers, opened
+
+pytestmark = pytest.mark.slow
 
 TOPIC = TopicConfig("orders", 2, 2)
 SLOW_SECONDS = 0.5

@@ -10,6 +10,8 @@ from metaq.testing import free_port
 from tests.app.config_files.test_server_ini import SERVER_INI
 from tests.support import PATIENCE, environment, metaq_command, process, read_line, run_metaq
 
+pytestmark = pytest.mark.slow
+
 
 def ask(port, line, body=b""):
     """The whole answer to one command at the MetaQ 1.x server."""

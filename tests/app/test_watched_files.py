@@ -21,6 +21,8 @@ from tests.broker.support import small_store
 from tests.certificates import Authority
 from tests.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 
 class Watched:
     """One file, whose text is in force. `fault`: raised by the next looks."""

@@ -15,6 +15,8 @@ from checks.opened import environment, in_short, recorded, source_of, undeclared
 from checks.table import STEPS, one_of_each_name
 from tests.support import PATIENCE, ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("path", "source"),

@@ -14,6 +14,8 @@ import pytest
 
 from tests.support import MADE_ANEW, PATIENCE, ROOT, environment
 
+pytestmark = pytest.mark.slow
+
 KEPT = tuple(pattern for pattern in MADE_ANEW if pattern != "*.so")
 
 

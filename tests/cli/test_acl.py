@@ -13,6 +13,8 @@ from metaq.model.acl.accounts import Account
 from metaq.model.acl.rights import BOTH, Right
 from tests.support import environment, metaq_command, process, read_line, run_metaq
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def main(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:

@@ -20,7 +20,7 @@ from metaq.errors import ConfigError
 from metaq.testing import free_port
 from tests.support import PATIENCE, environment, eventually, read_line, run_metaq
 
-pytestmark = pytest.mark.xdist_group("background")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("background")]
 
 SMALL = ("-o", "mappedFileSizeCommitLog=1048576", "-o", "maxHashSlotNum=1000", "-o", "maxIndexNum=4000")
 FREE = ("--port", "0", "--namesrv-port", "0")

@@ -16,6 +16,8 @@ from metaq.cli.commands import run
 from metaq.testing import EmbeddedBroker
 from tests.support import environment, eventually, run_metaq
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:

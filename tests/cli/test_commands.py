@@ -11,6 +11,8 @@ import pytest
 import metaq
 from tests.support import PATIENCE, eventually, metaq_command, process, read_line, run_metaq
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cli(metaq_broker):

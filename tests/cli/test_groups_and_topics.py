@@ -13,6 +13,8 @@ from metaq.clock import FakeClock
 from metaq.errors import RequestTimeout
 from tests.support import PATIENCE, metaq_command, process, run_metaq
 
+pytestmark = pytest.mark.slow
+
 TOPIC, BEHIND, DONE = "cli-figures", "cli-figures-behind", "cli-figures-done"
 
 

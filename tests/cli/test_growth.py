@@ -13,6 +13,8 @@ from metaq.model import Perm
 from metaq.testing import Cluster
 from tests.support import PATIENCE, eventually, metaq_command, process, run_metaq
 
+pytestmark = pytest.mark.slow
+
 A, B = "broker-0", "broker-1"
 
 

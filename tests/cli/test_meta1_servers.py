@@ -16,7 +16,7 @@ from metaq.errors import ConfigError
 from tests.interop.metaq1 import OurServer, TextConnection
 from tests.support import eventually, run_metaq
 
-pytestmark = pytest.mark.xdist_group("background")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("background")]
 
 
 @pytest.fixture

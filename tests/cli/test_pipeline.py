@@ -20,6 +20,8 @@ from metaq.pipelines.run import Run, status_of
 from metaq.spark.cluster.replicas import READ_FROM
 from tests.support import PATIENCE, environment, eventually, process, run_metaq
 
+pytestmark = pytest.mark.slow
+
 
 def progress(latest: str | None, end: str | None) -> dict:
     return {"sources": [{"latestOffset": latest, "endOffset": end}]}

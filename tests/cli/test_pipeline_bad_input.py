@@ -12,6 +12,8 @@ from metaq.pipelines.catalogue import PIPELINES
 from metaq.pipelines.lease import lease_on
 from tests.support import run_metaq
 
+pytestmark = pytest.mark.slow
+
 TOPIC = "bad_input_known"
 GROUP = "bad_input"
 FOLDER = {"archive": "output"}

@@ -10,6 +10,8 @@ from tests.archive.from_broker import archive_until
 from tests.scripted import ScriptedCluster
 from tests.support import run_metaq
 
+pytestmark = pytest.mark.slow
+
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
 

@@ -20,6 +20,8 @@ from tests.app.test_promotion import FILE, opened
 from tests.store.log.test_raw import raw_log
 from tests.support import PATIENCE, environment, metaq_command, run_metaq
 
+pytestmark = pytest.mark.slow
+
 
 async def cli(one: ScrubbedPair, *args: str) -> subprocess.CompletedProcess[str]:
     return await asyncio.to_thread(run_metaq, "broker", "scrub", *args, "-n", one.namesrv.address)

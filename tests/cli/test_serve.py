@@ -9,6 +9,8 @@ import pytest
 from metaq.testing import free_port
 from tests.support import PATIENCE, environment, metaq_command, process, read_line, run_metaq
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("-o", "mappedFileSizeCommitLog=1048576", "-o", "maxHashSlotNum=1000", "-o", "maxIndexNum=4000")
 
 

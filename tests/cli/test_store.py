@@ -6,6 +6,8 @@ import json
 import subprocess
 import zipfile
 
+import pytest
+
 from metaq.clock import FakeClock
 from metaq.model import DataVersion, TopicConfig
 from metaq.saved import SavedTable
@@ -15,6 +17,8 @@ from metaq.wire.files import TOPICS
 from metaq.wire.metaq1.frame import frame, with_attribute
 from tests.store.support import open_store, put
 from tests.support import PATIENCE, environment, eventually, metaq_command, run_metaq
+
+pytestmark = pytest.mark.slow
 
 
 def test_dump_prints_frames_of_each_kind_of_file_of_1x(tmp_path):

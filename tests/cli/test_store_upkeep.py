@@ -7,11 +7,15 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from metaq.cli.store.upkeep import progress_shown
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from tests.store.support import log_file, message, open_store, overwrite
 from tests.store.upkeep.support import filled
 from tests.support import environment, run_metaq
+
+pytestmark = pytest.mark.slow
 
 
 def test_check_tells_each_kind_and_the_first_damage(tmp_path):

@@ -15,6 +15,8 @@ from metaq.cli.servers.dashboard_beside import DashboardBeside
 from metaq.dashboard_options import DashboardOptions
 from tests.support import PATIENCE, eventually, metaq_command, process, read_line
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("-o", "mappedFileSizeCommitLog=1048576", "-o", "maxHashSlotNum=1000", "-o", "maxIndexNum=4000")
 
 

@@ -27,6 +27,8 @@ from tests.interop.servers import launch
 from tests.staged import ask
 from tests.support import environment, eventually
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PLACES = [("test", 0), ("test", 1), ("stock", 0)]
 MESSAGES, SIZE = 5, 64 << 10

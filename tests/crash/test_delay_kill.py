@@ -9,11 +9,15 @@ import sys
 import time
 from collections import Counter
 
+import pytest
+
 from metaq.clock import FakeClock
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.wire.record import decode_record
 from tests.broker.support import open_broker
 from tests.support import process
+
+pytestmark = pytest.mark.slow
 
 OPTIONS = {"message_delay_level": "1s 1s 1s 1s 1s 1s 1s", "mapped_file_size_commit_log": 256 << 10}
 RETRIES, KILLS = 2, 3

@@ -13,6 +13,8 @@ from metaq.store.offline.reader import StoreReader
 from tests.store.support import open_store, read_all
 from tests.support import process
 
+pytestmark = pytest.mark.slow
+
 WRITER = """
 import sys
 sys.path.insert(0, sys.argv[3])

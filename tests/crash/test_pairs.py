@@ -26,8 +26,10 @@ from metaq.store import message_writer
 from tests.crash.pairs import simulate
 from tests.crash.simulation.seeds import failures, quiet_folder
 
+pytestmark = pytest.mark.slow
+
 SEEDS_FIRST = 20
-"""In `make test`; the others up to SEEDS are in `make test-long`, which CI runs after every change of what a broker is made of."""
+"""In `make test-slow`; the others up to SEEDS are in `make test-long`, which CI runs after every change of what a broker is made of."""
 SEEDS = 40
 AT_ONCE = 10
 FIRST_ALL = int(os.environ.get("METAQ_LIVES_FROM", SEEDS + 1))

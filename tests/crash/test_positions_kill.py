@@ -12,6 +12,8 @@ import pytest
 
 from tests.support import process
 
+pytestmark = pytest.mark.slow
+
 TELLER = """
 import sys
 sys.path.insert(0, sys.argv[2])

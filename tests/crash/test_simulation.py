@@ -19,8 +19,10 @@ from metaq.testing import PowerLossDisk
 from tests.crash.simulation import simulate
 from tests.crash.simulation.seeds import failures, quiet_folder
 
+pytestmark = pytest.mark.slow
+
 SEEDS_FIRST = 100
-"""In `make test`: four of SABOTAGE's eight faults are found among fewer. The others up to SEEDS are in `make test-long`, which CI
+"""In `make test-slow`: four of SABOTAGE's eight faults are found among fewer. The others up to SEEDS are in `make test-long`, which CI
 runs after every change of what a broker is made of."""
 SEEDS = 1000
 AT_ONCE = 50

@@ -16,6 +16,8 @@ from metaq.model.transactions.staging import Phase
 from metaq.testing import Cluster
 from tests.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 WRITERS = 4
 TOPICS = ("bills", "orders", "stock")
 QUEUES = 2

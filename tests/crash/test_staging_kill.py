@@ -27,6 +27,8 @@ from tests.crash.mortal_broker import PROGRAM, die_behind, is_armed, spare
 from tests.staged import BORN_MS, PlannedPart, ask
 from tests.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[2]
 BROKERS, QUEUES = 3, 2
 TOPIC = "orders"

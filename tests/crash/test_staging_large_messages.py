@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pathlib
 
+import pytest
+
 import metaq
 from metaq.client.conversation.staged.staging import Decide, GetTransaction
 from metaq.errors import BrokerError
@@ -16,6 +18,8 @@ from metaq.wire.staging import DecideBody
 from tests.crash.mortal_broker import PROGRAM, die_behind, spare
 from tests.staged import PlannedPart, ask, stage
 from tests.support import eventually
+
+pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[2]
 TOPIC = "orders"

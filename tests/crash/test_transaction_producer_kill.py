@@ -14,6 +14,8 @@ import metaq
 from metaq.testing import EmbeddedBroker
 from tests.support import PATIENCE, environment, eventually, process, read_line
 
+pytestmark = pytest.mark.slow
+
 TOPIC, GROUP = "payments", "cashiers"
 QUICK = {"transactionCheckInterval": 200, "transactionTimeOut": 1000, "transactionCheckMax": 100_000}
 

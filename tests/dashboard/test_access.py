@@ -13,7 +13,7 @@ from metaq.admin import Admin
 from tests.dashboard.running import Site, browsing, cluster, dashboard, looping
 from tests.dashboard.test_login import log_in
 
-pytestmark = pytest.mark.xdist_group("dashboard")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dashboard")]
 
 SECRET = "12345678-of-an-account"
 ACL = f"""

@@ -14,7 +14,7 @@ from metaq.dashboard.pages.table import PAGES
 from tests.dashboard.running import Loop, browsing, cluster, dashboard, looping, page_of
 from tests.support import eventually
 
-pytestmark = pytest.mark.xdist_group("dashboard")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dashboard")]
 
 PAGE_SECONDS = 10.0
 """Far above the two seconds that a page waits, for a starved machine; far below what a cluster that hangs would take."""

@@ -17,7 +17,7 @@ from metaq.dashboard.pages.table import PAGES
 from tests.dashboard.running import Site, bury, chromium
 from tests.support import PATIENCE, eventually
 
-pytestmark = [pytest.mark.xdist_group("dashboard")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dashboard")]
 
 VIOLATIONS = (
     "rules => axe.run(rules).then(found => found.violations.map(one => [one.id, one.nodes.map(node => node.html)]))"

@@ -19,7 +19,7 @@ from tests.deploy.commands import loopback, ready, serving
 from tests.interop.metaq1 import Zookeeper
 from tests.support import PATIENCE, ROOT, environment, eventually
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("helm")]
+pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.xdist_group("helm")]
 
 HAND_OVER = ROOT / "deploy" / "container" / "hand_over.py"
 

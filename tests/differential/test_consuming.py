@@ -6,6 +6,8 @@ from tests.differential.program import NEVER
 from tests.differential.world import LATER, OK, PATIENCE_MS, World, bodies, place, scenario
 from tests.support import eventually
 
+pytestmark = pytest.mark.slow
+
 AWAITED = {"awaitTerminationMillisWhenShutdown": PATIENCE_MS}
 """A shutdown waits for the listeners before it tells how far the group is: the last message has come here, and the answer to it has
 perhaps not come there. Without, a busy machine gets that message again."""

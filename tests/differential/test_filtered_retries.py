@@ -3,8 +3,12 @@
 import threading
 import time
 
+import pytest
+
 from tests.differential.world import LATER, OK, World, bodies, scenario
 from tests.support import PATIENCE, eventually
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = {"enablePropertyFilter": "true", "filterSupportRetry": "true"}
 

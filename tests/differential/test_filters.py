@@ -1,8 +1,12 @@
 """SQL filters of Java and Go consumers: what passes, what is refused and where, retries, a change under way, pulls."""
 
+import pytest
+
 from tests.differential.program import Event
 from tests.differential.world import LATER, OK, World, bodies, place, scenario
 from tests.support import eventually
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = {"enablePropertyFilter": "true"}
 

@@ -7,6 +7,8 @@ from tests.differential.program import Event, ForeignProgram
 from tests.differential.world import LATER, OK, World, bodies, place, scenario
 from tests.support import eventually
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
 CLIENT = "go"
 

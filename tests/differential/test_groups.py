@@ -6,6 +6,8 @@ from tests.differential.program import Event
 from tests.differential.world import Consumer, World, bodies, scenario, succeed
 from tests.support import eventually
 
+pytestmark = pytest.mark.slow
+
 QUEUES = 7
 
 

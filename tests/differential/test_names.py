@@ -1,6 +1,10 @@
 """Namespaces and unit names of the Java client."""
 
+import pytest
+
 from tests.differential.world import LATER, OK, World, bodies, place, scenario
+
+pytestmark = pytest.mark.slow
 
 
 @scenario

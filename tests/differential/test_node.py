@@ -5,6 +5,8 @@ import pytest
 from tests.differential.failures import a_killed_broker_is_survived, a_killed_members_queues_are_taken_over
 from tests.differential.world import OK, World, bodies, place, scenario
 
+pytestmark = pytest.mark.slow
+
 CLIENT = "node"
 
 

@@ -3,9 +3,13 @@
 import itertools
 from collections.abc import Callable
 
+import pytest
+
 from tests.differential.program import Event
 from tests.differential.world import Client, World, bodies, scenario
 from tests.support import eventually
+
+pytestmark = pytest.mark.slow
 
 
 @scenario

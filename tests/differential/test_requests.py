@@ -10,6 +10,8 @@ from tests.differential.world import OK, Client, Consumer, World, bodies, place,
 from tests.interop.servers import CLUSTER
 from tests.support import eventually
 
+pytestmark = pytest.mark.slow
+
 REPLY_TOPIC = f"{CLUSTER}_REPLY_TOPIC"
 PROPERTIES = ("MSG_TYPE", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL")
 WAIT_MS = 300_000

@@ -1,9 +1,13 @@
 """What a Java producer gets for what it sends, and what is found again."""
 
+import pytest
+
 from metaq.admin import Admin
 from tests.differential.program import Event
 from tests.differential.world import World, bodies, place, scenario
 from tests.support import eventually
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = {"maxMessageSize": str(64 * 1024)}
 

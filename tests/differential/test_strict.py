@@ -1,6 +1,10 @@
 """A broker that makes no topic and no group by itself."""
 
+import pytest
+
 from tests.differential.world import World, bodies, place, scenario
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
 

@@ -4,9 +4,13 @@ import re
 import threading
 import time
 
+import pytest
+
 from tests.differential.program import Event
 from tests.differential.world import Client, Consumer, World, bodies, place, scenario
 from tests.support import eventually
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000", "transactionCheckMax": "5"}
 COMMITTED, ROLLED_BACK, UNKNOWN = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"

@@ -16,6 +16,8 @@ from metaq.pipelines.compact.tabling import tables_of
 from tests.pipelines.archive.support import publish
 from tests.support import PATIENCE, ROOT, environment
 
+pytestmark = pytest.mark.slow
+
 PAGE = (ROOT / "docs" / "archive.md").read_text()
 FORMAT = (ROOT / "docs" / "formats" / "archive.md").read_text()
 

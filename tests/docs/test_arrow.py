@@ -11,6 +11,8 @@ import pytest
 
 from tests.support import PATIENCE, ROOT, environment
 
+pytestmark = pytest.mark.slow
+
 PAGE = (ROOT / "docs" / "arrow.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 

@@ -13,6 +13,8 @@ import pytest
 import metaq
 from tests.support import PATIENCE, ROOT, environment
 
+pytestmark = pytest.mark.slow
+
 COUNT, FIRST_END = 100, 38
 _names = itertools.count()
 

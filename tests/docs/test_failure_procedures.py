@@ -24,7 +24,7 @@ from metaq.testing import Cluster
 from metaq.testing.zookeeper import java, zookeeper_jars
 from tests.support import PATIENCE, ROOT, eventually, run_metaq
 
-pytestmark = pytest.mark.xdist_group("failure procedures")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("failure procedures")]
 
 PAGE = (ROOT / "docs" / "failure-procedures.md").read_text()
 SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}

@@ -19,6 +19,8 @@ from tests.interop.metaq1 import OurServer
 from tests.metaq1.stored import read
 from tests.support import PATIENCE, ROOT, environment
 
+pytestmark = pytest.mark.slow
+
 PAGE = (ROOT / "docs" / "logging.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 

@@ -9,6 +9,8 @@ from tests.docs.pages import blocks, replaced
 from tests.spark.running import printed_by
 from tests.support import ROOT
 
+pytestmark = pytest.mark.slow
+
 PAGE = (ROOT / "docs" / "pipelines.md").read_text()
 
 

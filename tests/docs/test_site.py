@@ -31,7 +31,7 @@ from markdown_it import MarkdownIt
 
 from tools import site_hooks
 
-pytestmark = pytest.mark.xdist_group("docs.site")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("docs.site")]
 """One worker builds it."""
 
 CONFIGURATION = yaml.safe_load((ROOT / "mkdocs.yml").read_text())

@@ -14,6 +14,8 @@ from tests.examples.gallery import PICTURE_BYTES_MAX, loaded
 from tests.spark.running import finished
 from tests.support import eventually
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: it comes with the extra plots")
 
 

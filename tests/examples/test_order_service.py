@@ -16,6 +16,8 @@ from metaq.testing import free_port
 from tests.examples.gallery import PICTURE_BYTES_MAX, loaded
 from tests.outbox.databases import until
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: it comes with the extra test")
 pytest.importorskip("fastapi", reason="FastAPI is not installed: it comes with the extra test")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: it comes with the extra http")

@@ -13,6 +13,8 @@ from metaq.outbox.entry import rocketmq_message
 from metaq.spark.engine.slow_start import run_through
 from tests.examples.gallery import PICTURE_BYTES_MAX, loaded
 
+pytestmark = pytest.mark.slow
+
 sqlalchemy = pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: it comes with the extra test")
 pytest.importorskip("pyspark", reason="PySpark is not installed: it comes with the extra spark")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: it comes with the extra plots")

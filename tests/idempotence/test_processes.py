@@ -18,6 +18,8 @@ from metaq.idempotence import Idempotence
 from tests.outbox.databases import KINDS, connect, run, running
 from tests.support import PATIENCE, environment
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent
 STEPS = ["SELECT", "INSERT metaq_seen", "INSERT bills", "commit", "ack"]
 """What a consumer does for a message; it can die before and behind each."""

@@ -1,6 +1,6 @@
 """Raw connections: the original 1.4.6.2 answers as recorded, and ours as the original but for what differs on purpose.
 
-METAQ_RECORD=1 make test ARGS="tests/interop/test_metaq1_transcripts.py -k original"     # record the original anew
+METAQ_RECORD=1 make test-interop ARGS="-k 'transcripts and original'"     # record the original anew
 """
 
 import json

@@ -18,6 +18,8 @@ from tests.interop.metaq1 import OurServer
 from tests.metaq1.stored import read
 from tests.support import PATIENCE, environment
 
+pytestmark = pytest.mark.slow
+
 TOPICS = [f"logs{number}" for number in range(20)]
 _names = iter(TOPICS)
 

@@ -18,6 +18,8 @@ from tests.outbox.databases import KINDS, connect, run, running, until
 from tests.outbox.killed_child import TOPIC, handled
 from tests.support import PATIENCE, environment
 
+pytestmark = pytest.mark.slow
+
 TAKEN = {"INSERT orders", "INSERT metaq_outbox", "commit"}
 SENT = {"SELECT", "SELECT metaq_outbox", "UPDATE metaq_outbox", "send", "DELETE metaq_outbox"}
 HANDLED = {"INSERT metaq_seen", "INSERT bills"}

@@ -16,6 +16,8 @@ from metaq.sql.statements import statements_of, version_skips_locked
 from tests.outbox.databases import connect, run, running
 from tests.support import environment
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = 300
 SERVERS = ["mysql", "mariadb", "postgresql"]
 """MariaDB 10.2, which cannot pass over locked rows, one of today, and PostgreSQL."""

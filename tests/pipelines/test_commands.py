@@ -17,6 +17,8 @@ from tests.pipelines.commands import chatter, traces
 from tests.spark.running import python_path
 from tests.support import PATIENCE, environment, eventually
 
+pytestmark = pytest.mark.slow
+
 PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 SECRET = "secret"
 CLOSED, RESET = b"\0" * 8, struct.pack("ii", 1, 0)

@@ -20,7 +20,7 @@ from metaq.registry.zookeeper.layout import Layout, Metaq1Broker
 from metaq.registry.zookeeper.registrar import Advertisement, ZookeeperRegistrar, ZookeeperSettings
 from metaq.testing.network import FlakyNetwork, NetworkThread
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
+pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
 
 CONFIG = b"[system]\nbrokerId=3\n"
 CHECKSUM = "1653446188"

@@ -13,7 +13,7 @@ from metaq.model.queue import MessageQueue
 from tests.scripted import ScriptedCluster
 from tests.spark.running import finished
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 QUEUES = [MessageQueue("orders", "broker-a", i) for i in range(2)]
 
 

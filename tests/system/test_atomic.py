@@ -13,6 +13,8 @@ import metaq
 from metaq.testing import Cluster
 from tests.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 _names = itertools.count()
 BRIEF = 3.0
 """Before a transaction that cannot be completed is given up."""

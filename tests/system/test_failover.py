@@ -22,6 +22,8 @@ from metaq.model import SendStatus
 from tests.support import PATIENCE, eventually
 from tests.system.test_promotion import Pair
 
+pytestmark = pytest.mark.slow
+
 HOUR = 3600.0
 TOPIC = "orders"
 QUIET: dict[str, Any] = {"poll_name_server_interval": HOUR, "heartbeat_broker_interval": HOUR}

@@ -15,6 +15,8 @@ import metaq
 from metaq.testing import EmbeddedBroker
 from tests.support import PATIENCE, eventually, run_metaq
 
+pytestmark = pytest.mark.slow
+
 LADDER = " ".join(["1s"] * 18)
 
 

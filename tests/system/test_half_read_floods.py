@@ -19,6 +19,8 @@ from metaq.wire.command import Command, encode
 from metaq.wire.connection import Connection
 from tests.support import PATIENCE, environment, eventually, metaq_command, process, read_line
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 FRAME = 16 * MIB
 SENT = 15 * MIB

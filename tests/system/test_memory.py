@@ -25,6 +25,8 @@ from metaq.wire.connection import Connection
 from metaq.wire.record import encode_batch
 from tests.support import PATIENCE, ROOT, environment, eventually, process, read_line
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 UNFLUSHED_BYTES_MAX = 16 * MIB
 OPTIONS = {**SMALL, "unflushedBytesMax": UNFLUSHED_BYTES_MAX, "syncFlushTimeout": 60_000}

@@ -12,6 +12,8 @@ import pytest
 from tests.interop.metaq1 import OurServer, TextConnection
 from tests.support import PATIENCE, environment, eventually, metaq_command
 
+pytestmark = pytest.mark.slow
+
 FILTERS = """\
 import time
 

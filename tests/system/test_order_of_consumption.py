@@ -17,6 +17,8 @@ import metaq
 from metaq.testing import Cluster
 from tests.support import PATIENCE, environment, eventually
 
+pytestmark = pytest.mark.slow
+
 QUEUES = 4
 LOCK_SECONDS = 4
 """What a dead member's lock lasts here, instead of a minute."""

@@ -6,6 +6,8 @@ import re
 import threading
 from collections import defaultdict
 
+import pytest
+
 import metaq
 from metaq import Producer, Reader
 from metaq.admin import Admin
@@ -14,6 +16,8 @@ from metaq.model import MessageQueue
 from metaq.model.topics.route import OrderLayout
 from metaq.testing import Cluster
 from tests.support import PATIENCE, eventually
+
+pytestmark = pytest.mark.slow
 
 KEYS = [f"key-{number}" for number in range(18)]
 QUEUES = 2

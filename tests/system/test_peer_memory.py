@@ -26,7 +26,7 @@ from tests.servers.support import send_header
 from tests.support import PATIENCE
 from tests.system.test_hostile_peers import anonymous_bytes, ask, connect
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon from Linux's /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon from Linux's /proc")]
 
 MIB = 1024 * 1024
 BUDGET = 64 * MIB

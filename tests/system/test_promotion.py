@@ -14,6 +14,8 @@ from metaq.testing.embedded import SMALL
 from metaq.testing.process import ServerProcess, option_flags
 from tests.support import PATIENCE, eventually, kept_port, run_metaq
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {
     **SMALL, "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1", "vipPortEnable": "false", "brokerName": "pair",
     "registerNameServerPeriod": "1000",

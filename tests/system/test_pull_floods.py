@@ -20,6 +20,8 @@ from metaq.wire.record import encode_batch
 from tests.support import PATIENCE, eventually
 from tests.system.test_memory import LINUX, anonymous_bytes, watched
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 PULL_BYTES = 8 * MIB
 PEERS = 120

@@ -6,6 +6,8 @@ import json
 import pathlib
 import signal
 
+import pytest
+
 from metaq.testing import free_port
 from metaq.testing.embedded import SMALL
 from metaq.wire import headers
@@ -14,6 +16,8 @@ from metaq.wire.command import request
 from tests.app.test_service_manager import manager, until
 from tests.servers.support import send_header
 from tests.support import environment, eventually, exchange, metaq_command, process, read_line, run_metaq
+
+pytestmark = pytest.mark.slow
 
 OPTIONS = [word for pair in SMALL.items() for word in ("-o", "{}={}".format(*pair))]
 

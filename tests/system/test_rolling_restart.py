@@ -19,7 +19,7 @@ from metaq.testing import Cluster
 from tests.support import PATIENCE, environment, eventually, metaq_command, process, read_line, run_metaq
 from tests.system.rolling import Load, events, group, running, wait_in_sync
 
-pytestmark = pytest.mark.xdist_group("rolling restart")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("rolling restart")]
 NAME = "broker-0"
 
 

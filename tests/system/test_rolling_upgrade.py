@@ -15,6 +15,8 @@ from metaq.testing import Cluster
 from tests.support import PATIENCE, ROOT, run_metaq
 from tests.system.rolling import Load, group, running
 
+pytestmark = pytest.mark.slow
+
 NAME = "broker-0"
 SOURCE = ROOT / "src" / "metaq"
 NEXT = "9.9.9"

@@ -14,6 +14,8 @@ from tests import staged
 from tests.staged import PlannedPart
 from tests.support import eventually, exchange
 
+pytestmark = pytest.mark.slow
+
 QUEUES = 2
 
 

@@ -12,6 +12,8 @@ from metaq.wire.codes import RequestCode
 from tests.scripted import Fate, ScriptedCluster
 from tests.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"transactionCheckInterval": 200, "transactionTimeOut": 200}
 TOPIC = "orders"
 

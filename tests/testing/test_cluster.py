@@ -18,6 +18,8 @@ import metaq
 from metaq.testing import Cluster, ServerDied, free_port, ports
 from tests.support import PATIENCE, ROOT, environment, eventually
 
+pytestmark = pytest.mark.slow
+
 SMALL_WAIT = 0.5
 """A client's patience with what will not come."""
 

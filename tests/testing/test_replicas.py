@@ -17,6 +17,8 @@ from metaq.testing.nemesis import Fault, Nemesis, Schedule, Step, topology_of
 from metaq.testing.ways import BROKER, CLIENT, NAMESRV, Way
 from tests.support import eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pair():

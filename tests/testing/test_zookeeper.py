@@ -15,6 +15,8 @@ from metaq.testing import Cluster, free_port, ports
 from metaq.testing.zookeeper import HOME, java, zookeeper_jars
 from tests.support import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def jars_or_skip():
     try:

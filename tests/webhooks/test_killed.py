@@ -15,6 +15,8 @@ from tests.webhooks.receiver import Receiver
 from tests.webhooks.running import Group
 from tests.webhooks.test_webhook import bodies
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = 3000
 
 

@@ -18,7 +18,7 @@ from tests.webhooks.receiver import OK, Receiver, status
 from tests.webhooks.running import Group, running
 from tests.webhooks.test_signing import OTHER, TEXT
 
-pytestmark = pytest.mark.xdist_group("webhooks.broker")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("webhooks.broker")]
 SOON = " ".join(["1s"] * 18)
 
 

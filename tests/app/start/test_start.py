@@ -22,6 +22,8 @@ from tests.servers.http.support import dial, eventually, in_loop
 from tests.store.support import HOST, read_all
 from tests.support import PATIENCE, environment, process
 
+pytestmark = pytest.mark.slow
+
 REPLAYING = re.compile(r"replaying (\d+) %: \d+\.\d of \d+\.\d MiB(, about \d+ s left)?")
 
 

@@ -24,6 +24,8 @@ from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from tests.servers.http.support import in_loop
 from tests.support import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
 SPAN_ID = 0xB7AD6B7169203331

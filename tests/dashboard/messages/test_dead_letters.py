@@ -12,7 +12,7 @@ import metaq
 from tests.dashboard.messages.conftest import HOSTILE, Site, change, is_text_only, token_of, values
 from tests.support import eventually
 
-pytestmark = pytest.mark.xdist_group("dashboard messages")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dashboard messages")]
 
 GROUP = "billing"
 BODIES = [b'{"amount": "%d"}' % number for number in range(6)] + [HOSTILE.encode(), b"\x00\xff"]

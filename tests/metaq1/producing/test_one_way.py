@@ -20,6 +20,8 @@ from tests.metaq1.stored import payloads, read
 from tests.metaq1.stub import Stub
 from tests.support import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -22,6 +22,8 @@ from tests.metaq1.stored import read
 from tests.metaq1.stub import Stub
 from tests.support import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 LOCAL = SendResult(-1, Partition(0, 1), -1, "send to local")
 
 

@@ -17,6 +17,8 @@ from tests.metaq1.conftest import at
 from tests.metaq1.rebalance.members import Recorder
 from tests.support import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 BROKER_ID = 5
 
 

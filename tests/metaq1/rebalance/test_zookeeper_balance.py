@@ -23,7 +23,7 @@ from tests.interop.metaq1 import Zookeeper
 from tests.metaq1.rebalance.members import Group, Member, Recorder, group, place
 from tests.support import PATIENCE, environment, process, read_line
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
+pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
 
 _roots = (f"/rebalance-{number}" for number in itertools.count())
 

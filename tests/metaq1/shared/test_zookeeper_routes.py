@@ -17,7 +17,7 @@ from tests.interop.metaq1 import OurServer, Zookeeper
 from tests.metaq1.stored import payloads
 from tests.support import PATIENCE
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
+pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
 
 _roots = (f"/routes-{number}" for number in itertools.count())
 QUICK = Pace(reconnect_pause=0.1)

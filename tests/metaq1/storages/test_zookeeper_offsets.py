@@ -16,7 +16,7 @@ from metaq.testing import eventually
 from tests.interop.metaq1 import Zookeeper
 from tests.support import PATIENCE
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
+pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
 
 _roots = (f"/offsets-{number}" for number in itertools.count())
 P0, P1 = Partition(0, 0), Partition(0, 1)

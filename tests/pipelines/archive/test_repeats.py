@@ -14,7 +14,7 @@ from metaq.wire.command import Command
 from tests.scripted import Fate, ScriptedCluster
 from tests.spark.running import finished
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 START = 1_700_000_000_000
 MINUTE = 60_000
 

@@ -20,7 +20,7 @@ from tests.scripted import ScriptedCluster
 from tests.spark.running import finished
 from tests.support import PATIENCE, environment, metaq_command
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 TODAY = 1_700_006_400_000  # 2023-11-15, 00:00 UTC
 
 

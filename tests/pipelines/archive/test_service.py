@@ -30,7 +30,7 @@ from tests.scripted import ScriptedCluster
 from tests.spark.running import finished
 from tests.support import eventually
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 DAY_MS = 86_400_000
 TODAY = 1_700_006_400_000  # 2023-11-15, 00:00 UTC
 CENTURY = 36_525 * DAY_MS

@@ -10,7 +10,7 @@ from metaq.pipelines.audit.options import Span
 from tests.pipelines.audit import auditor
 from tests.pipelines.audit.auditor import Copy, Delivery
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 SINCE, UNTIL, DEADLINE, LATE_MS = 1_000, 1_060, 1_080, 25
 
 

@@ -23,7 +23,7 @@ from metaq.wire.trace import encode
 from tests.scripted import ScriptedCluster
 from tests.support import PATIENCE, eventually
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 T0 = 1_700_006_400_000  # 2023-11-15, 00:00 UTC
 TRACES = "traces"
 SINCE, UNTIL = "2023-11-15T00:00:00Z", "2023-11-15T00:01:00Z"

@@ -14,7 +14,7 @@ from metaq.spark.pipelines import changes
 from tests.pipelines.changes.batches import body
 from tests.spark.running import finished
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 TOPIC = "row-changes"
 
 

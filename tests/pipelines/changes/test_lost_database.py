@@ -24,7 +24,7 @@ from tests.pipelines.changes.test_databases import (
     server,  # noqa: F401  a fixture
 )
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.slow, pytest.mark.interop]
 
 
 class Cutting(Crashing):

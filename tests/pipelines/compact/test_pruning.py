@@ -22,6 +22,8 @@ from tests.effort import repeats
 from tests.pipelines.archive.support import planned, publish, seen_by_plan, seen_plainly
 from tests.pipelines.compact.test_service import GRACE, NOW_MS, Killed, Killer, compactor
 
+pytestmark = pytest.mark.slow
+
 DAY_MS = 86_400_000
 QUEUE = MessageQueue("orders", "broker-a", 0)
 OTHER = MessageQueue("others", "broker-a", 0)

@@ -30,6 +30,8 @@ from metaq.spark.pipelines import compact
 from tests.pipelines.archive.support import DATE, planned, publish, seen_by_plan, seen_plainly
 from tests.support import PATIENCE, eventually, process
 
+pytestmark = pytest.mark.slow
+
 QUEUES = [MessageQueue("orders", f"broker-{broker}", number) for broker in "ab" for number in range(2)]
 NOW_MS = 1_772_496_000_000  # 2026-03-03
 GRACE = 60.0

@@ -39,6 +39,8 @@ from pyiceberg.exceptions import NoSuchTableError
 from metaq.archive import iceberg, iceberg_io
 from metaq.archive.iceberg import IcebergTables
 
+pytestmark = pytest.mark.slow
+
 QUEUES = [MessageQueue("orders", "broker-a", number) for number in range(2)]
 OLD_DATE = "2026-02-01"
 NOW_MS = 1_772_496_000_000  # 2026-03-03

@@ -25,6 +25,8 @@ from metaq.pipelines.metrics.tables import tables_of
 from metaq.pipelines.metrics.windows import Series, Window
 from tests.support import ROOT, run_metaq
 
+pytestmark = pytest.mark.slow
+
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
 W = 60_000
 NOW = SYSTEM.now_ms() // W * W

@@ -16,7 +16,7 @@ from tests.interop.servers import RocketmqServer
 from tests.pipelines.mirror.support import bodies, consume, place_of, run, send, stored
 from tests.staged import send_empty
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")

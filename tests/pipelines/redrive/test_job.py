@@ -9,7 +9,7 @@ import pytest
 
 from tests.pipelines.redrive.support import JSON, Shop
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 @pytest.fixture

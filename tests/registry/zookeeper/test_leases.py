@@ -15,7 +15,7 @@ from metaq.clock import SYSTEM
 from metaq.errors import ConnectionFailed, NotOurs
 from metaq.registry.zookeeper.group import GIVE_UP_SHARE, GroupNodes
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
+pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
 
 ROUNDS = 20
 """Renewals whose time is taken."""

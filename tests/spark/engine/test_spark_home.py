@@ -12,6 +12,8 @@ from pyspark import SparkContext
 from metaq.spark import interpreter
 from metaq.spark.engine import spark_home
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def nothing_chosen(monkeypatch, tmp_path):

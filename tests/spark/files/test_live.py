@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 import metaq
 from metaq.model.transactions.staging import transaction_id
 from metaq.testing import EmbeddedBroker
@@ -12,6 +14,8 @@ from tests.interop.metaq1 import OurServer, TextConnection
 from tests.spark.files.support import FRAMES, put_frames, read
 from tests.staged import PlannedPart, ask, stage
 from tests.support import PATIENCE, eventually
+
+pytestmark = pytest.mark.slow
 
 COLUMNS = ("topic", "queue_id", "queue_offset", "message_id", "body")
 SMALL = {"mappedFileSizeCommitLog": 1024 * 1024}

@@ -28,6 +28,8 @@ from metaq.wire.codes import RequestCode
 from tests.scripted import Fate, ScriptedCluster
 from tests.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 A, B = "broker-0", "broker-1"
 NAMES = (
     RequestCode.GET_ROUTEINFO_BY_TOPIC,

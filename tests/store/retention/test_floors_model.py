@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
@@ -9,6 +10,8 @@ from hypothesis.stateful import invariant, precondition, rule
 from tests.store.retention.test_floors import rules
 from tests.store.support import read_all
 from tests.store.test_model import StoreModel
+
+pytestmark = pytest.mark.slow
 
 LONG = ("orders", 1)
 SHORT = "%RETRY%group"

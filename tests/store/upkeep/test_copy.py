@@ -24,6 +24,8 @@ from tests.store.support import START_MS, checkpoint, log_file, open_store, over
 from tests.store.upkeep.support import all_damage, filled, with_tables
 from tests.support import environment, eventually
 
+pytestmark = pytest.mark.slow
+
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
