@@ -10,6 +10,7 @@ import metaq
 from metaq.admin import Admin, TopicNotFound
 from metaq.admin.brokers import BrokerNotFound
 from metaq.admin.groups import GroupNotFound
+from metaq.errors import ConfigError
 from metaq.model import Perm
 from tests.support import PATIENCE, eventually
 
@@ -30,6 +31,16 @@ def test_topic_is_created_changed_and_deleted(admin):
     admin.delete_topic("admin-life")
     with pytest.raises(TopicNotFound, match="admin-life"):
         admin.describe_topic("admin-life")
+
+
+@pytest.mark.parametrize("wrong", [{"level": "LOUD"}, {"count": 0}, {"count": 501}])
+def test_a_wrong_level_or_count_of_log_lines_is_refused_before_a_broker_is_asked(admin, wrong):
+    """The error names what is allowed; no such broker is looked for. Any case of a level will do."""
+    allowed = "DEBUG, INFO, WARNING, ERROR or CRITICAL" if "level" in wrong else "1 to 500"
+    with pytest.raises(ConfigError, match=allowed):
+        admin.broker_log("no-such-broker", **wrong)
+    with pytest.raises(BrokerNotFound):
+        admin.broker_log("no-such-broker", level="warning")
 
 
 def test_offsets_of_a_topic_are_counted(admin, metaq_broker):

@@ -52,9 +52,14 @@ def test_a_group_is_made_changed_and_deleted(admin, cluster):
     assert len(made) == 2
     assert {one.retry_max for one in made.values()} == {5}
     group = admin.group_progress("changes-life")
-    assert (group.members, group.queues, group.lag) == ((), (), 0)
+    assert (group.members, group.queues, group.lag, group.stopped_at) == ((), (), 0, ())
     changed = admin.set_group("changes-life", consume=False)
     assert {(one.retry_max, one.consume_enable) for one in changed.values()} == {(5, False)}
+    first, second = sorted(changed)
+    assert admin.group_progress("changes-life").stopped_at == (first, second)
+    admin.set_group("changes-life", consume=True, broker=first)
+    assert admin.group_progress("changes-life").stopped_at == (second,)
+    assert {one.group: one.stopped_at for one in admin.list_groups()}["changes-life"] == (second,)
     assert admin.delete_group("changes-life") == []
     with pytest.raises(GroupNotFound):
         admin.group_progress("changes-life")

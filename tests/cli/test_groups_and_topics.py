@@ -142,6 +142,16 @@ def test_a_groups_life(cli, groups):
     assert sum(one["offset"] for one in seen["queues"]) == sum(one["consumed"] for one in shown["queues"]) == 1
     assert "is stopped" in cli("group", "move", "cli-life-group", "cli-life-renamed")
     assert json.loads(cli("group", "show", "cli-life-renamed", "--json"))["lag"] == 3
+    [broker] = json.loads(cli("group", "show", "cli-life-group", "--json"))["stopped_at"]
+    told = (
+        f"stopped: members get no messages from {broker}; `metaq group create cli-life-group --consume` starts it again"
+    )
+    assert told in cli("group", "show", "cli-life-group")
+    assert listed(cli)["cli-life-group"]["stopped_at"] == [broker]
+    assert listed(cli)["cli-life-renamed"]["stopped_at"] == []
+    marks = {line.split()[0]: line for line in cli("group", "list", "--topic", TOPIC).splitlines()}
+    assert marks["cli-life-group"].rstrip().endswith("stopped; no members")
+    assert "stopped" not in marks["cli-life-renamed"] + cli("group", "show", "cli-life-renamed")
     for group in ("cli-life-group", "cli-life-renamed"):
         assert f"group {group} is deleted" in cli("group", "delete", group, "--yes")
         cli("group", "show", group, code=3)

@@ -11,9 +11,8 @@ from msgspec import Struct
 
 from metaq.admin import topics
 from metaq.admin.brokers import masters
-from metaq.admin.groups import GroupNotFound, MovedProgress, check_own
+from metaq.admin.groups import GroupNotFound, MovedProgress, check_own, settings_at
 from metaq.admin.several import at_each, at_several, check_brokers
-from metaq.client.conversation.following import GROUPS, GetTable
 from metaq.client.conversation.group_settings import CloneProgress, DeleteGroup, PutGroup
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats
 from metaq.client.conversation.reading.offsets import SetPosition
@@ -22,7 +21,6 @@ from metaq.client.shared.core import ClientCore
 from metaq.errors import MetaqError
 from metaq.model import ConsumeStats, GroupConfig, MessageQueue
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group
-from metaq.wire import bodies
 
 
 class GroupOnline(MetaqError):
@@ -203,9 +201,7 @@ async def _set_progress(
 
 async def _settings(core: ClientCore, targets: Mapping[str, str], name: str) -> dict[str, GroupConfig]:
     """Return broker → settings of a group, where there are any."""
-    tables = await asyncio.gather(*(core.ask(address, GetTable(GROUPS)) for address in targets.values()))
-    found = {at: bodies.group_table_of(table)[1] for at, table in zip(targets, tables, strict=True)}
-    return {at: groups[name] for at, groups in found.items() if name in groups}
+    return {at: groups[name] for at, groups in (await settings_at(core, targets)).items() if name in groups}
 
 
 async def _progress(core: ClientCore, targets: Mapping[str, str], name: str) -> dict[MessageQueue, ConsumeStats]:

@@ -19,7 +19,7 @@ from metaq.client.conversation.reading.time_search import first_at_or_after, sto
 from metaq.client.identity.names import EARLIEST, LATEST
 from metaq.client.shared.core import ClientCore
 from metaq.errors import BrokerError, MetaqError
-from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageModel, MessageQueue
+from metaq.model import ClientConnection, ConsumerView, ConsumeStats, GroupConfig, MessageModel, MessageQueue
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.wire import bodies
 
@@ -49,11 +49,29 @@ async def check_own(core: ClientCore, addresses: Collection[str], group: str, wh
 
 async def own_groups(core: ClientCore, addresses: Collection[str]) -> set[str]:
     """Return the groups that brokers have settings or progress of."""
-    tables = await asyncio.gather(
-        *(core.ask(address, GetTable(table)) for table in (GROUPS, GROUP_OFFSETS) for address in addresses)
+    settings, consuming = await asyncio.gather(
+        settings_at(core, {address: address for address in addresses}), groups_with_offsets(core, addresses)
     )
-    found = {name for table in tables[: len(addresses)] for name in bodies.group_table_of(table)[1]}
-    return found | {group for table in tables[len(addresses) :] for _, group in bodies.group_offsets_of(table)}
+    return {group for groups in settings.values() for group in groups} | consuming
+
+
+async def settings_at(core: ClientCore, addresses: Mapping[str, str]) -> dict[str, dict[str, GroupConfig]]:
+    """Return broker → group → settings, of all groups that brokers (name → address) have settings of."""
+    tables = await asyncio.gather(*(core.ask(address, GetTable(GROUPS)) for address in addresses.values()))
+    return {broker: bodies.group_table_of(table)[1] for broker, table in zip(addresses, tables, strict=True)}
+
+
+async def groups_with_offsets(core: ClientCore, addresses: Collection[str]) -> set[str]:
+    """Return the groups that brokers have offsets of."""
+    tables = await asyncio.gather(*(core.ask(address, GetTable(GROUP_OFFSETS)) for address in addresses))
+    return {group for table in tables for _, group in bodies.group_offsets_of(table)}
+
+
+def stopped_at(settings: Mapping[str, Mapping[str, GroupConfig]], group: str) -> tuple[str, ...]:
+    """Return the brokers, of the settings that `settings_at` returns, at which a group's members get no messages."""
+    return tuple(
+        sorted(broker for broker, groups in settings.items() if group in groups and not groups[group].consume_enable)
+    )
 
 
 async def metaq1_groups(core: ClientCore, addresses: Collection[str]) -> set[str]:
@@ -114,6 +132,8 @@ class GroupProgress(Struct, frozen=True):
     queues: tuple[QueueProgress, ...]
     """Progress in each queue that the group has an offset in."""
     consumer: ConsumerView | None = None
+    stopped_at: tuple[str, ...] = ()
+    """Brokers at which it is stopped (`consumeEnable` is false): its members get no messages there."""
 
     @property
     def subscriptions(self) -> dict[str, str]:
@@ -180,16 +200,20 @@ async def producers(core: ClientCore, group: str) -> list[ProducerInstance]:
 async def progress(core: ClientCore, group: str) -> GroupProgress:
     """Return the progress of `group`. Raises GroupNotFound."""
     addresses = await masters(core)
-    found = await progress_at(core, addresses, group)
-    if not found.queues and not found.members:
-        tables = await asyncio.gather(*(core.ask(address, GetTable(GROUPS)) for address in addresses.values()))
-        if not any(group in bodies.group_table_of(table)[1] for table in tables):
-            raise GroupNotFound(f"no broker at name servers {core.name_servers} knows consumer group {group}")
+    settings = await settings_at(core, addresses)
+    found = await progress_at(core, addresses, group, stopped_at(settings, group))
+    if not found.queues and not found.members and not any(group in groups for groups in settings.values()):
+        raise GroupNotFound(f"no broker at name servers {core.name_servers} knows consumer group {group}")
     return found
 
 
-async def progress_at(core: ClientCore, addresses: Mapping[str, str], group: str) -> GroupProgress:
-    """Return the progress of `group` at brokers (name → address): without queues and members if none of them knows it."""
+async def progress_at(
+    core: ClientCore, addresses: Mapping[str, str], group: str, stopped: tuple[str, ...]
+) -> GroupProgress:
+    """Return the progress of `group` at brokers (name → address): without queues and members if none of them knows it.
+
+    Args: stopped: brokers at which it is stopped.
+    """
     stats_call, members_call = GetConsumeStats(group), GetConnections(group)
     parts = await asyncio.gather(*(core.ask(address, stats_call) for address in addresses.values()))
     online = [found for address in addresses.values() if (found := await core.ask(address, members_call)) is not None]
@@ -209,7 +233,7 @@ async def progress_at(core: ClientCore, addresses: Mapping[str, str], group: str
     # Any broker's: a member sends the same heartbeat to all.
     known = online[0][1] if online else None
     sorted_members = tuple(unique[key] for key in sorted(unique))
-    return GroupProgress(group, core.clock.now_ms(), sorted_members, rate, tuple(queues), known)
+    return GroupProgress(group, core.clock.now_ms(), sorted_members, rate, tuple(queues), known, stopped)
 
 
 class MovedProgress(Struct, frozen=True):

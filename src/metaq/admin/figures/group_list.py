@@ -6,11 +6,16 @@ import asyncio
 from typing import Final
 
 from metaq.admin.brokers import masters
-from metaq.admin.groups import GroupProgress, metaq1_groups, own_groups, progress_at
-from metaq.client.conversation.following import GROUPS, GetTable
+from metaq.admin.groups import (
+    GroupProgress,
+    groups_with_offsets,
+    metaq1_groups,
+    progress_at,
+    settings_at,
+    stopped_at,
+)
 from metaq.client.shared.core import ClientCore
 from metaq.model.topics.system import is_system_group
-from metaq.wire import bodies
 
 _AT_ONCE: Final = 16
 """Groups that are asked about at once."""
@@ -19,8 +24,8 @@ _AT_ONCE: Final = 16
 async def names(core: ClientCore, *, system: bool) -> list[str]:
     """Return the names of the groups that a broker has settings of: each group that was created, or had a member since."""
     addresses = await masters(core)
-    tables = await asyncio.gather(*(core.ask(address, GetTable(GROUPS)) for address in addresses.values()))
-    return _shown({name for table in tables for name in bodies.group_table_of(table)[1]}, system=system)
+    settings = await settings_at(core, addresses)
+    return _shown({name for groups in settings.values() for name in groups}, system=system)
 
 
 def _shown(found: set[str], *, system: bool) -> list[str]:
@@ -33,14 +38,17 @@ async def all_groups(core: ClientCore, *, system: bool) -> list[GroupProgress]:
     `system`: also of brokers' own.
     """
     addresses = await masters(core)
-    found = await own_groups(core, addresses.values())
+    settings, consuming = await asyncio.gather(
+        settings_at(core, addresses), groups_with_offsets(core, addresses.values())
+    )
+    found = {name for groups in settings.values() for name in groups} | consuming
     # ZooKeeper knows groups of other brokers, too: of these, there is nothing here.
     guests = await metaq1_groups(core, addresses.values()) - found
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def one(name: str) -> GroupProgress:
         async with places:
-            return await progress_at(core, addresses, name)
+            return await progress_at(core, addresses, name, stopped_at(settings, name))
 
     groups = await asyncio.gather(*(one(name) for name in _shown(found | guests, system=system)))
     return [group for group in groups if group.group not in guests or group.queues or group.members]

@@ -80,6 +80,7 @@ def show_group(
                 **waiting_json(group.waiting),
                 "consumed_per_second": group.rate,
                 "broadcasting": group.broadcasting,
+                "stopped_at": list(group.stopped_at),
                 "subscriptions": group.subscriptions,
                 "subscriptions_differ": group.differs,
                 "members": [
@@ -109,6 +110,10 @@ def show_group(
         return
     late = f" ({span(group.lag_seconds) or '?'}, {waiting_text(group.waiting) or '?'})" if group.lag else ""
     print(f"group {name}: {count(len(group.members), 'member')}, {count(group.lag, 'message')} behind{late}")
+    if group.stopped_at:
+        print(
+            f"  stopped: members get no messages from {', '.join(group.stopped_at)}; `metaq group create {name} --consume` starts it again"
+        )
     if group.subscriptions and not group.differs:
         print(f" {_wants(group.subscriptions)}")
     if group.broadcasting:

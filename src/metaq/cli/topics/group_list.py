@@ -118,7 +118,7 @@ def _has(group: GroupProgress, topic: str) -> bool:
 
 def _mark(group: GroupProgress) -> str:
     """Return what is unusual about a group."""
-    marks = []
+    marks = ["stopped"] if group.stopped_at else []
     if not group.members:
         marks.append("no members")
     elif unread := group.unread:
@@ -142,6 +142,7 @@ def _json(group: GroupProgress) -> dict[str, object]:
         "lag_seconds": group.lag_seconds,
         "oldest_waiting": iso_time(min(oldest, default=0)),
         "broadcasting": group.broadcasting,
+        "stopped_at": list(group.stopped_at),
         "subscriptions_differ": group.differs,
         "unread_queues": [
             {"topic": queue.topic, "broker": queue.broker, "queue_id": queue.queue_id} for queue in group.unread
