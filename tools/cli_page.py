@@ -36,23 +36,30 @@ TOOLS = "accessKey: operator\nsecretKey: only-an-example\n"
 INTRODUCTION = """\
 # The command line
 
-`metaq` is one command for servers, messages and administration. What follows is a session, made by running it
-(`python -m tools.cli_page > docs/cli.md`); the table at the end has every command. `metaq COMMAND --help` has the options and
-examples of each.
+`metaq` is the command of MetaQ for Python. It runs brokers and name servers, sends and reads messages, and administers clusters, of MetaQ and, as far
+as their protocol allows, of RocketMQ 4.x. It is installed with the package ([getting-started.md](getting-started.md)); `metaq --version` prints its release.
 
-## What holds everywhere
+This page is for operators. It has the rules that hold for every command, a session that shows what the commands print, and a
+[table of all commands](#all-commands). `metaq COMMAND --help` prints the options of a command, with examples. To try the session, start a broker
+and a name server in one terminal with `metaq up`, and type the commands in another one; some of them show a mistake and its exit code. `$STORE` is the folder `metaq-data` then.
 
-- **Which cluster**: `-n`, else the context that `--context` or `METAQ_CONTEXT` names, else `NAMESRV_ADDR`, else the context in use, else
-  the page at `METAQ_ADDRESS_SERVER`, else 127.0.0.1:9876. Pipelines, which run for long, have it in their own files and flags.
-- **Account and TLS**: `--acl-file` behind a command, `--tls`, `--ca`, `--cert`, `--key` before it, else the environment, else the
-  context's. The account of the context in use never goes to a server that `-n` names. A secret is never an argument.
-- **Exit codes**: 0 done, 1 failed or something is wrong, 2 wrong usage or value, 3 not found (topic, group, route, broker, message,
-  trace, transaction), 130 Ctrl-C, 143 SIGTERM. A failure is one sentence on standard error.
-- **For programs**: `--json` at every command that is no server. Times there are ISO 8601 in UTC, sizes bytes. Tables are for people:
-  sizes are KiB, MiB, GiB; colours, progress and status lines are for terminals only (and not with `NO_COLOR`).
-- **Completion** of commands, options, topics and groups: `metaq completion bash|zsh|fish`.
-- **Contexts** (`metaq context add`) are files in `$XDG_CONFIG_HOME/metaq/contexts`, by default `~/.config/metaq/contexts`. They have paths of files with
-  secrets, and no secrets.
+## Rules for every command
+
+- **Cluster.** A command asks the name servers of the first of these that is given: the option `-n HOST:PORT`; the context named by `--context` or
+  `METAQ_CONTEXT`; the variable `NAMESRV_ADDR`; the context in use (`metaq context use`); the list of name servers at the URL in
+  `METAQ_ADDRESS_SERVER`; `127.0.0.1:9876`. Pipelines (`metaq pipeline run`) know no contexts: they take `nameServers` of their TOML file or flags, else
+  `NAMESRV_ADDR`.
+- **Contexts.** A context is a cluster with a name: its name servers, and the paths of the files for its account and certificates. `metaq context add`
+  saves it in `$XDG_CONFIG_HOME/metaq/contexts` (by default `~/.config/metaq/contexts`). It has no secrets.
+- **Accounts and TLS.** Requests are signed with the keys in `--acl-file FILE`, an option of each command; TLS is set by options in front of the
+  command, as in `metaq --tls --ca ca.pem topic list`. Environment variables (`METAQ_ACL_FILE`, `METAQ_TLS` and others, see `metaq --help`) come next, then
+  the context. The account and the certificates of the context in use are not used with `-n`. No option takes a secret itself, because other users of the machine can
+  see command lines.
+- **Exit codes.** 0: done. 1: the command failed, or a check found a problem. 2: wrong usage or a wrong value. 3: not found (topic, group, route, broker,
+  message, trace, transaction). 130: Ctrl-C. 143: SIGTERM. A failure is reported in one sentence on standard error.
+- **Output for programs.** Every command has `--json`, except those that run a server or a dashboard; times are then ISO 8601 in UTC, and sizes are bytes. Tables are for
+  people: sizes have units (KiB, MiB, GiB). Colours, progress and status lines appear on terminals only, and colours not if `NO_COLOR` is set.
+- **Completion.** `metaq completion bash|zsh|fish` prints a script with which the shell completes commands, options, topics and groups.
 """
 
 
@@ -65,7 +72,7 @@ class Part(NamedTuple):
 
 
 SESSION = (
-    Part("Topics", "", (
+    Part("Topics", "A new topic is created at every broker, unless `--broker` or `--cluster` selects some. `topic order` fixes the queues of a topic, which strict order needs while a broker is down ([order.md](order.md)).", (
         "metaq topic create orders --queues 2",
         "metaq topic list",
         "metaq topic show orders",
@@ -75,28 +82,28 @@ SESSION = (
         "metaq topic order show orders",
         "metaq topic order delete orders",
     )),
-    Part("Sending", "From an argument, a file, standard input, or a line of these each; with `--count` and `--rate` in the wanted number.", (
+    Part("Sending", "The body is an argument, a file (`--file`) or standard input; with `--lines`, each line is a message. `--count` sends a message many times, `--rate` limits messages per second.", (
         "metaq send orders hello --tag paid --key 42 --property region=eu",
         "printf '7:tea\\n8:coffee\\n9:milk\\n' | metaq send orders --lines -K : --tag open",
         "metaq send orders again --count 100 --rate 1000",
         "metaq send orders hello --json",
         "metaq send orders hello --delay-level 19",
     )),
-    Part("Reading", "Without `--group` it only looks: nobody's progress is touched. The letters of `--format` are kcat's.", (
+    Part("Reading", "Without `--group`, `metaq consume` only reads: the offsets of no group change. With `--group` it is a member of the group, and its offsets are saved. The letters of `--format` are those of kcat.", (
         "metaq consume orders --tag 'paid || open' --headers --keys",
         "metaq consume orders -p 0 -o -2 --format '%D %b:%p:%o [%k] %s\\n'",
         "metaq consume orders --from 0 --to 2",
         "metaq consume orders --filter \"region = 'eu'\" --json",
         "metaq consume orders --group mailer --count 3",
     )),
-    Part("Finding", "By key, id or time, exactly; and who has consumed a message, in the words of RocketMQ's mqadmin.", (
+    Part("Finding", "`message query` finds messages by key, id or store time. `message track` shows which groups have consumed a message, with the states of RocketMQ's mqadmin. `topic units` shows the entries of a consume queue.", (
         "metaq message query orders --key 42",
         "metaq message query orders -c 3",
         "metaq consume orders --tag paid --format %i | xargs metaq message get --topic orders",
         "metaq consume orders --tag paid --format %i | xargs metaq message track --topic orders",
         "metaq topic units orders -p 1 -c 2 --group mailer",
     )),
-    Part("Groups", "", (
+    Part("Groups", "The lag of a group is the number of messages that it has not consumed yet. `reset` and `skip` move its offsets, `clone` copies them to another group, `move` renames a group ([groups.md](groups.md)).", (
         "metaq group list",
         "metaq group show mailer",
         "metaq group reset mailer orders --to earliest --dry-run",
@@ -106,15 +113,16 @@ SESSION = (
         "metaq group create auditor --retries 3",
         "metaq group clone mailer auditor",
         "metaq group move auditor examiner",
+        "metaq group show auditor",
         "metaq group delete auditor --yes",
     )),
-    Part("Rates", "What a cluster takes and gives, seen from here. This was measured beside other work on two cores.", (
+    Part("Rates", "`metaq bench` measures how many messages per second a cluster takes and delivers, from this machine. These figures are from two cores that had other work, too.", (
         "metaq bench send load --count 20000",
         "metaq bench send load --count 500 --sync --size 1024",
         "metaq bench consume load",
         "metaq topic delete load --yes",
     )),
-    Part("The cluster", "", (
+    Part("The cluster", "`metaq cluster` lists the brokers, `broker status` the replicas of one broker. Quotas limit what clients may use ([limits.md](limits.md)).", (
         "metaq cluster",
         "metaq broker status broker-a",
         "metaq quota set client '*' requestsPerSecond=1K",
@@ -124,7 +132,7 @@ SESSION = (
         "metaq meta1 tx list --json",
         "metaq message trace 7F0000010A2B18B4AAC2000000000001",
     )),
-    Part("Options of running servers", "", (
+    Part("Options of running servers", "Options that change `at once` are hot: `config set` changes them in the running server, also over restarts. The others are changed in the configuration file, and need a restart. `wire` in the column `from` means that a request has set the option; it is saved in the file behind it ([configuration.md](configuration.md)).", (
         "metaq broker config show broker-a fileReservedTime deleteWhen brokerIP1",
         "metaq broker config set broker-a fileReservedTime=48 deleteWhen='04;16'",
         "metaq broker config set broker-a fileReservedTim=48",
@@ -133,7 +141,7 @@ SESSION = (
         "metaq broker config set broker-a logLevels=metaq.broker=debug",
         "metaq namesrv config show orderMessageEnable",
     )),
-    Part("Contexts", "", (
+    Part("Contexts", "The star marks the context in use. Here `NAMESRV_ADDR` is set, which takes precedence over it.", (
         "metaq context add here -n $NAMESRV_ADDR --description 'this machine'",
         "metaq context add prod -n 'mq1:9876;mq2:9876' --acl-file tools.yml --tls",
         "metaq context list",
@@ -143,26 +151,26 @@ SESSION = (
         "metaq context delete prod",
         "metaq context use --none",
     )),
-    Part("Store folders", "Without a broker, or beside one that runs.", (
+    Part("Store folders", "These commands read the store folder of a broker, which may be stopped or running.", (
         "metaq store dump $STORE --topic orders | head -n 1",
         "metaq store transactions $STORE",
     )),
-    Part("Pipelines", "[pipelines.md](pipelines.md) and the pages of each have what a run prints.", (
+    Part("Pipelines", "Pipelines are Spark jobs that come with MetaQ; `pymetaq[spark]` is needed to run them. [pipelines.md](pipelines.md) and the page of each show what a run prints.", (
         "metaq pipeline list",
         "metaq pipeline describe archive",
         "metaq pipeline status --folder nowhere",
     )),
-    Part("Servers in the background", "With a pid file and a log file ([running.md](running.md)); `--port 0` takes a free port.", (
+    Part("Servers in the background", "`metaq start` starts a server that keeps running without a terminal, with a pid file and a log file ([running.md](running.md)). `--port 0` takes a free port; `--as` names the server.", (
         "metaq start up --as demo --port 0 --namesrv-port 0",
         "metaq start up --as demo",
         "metaq status",
         "metaq stop demo",
         "metaq status demo --json | head -n 6",
     )),
-    Part("This machine", "", ("metaq doctor", "metaq broker --print-config | head -n 6")),
+    Part("This machine", "`metaq doctor` checks what is installed and how much disk and how many files are available. `--print-config` prints all options of a server.", ("metaq doctor", "metaq broker --print-config | head -n 6")),
 )  # fmt: skip
 
-WITH_ACCOUNTS = Part("Accounts", "At a broker with `aclEnable=true` ([security.md](security.md)).", (
+WITH_ACCOUNTS = Part("Accounts", "This broker has `aclEnable=true`: it only takes signed requests, and `tools.yml` has the keys of an administrator ([security.md](security.md)).", (
     "metaq acl user list --acl-file tools.yml",
     "metaq acl user create reporting --secret-file secret.txt --acl-file tools.yml",
     "metaq acl grant reporting sub topic:orders --acl-file tools.yml",
@@ -198,7 +206,7 @@ def section(part: Part, folder: pathlib.Path, environ: Mapping[str, str]) -> str
 def table() -> str:
     """Return all commands and the first sentence of the help of each."""
     rows = [f"| `metaq {path}` | {summary(command)} |" for path, command in leaves(all_commands())]
-    return "\n".join(["## All commands", "", "| command | |", "|---|---|", *rows, ""])
+    return "\n".join(["## All commands", "", "| command | what it does |", "|---|---|", *rows, ""])
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -54,7 +54,7 @@ def test_an_account_is_created_with_a_made_secret_that_is_shown_once(cli, main) 
     assert (made.secret_key.reveal(), made.default_group, made.white.text) == (secret, Right.SUB, "10.0.0.*")
     listed = cli("user", "list")
     assert "account-made" in listed
-    assert "everything is allowed at b from 127.0.0.1" in listed
+    assert "b allows everything from 127.0.0.1" in listed
     assert secret not in listed + cli("user", "list", "--json")
 
     file = main.with_name("secret")

@@ -59,7 +59,7 @@ def test_a_trim_is_shown_first_asked_for_and_done(server, cli):
     (queue,) = shown["queues"]
     assert (queue["min_offset"], queue["new_min_offset"], queue["max_offset"]) == (0, 4, 10)
     assert queue["oldest"] <= queue["newest"]
-    assert "4 messages of topic cli-trim would go" in cli("topic", "trim", "cli-trim", "-o", "4", "--dry-run").stdout
+    assert "4 messages of topic cli-trim would become unreadable" in cli("topic", "trim", "cli-trim", "-o", "4", "--dry-run").stdout
     asked = cli("topic", "trim", "cli-trim", "-o", "4", stdin="n\n")
     assert asked.returncode == 1
     assert "Make 4 messages of topic cli-trim unreadable for good?" in asked.stderr
@@ -106,7 +106,7 @@ def test_groups_that_have_not_read_it_stop_a_trim_without_force(server, cli):
     assert "--force" in refused.stderr
     assert "Traceback" not in refused.stderr
     shown = cli("topic", "trim", "cli-trim-groups", "-o", "7", "--dry-run")
-    assert "group cli-slow has not read 7 messages of them" in shown.stderr
+    assert "group cli-slow has not consumed 7 messages of them" in shown.stderr
     assert len(bodies(server, "cli-trim-groups")) == 10
     forced = cli("topic", "trim", "cli-trim-groups", "-o", "7", "--yes", "--force")
     assert forced.returncode == 0, forced.stderr
@@ -156,17 +156,17 @@ def test_what_was_trimmed_stays_gone_after_kill_9_and_a_restart(tmp_path):
         (("cli-bad", "--before", "2999-01-01T00:00:00Z"), 1, "no time from 1970 until now"),
         (("cli-bad", "--before", "9999-12-31T23:59:59Z"), 1, "no time from 1970 until now"),
         (("cli-bad", "--before", "1969-01-01T00:00:00Z"), 2, "no moment since 1970"),
-        (("cli-bad", "--before", "earliest"), 2, "is no time"),
+        (("cli-bad", "--before", "earliest"), 2, "is not a time"),
         (("cli-bad", "--before", "soon"), 2, "soon"),
-        (("cli-bad", "--keep-last", "-1d"), 2, "no duration"),
-        (("cli-bad", "--keep-last", "7"), 2, "no duration"),
+        (("cli-bad", "--keep-last", "-1d"), 2, "not a duration"),
+        (("cli-bad", "--keep-last", "7"), 2, "not a duration"),
         (("cli-bad", "--keep-last", "999999999w"), 2, "before 1970"),
         (("cli-bad", "-o", "-1"), 1, "below 0"),
         (("cli-bad", "-o", "1", "-p", "9"), 1, "queueId[9] is illegal"),
         (("cli-bad", "-o", "99", "-p", "0"), 1, "it ends at 3"),
-        (("cli-bad", "-o", "1", "-p", "x"), 2, "no queue"),
+        (("cli-bad", "-o", "1", "-p", "x"), 2, "not a queue"),
         (("cli-bad", "-o", "1", "-p", "other:0"), 3, "other"),
-        (("cli-bad", "--keep-last", "1d", "-p", "0"), 2, "a time is one of all queues"),
+        (("cli-bad", "--keep-last", "1d", "-p", "0"), 2, "a time applies to all queues"),
         (("cli-bad", "--keep-last", "1d", "--broker", "other"), 3, "other"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_broker_is_cleaned(server, cli):
     shown = json.loads(cli("broker", "clean", name, "--dry-run", "--json").stdout)
     (row,) = shown["brokers"]
     assert (shown["dry_run"], row["address"], row["log_files"], row["topics"]) == (True, server.broker, 0, [])
-    assert "that would go" in cli("broker", "clean", name, "--dry-run").stdout
+    assert "this would be deleted" in cli("broker", "clean", name, "--dry-run").stdout
     assert cli("broker", "clean", name, stdin="n\n").returncode == 1
     done = cli("broker", "clean", server.broker, "--yes", "--log-files", "--json")
     assert done.returncode == 0, done.stderr

@@ -39,19 +39,19 @@ def test_life_of_a_context(home, metaq_broker):
     assert run_metaq("context", "delete", "here", "--json").returncode == 0
     assert json.loads(run_metaq("context", "list", "--json").stdout) == []
     none = run_metaq("context", "show")
-    assert (none.returncode, none.stderr) == (2, "metaq: no context is in use; `metaq context use NAME` makes one so\n")
+    assert (none.returncode, none.stderr) == (2, "metaq: no context is in use; `metaq context use NAME` selects one\n")
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("add", "x"), "which cluster?"),
-        (("add", "../x", "-n", "a:1"), "cannot name a context"),
+        (("add", "x"), "give either the name servers of the cluster"),
+        (("add", "../x", "-n", "a:1"), "cannot be the name of a context"),
         (("add", "x", "-n", "a:b:c"), "a:b:c"),
         (("add", "x", "-n", "a:1", "--acl-file", "/no/such"), "there is no file /no/such"),
-        (("add", "x", "-n", "a:1", "--tls-verify", "maybe"), "none of full, ca, none"),
+        (("add", "x", "-n", "a:1", "--tls-verify", "maybe"), "not one of full, ca, none"),
         (("use", "nobody"), "there is no context nobody"),
-        (("use",), "which context?"),
+        (("use",), "give the name of a context"),
         (("delete", "nobody"), "there is no context nobody"),
     ],
 )

@@ -42,9 +42,9 @@ def test_messages_are_queried(cli, sent):
     assert json.loads(in_time)["messages"] == sent
     newest = cli("message", "query", "cli-find", "-c", "1")
     assert "body 2" in newest.stdout
-    assert "There are older ones" in newest.stderr
+    assert "There are older matches" in newest.stderr
     nothing = cli("message", "query", "cli-find", "--key", "k7")
-    assert (nothing.returncode, nothing.stderr) == (3, "no message of topic cli-find is like that\n")
+    assert (nothing.returncode, nothing.stderr) == (3, "no message of topic cli-find matches\n")
     assert cli("message", "query", "cli-nowhere", "--key", "k").returncode == 3
 
 
@@ -82,19 +82,19 @@ def test_units_are_shown(cli, sent):
     [unit] = told["units"]
     assert unit["log_offset"] == int(sent[0]["offset_id"][16:], 16)
     assert (unit["tags_code"], unit["wanted"], told["filter"]) == (ord("t"), None, None)
-    assert "group nobody is not online" in cli("topic", "units", "cli-find", "-p", "0", "--group", "nobody").stdout
+    assert "group nobody has no online members" in cli("topic", "units", "cli-find", "-p", "0", "--group", "nobody").stdout
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("message", "query", "cli-find", "--from", "earliest"), "is no time"),
+        (("message", "query", "cli-find", "--from", "earliest"), "is not a time"),
         (("message", "query", "cli-find", "--from", "yesterday"), "'yesterday'"),
         (("message", "query", "cli-find", "--key", "a b"), "is no key"),
         (("message", "query", "cli-find", "-c", "0"), "greater than or equal"),
         (("message", "query", "cli-find", "--id", "x", "--key", "k"), "an id is of one message"),
         (("message", "get", "x", "--body", "--json"), "leave --body out"),
-        (("topic", "units", "cli-find", "-p", "x"), "is no queue"),
+        (("topic", "units", "cli-find", "-p", "x"), "is not a queue"),
         (("topic", "units", "cli-find", "-p", "7"), "no broker has a queue 7"),
     ],
 )

@@ -50,13 +50,13 @@ def writable(cluster, topic="orders"):
 def test_a_broker_is_drained_and_undone(cli, cluster):
     """In words, and as a document; `metaq cluster` shows it."""
     told = cli("broker", "drain", A, "--quiet-seconds", "0.1", "--timeout", str(PATIENCE))
-    assert told.startswith("broker broker-0 is drained: nothing is sent to it")
+    assert told.startswith("broker broker-0 is drained: producers do not send to it")
     assert "--undo" in told
     assert writable(cluster) == {B}
     shown = {one["broker"]: one["draining"] for one in json.loads(cli("cluster", "--json"))}
     assert shown == {A: True, B: False}
     assert "broker-0: drained" in cli("cluster")
-    assert cli("broker", "drain", A, "--undo") == "broker broker-0 is sent to again\n"
+    assert cli("broker", "drain", A, "--undo") == "producers send to broker broker-0 again\n"
     assert writable(cluster) == {A, B}
     done = json.loads(cli("broker", "drain", A, "--quiet-seconds", "0", "--json"))
     assert (done["broker"], done["drained"], done["stopped"], done["work"]["lags"]) == (A, True, False, {})
@@ -120,10 +120,10 @@ def test_a_topic_is_moved_and_a_broker_removed_and_added(cli, cluster):
     with metaq.Consumer(cluster.namesrv, group="reader", topics="letters", start="earliest") as consumer:
         consumer.receive(PATIENCE).ack()
     assert cli(*move) == "topic letters is at broker-1, and no longer at broker-0\n"
-    assert "nothing is to be done" in cli(*move)
+    assert "there is nothing to do" in cli(*move)
     assert json.loads(cli(*move, "--json"))["steps"] == []
     told = cli("cluster", "remove-broker", A, "--quiet-seconds", "0.1", "--yes")
-    assert told.startswith("broker broker-0 is stopped, and no name server has it any more\nnothing is left behind")
+    assert told.startswith("broker broker-0 is stopped, and registered at no name server any more\nnothing is left behind")
     assert cluster.brokers[0].wait_ended(PATIENCE) == 0
     cluster.brokers[0].start()
     assert f"is drained, and nobody would send to it: `metaq broker drain {A} --undo` first" in cli(

@@ -156,7 +156,7 @@ def test_headers_keys_and_formats(cli, ten):
         (("--to", "earliest"), "nothing before the beginning"),
         (("--queue", "77"), "the topic has no queue 77; it has"),
         (("--queue", "nobody:0"), "the topic has no queue nobody:0"),
-        (("--group", "g", "-o", "5"), "not together with --group"),
+        (("--group", "g", "-o", "5"), "cannot be combined with --group"),
         (("--follow", "--to", "5"), "--follow waits for more"),
     ],
 )

@@ -120,7 +120,7 @@ def test_a_folder_that_another_run_writes_into_is_refused_by_name(metaq_broker, 
 
 def test_what_there_is_is_listed_and_described():
     """For people and for programs; an unknown name proposes the nearest."""
-    assert "archive  Topics to Parquet files" in run_metaq("pipeline", "list").stdout
+    assert "archive  Write topics to Parquet files" in run_metaq("pipeline", "list").stdout
     assert json.loads(run_metaq("pipeline", "list", "--json").stdout).keys() >= {"archive"}
     described = json.loads(run_metaq("pipeline", "describe", "archive", "--json").stdout)
     assert described["options"]["dedupe"]["default"] == "unique_id"
@@ -166,7 +166,7 @@ def test_the_help_says_what_a_kill_does():
     for kind in PIPELINES.values():
         said = command(kind).__doc__
         assert said.startswith(kind.summary)
-        assert ("goes on where it stopped" in said) is (kind.name in streams)
+        assert ("continues where it stopped" in said) is (kind.name in streams)
         assert ("ends by itself" in said) is (kind.name not in streams)
     own = Pipeline("own", "Does things.", FolderOptions, lambda spark, options, run: None)
     assert command(own).__doc__ == "Does things."

@@ -55,7 +55,7 @@ def test_what_cannot_be_is_said(cluster, tmp_path):
     """A folder without an archive, a topic that is not in it, and groups, whose progress is at the brokers."""
     for more, said in (
         ((), "there is no archive (no _manifests in it)"),
-        (("--group", "g"), "--from-archive: not together with --group"),
+        (("--group", "g"), "--from-archive cannot be combined with --group"),
         (
             ("--from-archive", "hdfs://nn:8020/a"),
             "archive=hdfs://nn:8020/a: it is replayed from a local folder, not by hdfs: which only Hadoop can read",

@@ -25,7 +25,7 @@ def progress(phase: RollingPhase, seconds: float, address: str = FIRST.address, 
     [
         ("", "is empty"),
         ("systemctl restart 'metaq", "No closing quotation"),
-        ("systemctl restart {name}", "would be the same for all brokers of a name"),
+        ("systemctl restart {name}", "would be the same for all replicas of a broker"),
     ],
 )
 def test_a_command_that_cannot_be_meant_is_refused(command, why):

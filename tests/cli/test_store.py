@@ -103,7 +103,7 @@ def test_import_takes_a_data_folder_once_and_tells_what_it_could_not(tmp_path):
     [one] = json.loads(done.stdout)["partitions"]
     assert (one["topic"], one["partition"], one["begin"], one["end"]) == ("a.b", 1, 500, 500 + len(whole))
     assert (one["messages"], one["bytes"], one["already"], one["problem"]) == (100, len(whole), 0, "")
-    assert f"a.b-1: 4 bytes that are no whole frame at position {500 + len(whole)}: not taken" in done.stderr
+    assert f"a.b-1: 4 bytes that are no whole frame at position {500 + len(whole)}: not imported" in done.stderr
     again = run_metaq(*command)
     assert again.returncode == 0, again.stderr
     assert again.stdout.split()[-3:] == ["0", "0", str(len(whole))]
@@ -155,11 +155,11 @@ def test_fold_makes_a_folder_ready_for_rocketmq(tmp_path):
     folded = run_metaq("store", "fold", str(tmp_path))
     assert (folded.returncode, folded.stdout.splitlines()) == (
         0,
-        ["topics.json: written, with what its journals say", "subscriptionGroup.json: has no journal"],
+        ["topics.json: written, with the changes of its journals", "subscriptionGroup.json: unchanged, it has no journal"],
     )
     assert list(TOPICS.parse((config / "topics.json").read_text())[1]) == ["orders", "bills"]
     assert not list(config.glob("*.journal.*"))
-    assert "topics.json: has no journal" in run_metaq("store", "fold", str(tmp_path)).stdout
+    assert "topics.json: unchanged, it has no journal" in run_metaq("store", "fold", str(tmp_path)).stdout
 
 
 def test_fold_refuses_a_journal_of_another_file(tmp_path):

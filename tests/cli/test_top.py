@@ -223,7 +223,7 @@ def test_figures_as_people_read_them():
 def test_few_rows_a_fault_and_a_pause_are_shown():
     lines = drawn(100, 30, View(rows=2, paused=True, fault="no answer came"))
     assert lines[0].startswith("paused")
-    assert "the last look has failed: no answer came" in lines
+    assert "the last update has failed: no answer came" in lines
     assert sum(line.startswith("topic-") for line in lines) == 2
 
 

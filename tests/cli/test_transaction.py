@@ -193,6 +193,6 @@ def test_broker_that_cannot_be_asked_is_told(cluster, cli):
     assert f"broker {cluster.brokers[1].name} could not be asked" in shown.stderr
     committed = cli("commit", transaction, "--yes")
     assert committed.returncode == 1
-    assert "goes on by itself" in committed.stdout
+    assert "continues by itself" in committed.stdout
     cluster.brokers[1].start()
     eventually(lambda: seen(cluster, "late") == [b"late-0", b"late-1"], what="the other broker has delivered its part")

@@ -162,17 +162,17 @@ def test_a_secret_is_its_owners_alone_and_never_written_over(tmp_path):
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (("run",), "which webhook? Give a file (-c), or a name and its options"),
-        (("run", "a", "b"), "several webhooks stand in a file"),
+        (("run",), "give a file of webhooks (-c), or a name and its options"),
+        (("run", "a", "b"), "to run several webhooks, give the file"),
         (("run", "a", "--topics", "t"), "webhook a: url is missing"),
         (("run", "a", "--url", "http://a/", "--topics", "t", "--batch", "many"), "batch='many': need a whole number"),
         (("run", "-c", "/nowhere.toml"), "the configuration /nowhere.toml cannot be read"),
         (
             ("run", "-c", "/nowhere.toml", "--url", "http://a/"),
-            "--config and --url: options stand in the file, or are flags",
+            "--config and --url: give options either in the file or as flags",
         ),
-        (("show",), "which webhooks? Give their groups, or their file (-c)"),
-        (("check",), "which file? Give it with --config"),
+        (("show",), "give the groups of the webhooks, or their file (-c)"),
+        (("check",), "give the file of webhooks with --config"),
     ],
 )
 def test_wrong_usage(args, why):

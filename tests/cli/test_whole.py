@@ -62,6 +62,14 @@ def test_help_shows_the_examples():
     assert "Examples:\n  metaq topic create orders --queues 16\n" in shown
 
 
+def test_a_summary_is_whole_where_there_is_room(monkeypatch):
+    """At 80 columns those of `metaq --help`, which are for that; of its groups, on a wider terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "...\n" not in run_metaq("--help").stdout.partition("\n")[2]
+    monkeypatch.setenv("COLUMNS", "140")
+    assert "...\n" not in run_metaq("group", "--help").stdout.partition("\n")[2]
+
+
 @pytest.fixture
 def complete(metaq_broker, monkeypatch):
     """What a shell offers for a line."""

@@ -137,7 +137,7 @@ def test_copies_from_zookeeper_to_a_table_and_back(zookeeper: Zookeeper, root: s
     assert brief(within) == [("g", "orders", "0-0", "2-0", "copied"), ("g", "orders", "0-1", "2-1", "copied")]
     table = run_metaq("meta1", "copy-offsets", "--to", "zookeeper", *at)
     assert "2 copied from the table" in table.stdout
-    assert "stays: 1-1 is there" in table.stdout
+    assert "unchanged: the offset 1-1 exists" in table.stdout
 
 
 def test_show_offset(zookeeper: Zookeeper, root: str, url: str) -> None:

@@ -177,7 +177,7 @@ def test_a_command_that_fails_ends_it(cli, cluster):
     assert f"{NAME}/{other} at {cluster.address(other - 1)} was waited for to be restarted" in told
     assert "the same process still answers there" in told
     _, told = cli("cluster", "restart", "--by", "systemctl restart metaq", code=2)
-    assert "would be the same for all brokers" in told
+    assert "would be the same for all replicas of a broker" in told
     assert instances(cluster) == before
 
 

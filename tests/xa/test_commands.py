@@ -67,7 +67,7 @@ def test_list(waiting: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert f"{waiting}: decided to be committed, since {one['since']}" in said
     assert f"branch {one['branches'][1]['branch']} at right" in said
-    assert "in the way: right: right is away" in said
+    assert "not finished because: right: right is away" in said
     assert run(["xa", "list", "."]) == 2
     assert "no folder of a coordinator" in capsys.readouterr().err
 
@@ -78,7 +78,7 @@ def test_retry(waiting: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (done["over"], len(done["pending"])) == (False, 2)  # the list of its branches, and the branch
     assert "right is away" in look(Path("log"))[1][waiting].reasons[0]
     assert run(["xa", "retry", "log", waiting, "--resources", "shop_resources:opened", "--yes"]) == 0
-    assert capsys.readouterr().out == f"{waiting} is over: committed\n"
+    assert capsys.readouterr().out == f"{waiting} is finished: committed\n"
     assert Path("right/a").exists()
     assert shown(capsys, "list", "log")["transactions"] == []
     assert run(["xa", "retry", "log", waiting, "--resources", "shop_resources:opened"]) == 3

@@ -187,8 +187,8 @@ async def producers(core: ClientCore, group: str) -> list[ProducerInstance]:
             seen.setdefault(one.client_id, {})[broker] = one
     if not seen:
         raise GroupNotFound(
-            f"no broker at name servers {core.name_servers} is connected to a producer of group {group}; a producer is known "
-            "from its first send on, a transactional one from its start"
+            f"no broker at name servers {core.name_servers} is connected to a producer of group {group}: brokers know a "
+            "producer from its first send on, a transactional one from its start"
         )
     return [
         ProducerInstance(client_id, one.language, one.version, {broker: it.address for broker, it in at.items()})

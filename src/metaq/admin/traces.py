@@ -29,7 +29,7 @@ _RESULTS: dict[int, str] = {
 
 
 _WHO_TRACES = (
-    "Clients trace only if they are told to (trace=True; in Java enableMsgTrace), and write a trace about a second after the event. "
+    "Clients write traces only if tracing is switched on (trace=True; in Java enableMsgTrace), about a second after the event. "
     "If they have a trace topic of their own, name it with --trace-topic"
 )
 
@@ -90,7 +90,7 @@ async def trace(core: ClientCore, message_id: str, *, trace_topic: str = TRACE_T
         found, silent = await look_up(core, trace_topic, message_id, unique=False)
     except NoRoute:
         raise TraceNotFound(
-            f"message {message_id} has no trace: {trace_topic} does not exist, the topic that clients write traces to. {_WHO_TRACES}"
+            f"message {message_id} has no trace: the trace topic {trace_topic} does not exist. {_WHO_TRACES}"
         ) from None
     reports: list[_Report] = []
     unreadable = 0

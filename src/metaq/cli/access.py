@@ -70,7 +70,7 @@ def _with_options() -> typer.Typer:
                 metavar="FILE",
                 callback=_take,
                 expose_value=False,
-                help=f"sign with the keys in this file, of the form of RocketMQ's tools.yml; else {ACL_FILE_VARIABLE}",
+                help=f"sign requests with the keys in this file, a RocketMQ tools.yml; default {ACL_FILE_VARIABLE}",
             ),
         ] = None,
         access_key: Annotated[
@@ -91,7 +91,7 @@ def _with_options() -> typer.Typer:
                 callback=_choose,
                 expose_value=False,
                 autocompletion=complete_contexts,
-                help="ask the cluster of this context (`metaq context add`); else METAQ_CONTEXT, else the one in use",
+                help="use the cluster of this context (`metaq context add`); default METAQ_CONTEXT, else the context in use",
             ),
         ] = None,
     ) -> None:

@@ -19,11 +19,14 @@ from metaq.cli.servers.flags import SERVERS
 from metaq.errors import MetaqError
 
 _EPILOG = (
-    "Name servers: -n, else those of --context or METAQ_CONTEXT, else NAMESRV_ADDR, else those of the context in use, else what the page at "
-    "METAQ_ADDRESS_SERVER says, else 127.0.0.1:9876. Account: --acl-file, else METAQ_ACL_FILE, else the context's. "
-    "Exit codes: 0 done, 1 failed, 2 wrong usage, "
-    "3 not found (topic, group, route, message, trace, transaction), 130 Ctrl-C."
+    "Name servers, the first that is given: -n, --context or METAQ_CONTEXT, NAMESRV_ADDR, the context in use, the list at the URL "
+    "METAQ_ADDRESS_SERVER, 127.0.0.1:9876. Account: --acl-file, else METAQ_ACL_FILE, else the context's. "
+    "Exit codes: 0 done, 1 failed, 2 wrong usage or value, "
+    "3 not found (topic, group, route, broker, message, trace, transaction), 130 Ctrl-C, 143 SIGTERM."
 )
+
+_HELP_COLUMNS_MAX: Final = 120
+"""Columns of help on a wide terminal: at the 80 of click, most summaries of commands are cut off."""
 
 UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 """typer's error of a command line; from where depends on its version."""
@@ -33,65 +36,67 @@ class _Commands(LazyGroup):
     """`metaq`. A command that is not called is not imported."""
 
     table: ClassVar = {
-        "send": Lazy("metaq.cli.messages.send", "send", "Send a message, or many."),
+        "send": Lazy("metaq.cli.messages.send", "send", "Send one message or many."),
         "consume": Lazy("metaq.cli.messages.consume", "consume", "Print the messages of a topic."),
-        "bench": Lazy(
-            "metaq.cli.messages.bench", "app", "How many messages a second a cluster takes and gives, seen from here."
-        ),
-        "message": Lazy("metaq.cli.messages.message", "app", "Find messages, and what became of them."),
+        "bench": Lazy("metaq.cli.messages.bench", "app", "Measure how fast a cluster takes and delivers messages."),
+        "message": Lazy("metaq.cli.messages.message", "app", "Find messages, and show who has consumed them."),
         "topic": Lazy("metaq.cli.topics.topic", "app", "Create, list, show, change and delete topics."),
         "group": Lazy(
             "metaq.cli.topics.group",
             "app",
-            "Groups of consumers and producers: look at them, move, change and delete them.",
+            "List, show, move, change and delete consumer groups.",
         ),
         "cluster": Lazy(
             "metaq.cli.cluster.cluster",
             "app",
-            "Show the brokers of all clusters and how they are; add and remove them.",
+            "List the brokers; add, remove and restart brokers.",
         ),
         "top": Lazy(
             "metaq.cli.cluster.top",
             "show_top",
-            "Show what brokers, topics and groups do at this moment, again and again.",
+            "Show live rates and lags of brokers, topics and groups.",
         ),
-        "dashboard": Lazy(
-            "metaq.cli.dashboard", "run_dashboard", "Serve pages about a cluster: what it does, what needs attention."
+        "dashboard": Lazy("metaq.cli.dashboard", "run_dashboard", "Serve a web dashboard of a cluster."),
+        "context": Lazy(
+            "metaq.cli.contexts.commands", "app", "Save clusters under names: add, list, show, use, delete."
         ),
-        "context": Lazy("metaq.cli.contexts.commands", "app", "Clusters by name: add, list, show, use, delete."),
-        "quota": Lazy("metaq.cli.cluster.quota", "app", "Limits of clients, accounts and addresses."),
-        "acl": Lazy("metaq.cli.cluster.acl", "app", "Accounts of brokers, and what they may (docs/security.md)."),
+        "quota": Lazy("metaq.cli.cluster.quota", "app", "Limit what clients, accounts and addresses may use."),
+        "acl": Lazy("metaq.cli.cluster.acl", "app", "Manage accounts of brokers and their permissions."),
         "transaction": Lazy(
-            "metaq.cli.transactions.transaction", "app", "Look at staged transactions, and end them by hand."
+            "metaq.cli.transactions.transaction",
+            "app",
+            "List staged transactions; end them by hand.",
         ),
-        "meta1": Lazy("metaq.cli.meta1.commands", "app", "Operate brokers that serve MetaQ 1.x."),
+        "meta1": Lazy("metaq.cli.meta1.commands", "app", "Operate brokers that serve clients of MetaQ 1.x."),
         "outbox": Lazy(
             "metaq.cli.transactions.outbox",
             "app",
-            "Messages that wait in a database of an application (docs/outbox.md).",
+            "List, resend and delete messages of an outbox table.",
         ),
-        "webhook": Lazy(
-            "metaq.cli.webhook", "app", "Consumer groups whose messages are posted to URLs (docs/webhooks.md)."
-        ),
+        "webhook": Lazy("metaq.cli.webhook", "app", "Post the messages of consumer groups to URLs."),
         "xa": Lazy(
             "metaq.cli.transactions.xa",
             "app",
-            "Transactions over databases and brokers that wait for their end, in a coordinator's folder (docs/xa.md).",
+            "List and finish transactions of an XA coordinator.",
         ),
         "store": Lazy(
             "metaq.cli.store.folders",
             "app",
-            "Look into store folders, and import those of MetaQ 1.x, without a broker.",
+            "Check, repair, copy, print and import store folders.",
         ),
-        "pipeline": Lazy("metaq.cli.pipeline.commands", "app", "Run the ready-made Spark pipelines."),
-        "doctor": Lazy("metaq.cli.cluster.doctor", "show_doctor", "Say what this machine and environment offer."),
+        "pipeline": Lazy("metaq.cli.pipeline.commands", "app", "Run the Spark pipelines that come with MetaQ."),
+        "doctor": Lazy(
+            "metaq.cli.cluster.doctor", "show_doctor", "Check this machine, a broker or name servers for problems."
+        ),
         "test-cluster": Lazy(
             "metaq.cli.trial",
             "try_cluster",
-            "Run clusters here under load and faults, and judge what clients saw.",
+            "Test clusters on this machine under load and faults.",
         ),
         "completion": Lazy(
-            "metaq.cli.completion", "completion", "Have a shell complete commands, options, topics and groups."
+            "metaq.cli.completion",
+            "completion",
+            "Print the completion script of a shell.",
         ),
         "namesrv": Lazy("metaq.cli.servers.namesrv", "app", SERVERS["namesrv"]),
         "broker": Lazy("metaq.cli.cluster.replicas", "app", SERVERS["broker"]),
@@ -103,7 +108,10 @@ class _Commands(LazyGroup):
 
 
 app = App(
-    "MetaQ: durable messages on RocketMQ's wire, with Spark as the data pipeline.", group=_Commands, epilog=_EPILOG
+    "MetaQ: a message broker that speaks RocketMQ's protocol, with clients, tools and Spark pipelines.",
+    group=_Commands,
+    epilog=_EPILOG,
+    context_settings={"max_content_width": _HELP_COLUMNS_MAX},
 )
 
 
@@ -117,31 +125,42 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
+    ] = False,
     context_name: Annotated[
         str | None,
         typer.Option(
             "--context",
             metavar="NAME",
-            help="ask the cluster of this context (METAQ_CONTEXT)",
+            help="use the cluster of this context (METAQ_CONTEXT)",
             autocompletion=complete_contexts,
         ),
     ] = None,
     tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="connect with TLS (METAQ_TLS=1)")] = None,
-    ca: Annotated[str | None, typer.Option(metavar="FILE", help="certificates that are trusted (METAQ_TLS_CA)")] = None,
-    cert: Annotated[str | None, typer.Option(metavar="FILE", help="certificate to show (METAQ_TLS_CERT)")] = None,
+    ca: Annotated[
+        str | None, typer.Option(metavar="FILE", help="file with trusted CA certificates (METAQ_TLS_CA)")
+    ] = None,
+    cert: Annotated[str | None, typer.Option(metavar="FILE", help="client certificate (METAQ_TLS_CERT)")] = None,
     key: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="its key (METAQ_TLS_KEY); its password only by METAQ_TLS_KEY_PASSWORD"),
+        typer.Option(
+            metavar="FILE",
+            help="private key of --cert (METAQ_TLS_KEY); its password is read from METAQ_TLS_KEY_PASSWORD",
+        ),
     ] = None,
     tls_verify: Annotated[
-        str | None, typer.Option(metavar="full|ca|none", help="what is checked (METAQ_TLS_VERIFY; default full)")
+        str | None,
+        typer.Option(
+            metavar="full|ca|none",
+            help="verify the server's certificate and its host name, the certificate only, or nothing (METAQ_TLS_VERIFY; default full)",
+        ),
     ] = None,
     crl: Annotated[
-        str | None, typer.Option(metavar="FILE", help="lists of revoked certificates of servers (METAQ_TLS_CRL)")
+        str | None, typer.Option(metavar="FILE", help="revocation lists for server certificates (METAQ_TLS_CRL)")
     ] = None,
 ) -> None:
-    """MetaQ: durable messages on RocketMQ's wire, with Spark as the data pipeline."""
+    """MetaQ: a message broker that speaks RocketMQ's protocol, with clients, tools and Spark pipelines."""
     del version
     if context_name is not None:
         os.environ["METAQ_CONTEXT"] = context_name

@@ -17,11 +17,11 @@ class Shell(enum.Enum):
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="which shell")], as_json: AsJson = False
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="the shell")], as_json: AsJson = False
 ) -> None:
-    """Print what has a shell complete `metaq`: commands, options, and the names of topics and groups of the cluster.
+    """Print the completion script of a shell: commands, options, and names of topics and groups.
 
-    Put it where the shell reads it at its start, as the examples do.
+    Save it where the shell reads completions at its start, as the examples do.
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 

@@ -14,14 +14,12 @@ LOG_LEVELS = "debug, info, warning or error"
 def run_dashboard(
     namesrv: NameServers = NAMESRV_DEFAULT,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="NUMBER", help="where it listens; 0: a free one")
+        int, typer.Option("--port", min=0, max=65535, metavar="NUMBER", help="port to listen on; 0: a free one")
     ] = 8121,
-    bind: Annotated[str, typer.Option("--bind", metavar="HOST", help="address that it listens on")] = "127.0.0.1",
+    bind: Annotated[str, typer.Option("--bind", metavar="HOST", help="address to listen on")] = "127.0.0.1",
     name: Annotated[
         list[str] | None,
-        typer.Option(
-            "--name", metavar="HOST", help="further host name under which browsers ask for it; may be repeated"
-        ),
+        typer.Option("--name", metavar="HOST", help="another host name that browsers may use for it; may be repeated"),
     ] = None,
     allow_changes: Annotated[
         bool, typer.Option("--allow-changes", help="show forms that change the cluster, and accept them")
@@ -33,11 +31,11 @@ def run_dashboard(
         ),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="listen on another address than this machine's, without TLS")
+        bool, typer.Option("--insecure", help="allow --bind to an address that other machines reach, without TLS")
     ] = False,
     pipelines: Annotated[
         list[str] | None,
-        typer.Option("--pipelines", metavar="FOLDER", help="folder of a pipeline, or with some in it; may be repeated"),
+        typer.Option("--pipelines", metavar="FOLDER", help="folder of a pipeline, or of several; may be repeated"),
     ] = None,
     zookeeper: Annotated[
         str, typer.Option("--zookeeper", metavar="HOST:PORT", help="ZooKeeper of MetaQ 1.x, with /ROOT if not /meta")
@@ -45,20 +43,23 @@ def run_dashboard(
     schemas: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="topics whose bodies are Avro or Protobuf, and their schemas (docs/dashboard.md)"
+            metavar="FILE",
+            help="file that names topics with Avro or Protobuf bodies, and their schemas (docs/dashboard.md)",
         ),
     ] = None,
     https_cert: Annotated[
         str,
-        typer.Option("--https-cert", metavar="FILE", help="certificate with its chain (PEM): browsers ask by HTTPS"),
+        typer.Option("--https-cert", metavar="FILE", help="certificate with its chain (PEM), to serve HTTPS"),
     ] = "",
-    https_key: Annotated[str, typer.Option("--https-key", metavar="FILE", help="its key (PEM)")] = "",
+    https_key: Annotated[
+        str, typer.Option("--https-key", metavar="FILE", help="private key of --https-cert (PEM)")
+    ] = "",
     log_level: Annotated[str, typer.Option("--log-level", metavar="LEVEL", help=LOG_LEVELS)] = "info",
 ) -> None:
-    """Serve pages about a cluster: brokers, topics, groups, what needs attention. Ctrl-C ends it.
+    """Serve a web dashboard of a cluster: brokers, topics, groups, and what needs attention. Ctrl-C ends it.
 
-    It asks the cluster as any client and works on any RocketMQ 4.x. It shows, and changes nothing without --allow-changes. Where the
-    cluster has accounts, visitors log in with theirs (docs/dashboard.md).
+    It also works with clusters of RocketMQ 4.x. It changes nothing unless --allow-changes is given. If the cluster has accounts, visitors
+    log in with theirs (docs/dashboard.md).
     """
     from metaq.app.runtime import set_up_logging
     from metaq.cli import serving_dashboard

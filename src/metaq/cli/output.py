@@ -57,12 +57,12 @@ NameServers = Annotated[
         "--namesrv",
         envvar="NAMESRV_ADDR",
         metavar="HOST:PORT",
-        help="name servers, ;-separated",
+        help="name servers, separated by ;",
         callback=_name_servers,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]
 
 
 def print_json(value: Any) -> None:

@@ -21,7 +21,7 @@ def seeds_of(text: str) -> list[int]:
         try:
             begin, end = int(first), int(last if dash else first)
         except ValueError:
-            raise typer.BadParameter(f"{part!r} is no seed: need numbers as in 3, 1-10 or 1-3,7") from None
+            raise typer.BadParameter(f"{part!r} is not a seed: give numbers, as in 3, 1-10 or 1-3,7") from None
         if begin > end or len(found) + end - begin >= SEEDS_MAX:
             raise typer.BadParameter(f"{part!r}: need a range that goes up, and no more than {SEEDS_MAX} seeds")
         found += range(begin, end + 1)
@@ -57,38 +57,47 @@ def _options(pairs: list[str] | None) -> dict[str, object]:
 
 
 def try_cluster(
-    mode: Annotated[str, typer.Option(metavar="MODE", help="single, sync, failover, failover-3")] = "sync",
-    seeds: Annotated[str, typer.Option(metavar="SEEDS", help="3, 1-10, 1-3,7")] = "1-10",
+    mode: Annotated[
+        str, typer.Option(metavar="MODE", help="kind of cluster: single, sync, failover or failover-3")
+    ] = "sync",
+    seeds: Annotated[str, typer.Option(metavar="SEEDS", help="numbers of the schedules: 3, 1-10 or 1-3,7")] = "1-10",
     seconds: Annotated[float, typer.Option(min=1, max=86_400, help="how long faults are made in each run")] = 15.0,
     faults: Annotated[
         str | None,
         typer.Option(
             metavar="KINDS",
-            help="kill, stop, partition, slow-network, restart, restart-all, slow-disk, full-disk, power, clock, zookeeper; by default the mode's",
+            help="faults to make: kill, stop, partition, slow-network, restart, restart-all, slow-disk, full-disk, power, clock, zookeeper (default: the mode's)",
         ),
     ] = None,
-    brokers: Annotated[int, typer.Option(min=1, max=16, help="of different names")] = 1,
-    replicas: Annotated[int | None, typer.Option(min=1, max=16, help="of each; by default the mode's")] = None,
-    name_servers: Annotated[int, typer.Option(min=1, max=8, help="to run")] = 1,
+    brokers: Annotated[int, typer.Option(min=1, max=16, help="number of broker names")] = 1,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, max=16, help="replicas of each broker (default: the mode's)")
+    ] = None,
+    name_servers: Annotated[int, typer.Option(min=1, max=8, help="number of name servers")] = 1,
     zookeepers: Annotated[
-        int | None, typer.Option(min=0, max=3, help="servers of the ensemble, 1 or 3; by default the mode's")
+        int | None, typer.Option(min=0, max=3, help="ZooKeeper servers, 1 or 3 (default: the mode's)")
     ] = None,
     options: Annotated[
         list[str] | None,
-        typer.Option("-o", metavar="KEY=VALUE", help="option of all brokers, over the mode's; repeatable"),
+        typer.Option("-o", metavar="KEY=VALUE", help="option of all brokers, overrides the mode's; may be repeated"),
     ] = None,
     producers: Annotated[
-        str | None, typer.Option(metavar="KINDS", help="sync, aio, submit, batch, atomic: one producer of each")
+        str | None,
+        typer.Option(metavar="KINDS", help="kinds of producers, one of each: sync, aio, submit, batch, atomic"),
     ] = None,
-    rate: Annotated[float, typer.Option(min=0.1, max=10_000, help="sends a second of each producer, at most")] = 40.0,
+    rate: Annotated[float, typer.Option(min=0.1, max=10_000, help="most sends per second of each producer")] = 40.0,
     patience: Annotated[
         float,
-        typer.Option(min=1, max=3600, metavar="SECONDS", help="for what comes by itself, once the faults are undone"),
+        typer.Option(
+            min=1, max=3600, metavar="SECONDS", help="longest wait for the recovery once the faults are undone"
+        ),
     ] = 60.0,
-    at_once: Annotated[int, typer.Option(min=1, max=64, help="runs beside each other")] = 2,
+    at_once: Annotated[int, typer.Option(min=1, max=64, help="number of runs in parallel")] = 2,
     keep: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="where the files of every run stay; else only those of failed ones"),
+        typer.Option(
+            metavar="DIR", help="keep the files of every run in this folder (default: only those of failed runs)"
+        ),
     ] = None,
     judge: Annotated[
         str | None, typer.Option(metavar="DIR", help="run nothing: judge the files of a run again")
@@ -96,11 +105,12 @@ def try_cluster(
     dry_run: Annotated[bool, typer.Option("--schedule", help="run nothing: print what each seed would do")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run clusters on this machine under load and faults, by seed, and hold what clients saw against what is promised.
+    """Run clusters on this machine under load and faults, and check what clients saw.
 
-    Each seed is a schedule of faults, made and undone; then everything is read. What was acknowledged must be there, what was refused must
-    not, queues have one order, atomic sends are whole, groups get everything, and an epoch has one leader (docs/testing.md). Prints a report
-    for each run, with --json a document; what is found is told with the command that repeats it. Exits with 1 if something was.
+    Each seed is a schedule of faults, which are made and undone; then all messages are read. What was acknowledged must be there, what was
+    refused must not, queues have one order, atomic sends are complete, groups get every message, and an epoch has one leader
+    (docs/testing.md). Prints a report of each run (with --json a document), and for each violation the command that repeats it. Exit code 1:
+    a guarantee was violated.
     """
     from metaq.testing.trial import Trial, judge_again, run_trials
     from metaq.testing.workload import Load

@@ -14,8 +14,8 @@ from metaq.errors import MetaqError
 
 T = TypeVar("T")
 
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="look again and again, until Ctrl-C")]
-Interval = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="between two looks of --watch")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="print again and again, until Ctrl-C")]
+Interval = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="seconds between two updates")]
 INTERVAL_DEFAULT = 2.0
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from metaq.admin import Admin
     from metaq.webhooks.figures import WebhookFigures
 
-app = App("Consumer groups whose messages are posted to URLs (docs/webhooks.md).")
+app = App("Post the messages of consumer groups to URLs (docs/webhooks.md).")
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="a TOML file with sections [webhooks.NAME]")
@@ -49,7 +49,7 @@ _REPEATED: Final = frozenset({"topics", "allow_networks", "secret_files"})
 
 @app.callback()
 def webhooks() -> None:
-    """Consumer groups whose messages are posted to URLs (docs/webhooks.md)."""
+    """Post the messages of consumer groups to URLs (docs/webhooks.md)."""
 
 
 def _run(names: list[str] | None, config: Path | None, namesrv: str, as_json: bool, **flags: Any) -> None:
@@ -59,11 +59,11 @@ def _run(names: list[str] | None, config: Path | None, namesrv: str, as_json: bo
     asyncio.run(_run_all(plans, namesrv, as_json=as_json))
 
 
-_run.__doc__ = """Post the messages of groups to URLs until Ctrl-C or SIGTERM; what is under way is finished, unless the signal comes again.
+_run.__doc__ = """Post the messages of consumer groups to URLs until Ctrl-C or SIGTERM.
 
-    Those of a file are run by their names, or all of them; one that is not in a file has a name and its options as flags. Killed at any
-    moment, it goes on where it was when it is started again: a message may be posted twice then, and none is left out. Exit status 1: a
-    target answered 410.
+    With --config, the named webhooks of the file run, or all of them; without it, one webhook runs, with a name and its options as flags.
+    A signal lets requests in flight finish; a second one ends at once. After a kill, the next start continues where the webhook was: a
+    message may be posted twice then, and none is left out. Exit code 1: a target answered 410.
     """
 
 
@@ -71,14 +71,16 @@ def _plans(names: Sequence[str], config: Path | None, given: Mapping[str, Any]) 
     """Return the webhooks that a command line names. Raises ConfigError."""
     if config is not None:
         if given:
-            raise ConfigError(f"--config and --{min(given).replace('_', '-')}: options stand in the file, or are flags")
+            raise ConfigError(
+                f"--config and --{min(given).replace('_', '-')}: give options either in the file or as flags"
+            )
         return of_file(config, names)
     if len(names) > 1:
-        raise ConfigError("several webhooks stand in a file: give it with --config")
+        raise ConfigError("to run several webhooks, give the file that has them with --config")
     name = names[0] if names else str(given.get("group", ""))
     if not name:
         raise ConfigError(
-            "which webhook? Give a file (-c), or a name and its options: metaq webhook run NAME --url URL --topics TOPIC"
+            "give a file of webhooks (-c), or a name and its options: metaq webhook run NAME --url URL --topics TOPIC"
         )
     return [of_mapping(name, given)]
 
@@ -86,7 +88,12 @@ def _plans(names: Sequence[str], config: Path | None, given: Mapping[str, Any]) 
 def _with_flags(run: Callable[..., None]) -> Callable[..., None]:
     """Give a function the parameters that typer makes flags of: those of the option table behind its own."""
     chosen: dict[str, tuple[Any, Any]] = {
-        "names": (Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="those that are run")], None),
+        "names": (
+            Annotated[
+                list[str] | None, typer.Argument(metavar="[NAME]...", help="webhooks of the file to run (default: all)")
+            ],
+            None,
+        ),
         "config": (ConfigFile, None),
         "namesrv": (NameServers, NAMESRV_DEFAULT),
         "as_json": (
@@ -180,22 +187,22 @@ def _say(plan: Plan, what: str, *, as_json: bool) -> None:
 @app.command("show")
 def show(
     groups: Annotated[
-        list[str] | None, typer.Argument(metavar="[GROUP]...", help="the groups, or webhooks of --config")
+        list[str] | None, typer.Argument(metavar="[GROUP]...", help="consumer groups, or webhooks of the file")
     ] = None,
     config: ConfigFile = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show what webhooks do: each process that posts tells it itself, through its broker.
+    """Show the state of webhooks, as the running processes report it.
 
-    Last success, failures in a row, until when it pauses and why, and how far the group is behind. Exit status 3: a group has no process
-    that posts.
+    It shows the last success, failures in a row, until when a webhook pauses and why, and how far its group is behind. Exit code 3: no
+    process posts the messages of a group.
     """
     from metaq.admin import Admin
 
     chosen = [plan.group for plan in of_file(config, groups or ())] if config is not None else groups or []
     if not chosen:
-        raise ConfigError("which webhooks? Give their groups, or their file (-c)")
+        raise ConfigError("give the groups of the webhooks, or their file (-c)")
     with Admin(namesrv) as admin:
         found = {group: _shown(admin, group) for group in chosen}
     if as_json:
@@ -273,18 +280,18 @@ def _print(found: Mapping[str, Any]) -> None:
         )  # fmt: skip
     for one in found["processes"]:
         if "error" in one:
-            print(f"  {one['client_id']} does not tell: {one['error']}")
+            print(f"  {one['client_id']} does not answer: {one['error']}")
 
 
 @app.command("check")
 def check(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="only these")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="only these webhooks")] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a file of webhooks, and the files that it names, without posting anything. Exit status 2: something is wrong."""
+    """Check a file of webhooks, and the files that it names, without posting anything. Exit code 2: something is wrong."""
     if config is None:
-        raise ConfigError("which file? Give it with --config")
+        raise ConfigError("give the file of webhooks with --config")
     plans = of_file(config, names or ())
     if as_json:
         hidden = {"url": None}
@@ -310,7 +317,10 @@ def secret(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a new file, which only its owner can read")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a secret for signatures, in a new file. To replace one, name both files until the receiver knows the new one."""
+    """Generate a secret for signatures in a new file.
+
+    To replace a secret, give the webhook both files (--secret-files) until the receiver knows the new one.
+    """
     import base64
 
     from metaq.clock import SYSTEM
@@ -329,4 +339,4 @@ def secret(
     if as_json:
         print_json({"file": str(file), "bytes": 32})
     else:
-        print(f"{file}: a secret of 32 bytes; the receiver needs it, too")
+        print(f"{file}: a secret of 32 bytes is written; the receiver needs it, too")

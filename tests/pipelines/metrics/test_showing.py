@@ -188,7 +188,7 @@ def test_the_terminal_shows_tables_with_bars_and_alerts(tmp_path):
     nothing = run_metaq(
         "pipeline", "show", "metrics", "--folder", str(place), "--group", "x", "--topic", "x", "--broker", "x"
     )
-    assert (nothing.returncode, nothing.stdout) == (3, "no window is in that time\n")
+    assert (nothing.returncode, nothing.stdout) == (3, "there are no figures of that time\n")
     wrong = run_metaq("pipeline", "show", "metrics", "--folder", str(place), "--last", "soon")
     assert (wrong.returncode, "need a number with s, m, h or d" in wrong.stderr) == (2, True)
     other = run_metaq("pipeline", "show", "metrics", "--folder", str(tmp_path))

@@ -14,15 +14,15 @@ from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, 
 from metaq.clock import SYSTEM
 from metaq.errors import ConfigError
 
-app = App("Accounts of brokers, and what they may (docs/security.md).")
+app = App("Manage the accounts of brokers and their permissions (docs/security.md).")
 user_app = App("List, create and delete accounts.")
 app.add_typer(user_app, name="user")
 
-Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="its access key")]
+Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="access key of the account")]
 Resource = Annotated[str, typer.Argument(metavar="RESOURCE", help="topic:NAME or group:NAME")]
 At = Annotated[
     str | None,
-    typer.Option("--at", metavar="HOST:PORT", help="only this server, also a name server; by default all brokers"),
+    typer.Option("--at", metavar="HOST:PORT", help="only this broker or name server (default: all brokers)"),
 ]
 _RIGHTS = {"pub": "PUB", "sub": "SUB", "pub|sub": "PUB|SUB", "sub|pub": "PUB|SUB", "both": "PUB|SUB", "deny": "DENY"}
 
@@ -48,27 +48,32 @@ def list_users(at: At = None, namesrv: NameServers = NAMESRV_DEFAULT, as_json: A
     print_table(("server", "account", "admin", "from", "topics", "groups"), rows)
     for server, view in found.items():
         if view.white:
-            print(f"everything is allowed at {server} from {', '.join(view.white)}")
+            print(f"{server} allows everything from {', '.join(view.white)}")
 
 
 @user_app.command("create")
 def create_user(
     name: Name,
-    admin_rights: Annotated[bool, typer.Option("--admin", help="may change settings and accounts")] = False,
+    admin_rights: Annotated[bool, typer.Option("--admin", help="allow it to change settings and accounts")] = False,
     secret_file: Annotated[
         pathlib.Path | None,
-        typer.Option(help="file with the secret; - reads it from stdin; by default one is made and shown"),
+        typer.Option(help="file with the secret, - for standard input (default: a secret is generated and printed)"),
     ] = None,
-    white: Annotated[str | None, typer.Option("--address", help="addresses from which it needs no signature")] = None,
+    white: Annotated[
+        str | None, typer.Option("--address", help="client addresses from which it needs no signature")
+    ] = None,
     default_topic: Annotated[
-        str | None, typer.Option(help="PUB, SUB, PUB|SUB or DENY for topics that are not named")
+        str | None, typer.Option(help="permission for topics without an entry: PUB, SUB, PUB|SUB or DENY")
     ] = None,
-    default_group: Annotated[str | None, typer.Option(help="the same for groups")] = None,
+    default_group: Annotated[str | None, typer.Option(help="permission for groups without an entry")] = None,
     at: At = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Create an account, or give one that exists another secret. No secret is ever an argument: `ps` shows those."""
+    """Create an account, or give an existing one another secret.
+
+    A secret is never an argument, because other users of the machine can see arguments (`ps`).
+    """
     from metaq.admin import Admin
 
     secret = _secret(secret_file)
@@ -86,14 +91,14 @@ def create_user(
     if as_json:
         print_json({"account": name, "servers": servers, **made})
         return
-    print(f"account {name} is at {', '.join(servers)}")
+    print(f"account {name} is saved at {', '.join(servers)}")
     if made:
         print(f"its secret, which is not shown again:\naccessKey: {name}\nsecretKey: {secret}")
 
 
 @user_app.command("delete")
 def delete_user(name: Name, at: At = None, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Delete an account: what it signs is refused from the next request on."""
+    """Delete an account: its requests are refused from then on."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -110,7 +115,7 @@ def grant(
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Give an account a right to a topic or group, in place of the one that it has to it."""
+    """Set the permission of an account for a topic or group, in place of an earlier one."""
     from metaq.admin import Admin
 
     text = _right(right)
@@ -123,7 +128,7 @@ def grant(
 def revoke(
     name: Name, resource: Resource, at: At = None, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Take an account's entry for a topic or group away: what its default says counts then."""
+    """Remove the permission of an account for a topic or group: its default permission applies then."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -133,18 +138,22 @@ def revoke(
 
 @app.command("check")
 def check(
-    name: Annotated[str, typer.Argument(metavar="ACCOUNT", help="its access key; '' for a request without one")],
+    name: Annotated[
+        str, typer.Argument(metavar="ACCOUNT", help="access key of the account; '' for a request without one")
+    ],
     action: Annotated[
         str, typer.Argument(metavar="ACTION", help="publish, subscribe, observe, administer or register")
     ],
     resource: Annotated[str, typer.Argument(metavar="[RESOURCE]", help="topic:NAME or group:NAME")] = "",
     address: Annotated[str, typer.Option(help="address that the request comes from")] = "192.0.2.1",
-    unsigned: Annotated[bool, typer.Option("--unsigned", help="its signature is missing or wrong")] = False,
+    unsigned: Annotated[
+        bool, typer.Option("--unsigned", help="check a request whose signature is missing or wrong")
+    ] = False,
     at: At = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether a request would be allowed, and by which file and entry. Exits with 1 if one server refuses it."""
+    """Show whether a request would be allowed, and by which file and entry. Exit code 1: a server refuses it."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:

@@ -18,22 +18,23 @@ _TOPICS_SHOWN = 3
 def clean_broker(
     name: Annotated[str, typer.Argument(metavar="NAME", help="brokerName, or host:port of one broker")],
     log_files: Annotated[
-        bool, typer.Option("--log-files", help="log files whose time is up (fileReservedTime), at whatever hour")
+        bool, typer.Option("--log-files", help="delete log files older than fileReservedTime, whatever deleteWhen says")
     ] = False,
     queues: Annotated[
-        bool, typer.Option("--queues", help="files of queues that point to messages that are gone")
+        bool, typer.Option("--queues", help="delete consume-queue files whose messages are deleted")
     ] = False,
     topics: Annotated[
-        bool, typer.Option("--topics", help="queues of topics that are in no table, with their messages")
+        bool, typer.Option("--topics", help="delete the consume queues of topics that do not exist any more")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would go, and do nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be deleted, and delete nothing")] = False,
     yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what the brokers of a name would delete in their time, slaves too; all three kinds unless some are named.
+    """Delete now what a broker and its slaves would delete later.
 
-    Nothing goes whose time is not up: `metaq topic trim` is for that.
+    These are expired log files, queue files without messages, and queues of deleted topics: all three kinds, unless some are named.
+    Messages that have not expired stay: `metaq topic trim` is for these.
     """
     wanted = {"log_files": log_files, "queues": queues, "topics": topics}
     if not any(wanted.values()):
@@ -48,7 +49,7 @@ def clean_broker(
         if not yes:
             if not as_json:
                 _table(found, wanted)
-            typer.confirm(f"Delete that at {name}?", abort=True, err=True)
+            typer.confirm(f"Delete these files at broker {name}?", abort=True, err=True)
         found = admin.clean_broker(name, **wanted)
     _print(name, found, wanted, as_json=as_json, done=True)
 
@@ -58,7 +59,7 @@ def _print(name: str, found: Sequence[CleanedBroker], wanted: dict[str, bool], *
         print_json({"name": name, "dry_run": not done, "brokers": [_row(one, wanted) for one in found]})
         return
     _table(found, wanted)
-    print(f"{name} is cleaned" if done else "that would go")
+    print(f"broker {name} is cleaned" if done else "this would be deleted")
 
 
 def _row(one: CleanedBroker, wanted: dict[str, bool]) -> dict[str, Any]:
@@ -88,13 +89,13 @@ def _table(found: Sequence[CleanedBroker], wanted: dict[str, bool]) -> None:
 
 def _cell(one: CleanedBroker, kind: str) -> str:
     if one.found is None:
-        return "not told"
+        return "unknown"
     if kind == "log_files":
         return f"{one.found.log_files.files} ({size(one.found.log_files.bytes)})"
     if kind == "queues":
         return f"{one.found.queue_files.files} ({size(one.found.queue_files.bytes)})"
     if not one.leads:
-        return "by the master"
+        return "see the master"
     topics = one.found.topics
     named = ", ".join(topics[:_TOPICS_SHOWN]) + (", …" if len(topics) > _TOPICS_SHOWN else "")
     return f"{len(topics)} ({size(one.found.topic_files.bytes)}){': ' + named if named else ''}"

@@ -18,7 +18,10 @@ app.command("restart")(rolling.restart_cluster)
 
 @app.callback()
 def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Show the brokers of all clusters and how they are, with who leads; add, remove or restart some, or have another one lead."""
+    """List the brokers of all clusters: rates, disks, lag of slaves, leaders.
+
+    Its subcommands add, remove and restart brokers, and move a leader.
+    """
     if context.invoked_subcommand is not None:
         return
     from metaq.admin import Admin
@@ -72,7 +75,9 @@ def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT,
     print_groups(groups)
     for broker in brokers:
         if broker.draining:
-            print(f"{broker.broker}: drained, producers do not find it; `metaq broker drain {broker.broker} --undo`")
+            print(
+                f"{broker.broker}: drained: producers do not send to it; `metaq broker drain {broker.broker} --undo` lets them"
+            )
         for key in ("metaqTrouble", "unsavedFiles"):
             if trouble := broker.runtime.get(key):
                 print(f"{broker.broker}: {trouble}")

@@ -10,23 +10,26 @@ from metaq.cli.output import EXIT_FAILED, AsJson, print_json
 
 
 def show_doctor(
-    data: Annotated[str, typer.Option(metavar="DIR", help="the folder whose disk is judged")] = ".",
-    broker: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="look at this broker, from here")] = None,
+    data: Annotated[str, typer.Option(metavar="DIR", help="check the disk of this folder")] = ".",
+    broker: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="check this broker from this machine")] = None,
     namesrv: Annotated[
         str | None,
         typer.Option(
-            "-n", "--namesrv", metavar="NAMESRV", help="look at these name servers; with --broker, whether they know it"
+            "-n",
+            "--namesrv",
+            metavar="NAMESRV",
+            help="check these name servers; with --broker, whether the broker is registered there",
         ),
     ] = None,
-    tls: Annotated[bool, typer.Option("--tls", help="as a client that wants TLS")] = False,
-    ca: Annotated[str | None, typer.Option(metavar="FILE", help="certificates of authorities to believe")] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="of each step")] = 5.0,
+    tls: Annotated[bool, typer.Option("--tls", help="check as a client that uses TLS")] = False,
+    ca: Annotated[str | None, typer.Option(metavar="FILE", help="file with trusted CA certificates")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="timeout of each step")] = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Say what this machine and environment offer: compiled extension, event loop, Java, Spark, disk, limits.
+    """Check this machine and its environment: compiled extension, event loop, Java, Spark, disk, limits.
 
-    With --broker or --namesrv: what is wrong with these, seen from here, and how to mend it (docs/addresses.md). Exits with 1 if
-    something will not work.
+    With --broker or --namesrv, these servers are checked from this machine instead, with advice on each problem (docs/addresses.md).
+    Exit code 1: something will not work.
     """
     from metaq.cli.cluster import examine
 

@@ -24,12 +24,14 @@ Quiet = Annotated[
     typer.Option(
         min=0,
         metavar="SECONDS",
-        help="without a send, before it is taken that clients have moved: they look at routes every 30 s",
+        help="time without a send after which clients count as moved away (they refresh routes every 30 s)",
     ),
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option(min=0, metavar="SECONDS", help="then end with what is still open; by default it waits on"),
+    typer.Option(
+        min=0, metavar="SECONDS", help="longest wait; then print what is still open and fail (default: no limit)"
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="show what would be done, and do nothing")]
 QUIET_DEFAULT = 40.0
@@ -37,24 +39,27 @@ QUIET_DEFAULT = 40.0
 
 def drain_broker(
     name: Name,
-    undo: Annotated[bool, typer.Option("--undo", help="have producers send to it again")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="let producers send to it again")] = False,
     quiet_seconds: Quiet = QUIET_DEFAULT,
-    stop: Annotated[bool, typer.Option("--stop", help="stop its processes when it is empty, slaves first")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="stop the broker when it is empty, its slaves first")] = False,
     mend_order: Annotated[
-        bool, typer.Option("--mend-order", help="take it out of the fixed layouts of strictly ordered topics")
+        bool, typer.Option("--mend-order", help="remove it from the fixed queues of strictly ordered topics")
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="also if a topic has no other broker that can be sent to: sends to it will fail"),
+        typer.Option(
+            "--force", help="drain it even if a topic has no other broker for sends: sends to the topic will fail"
+        ),
     ] = False,
     timeout: Timeout = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Have producers leave a broker, and wait until consumers, delays and transactions have done with it. No send fails.
+    """Drain a broker: make producers leave it, and wait until it is empty.
 
-    What is sent to it meanwhile is taken. Progress is on standard error (with --json a document a line there); Ctrl-C leaves it drained,
-    also over a restart: the same command goes on, --undo undoes it.
+    A broker is empty when groups have consumed its messages, and its delayed messages and transactions are finished. No send fails: the
+    broker accepts what is still sent to it. Progress is printed on standard error (with --json one document per line).
+    After Ctrl-C the broker stays drained, also over a restart: run the command again to continue, or --undo it.
     """
     from metaq.admin import Admin
 
@@ -64,12 +69,12 @@ def drain_broker(
             if as_json:
                 print_json({"broker": place.broker, "drained": False})
             else:
-                print(f"broker {place.broker} is sent to again")
+                print(f"producers send to broker {place.broker} again")
             return
         if not as_json:
-            print(f"draining broker {name}: producers leave it with their next look at routes ...", file=sys.stderr)
+            print(f"draining broker {name}: producers leave it when they next refresh routes ...", file=sys.stderr)
         with _interrupted(
-            f"broker {name} stays drained, and is not empty yet: the same command goes on, `metaq broker drain {name} --undo` undoes it"
+            f"broker {name} stays drained, and is not empty yet: run the same command to continue, or `metaq broker drain {name} --undo`"
         ):
             done = admin.drain_broker(
                 name, quiet_seconds=quiet_seconds, timeout=timeout, force=force, mend_order=mend_order, stop=stop,
@@ -79,31 +84,32 @@ def drain_broker(
         print_json({"broker": done.broker, "drained": True, **_without_name(done)})
         return
     print(
-        f"broker {done.broker} is drained: nothing is sent to it, and nothing is open{', and it has stopped' if stop else ''}"
+        f"broker {done.broker} is drained: producers do not send to it, and nothing is left to do there{', and it has stopped' if stop else ''}"
     )
     _print_layouts(done.layouts)
     if done.work.unread:
         print(f"no group has ever read {done.work.unread_text()} there")
     if not stop:
-        print(f"stop it whenever you like; `metaq broker drain {done.broker} --undo` has it sent to again")
+        print(f"you can stop it now; `metaq broker drain {done.broker} --undo` lets producers send to it again")
 
 
 def add_broker(
-    name: Annotated[str, typer.Argument(metavar="NEW", help="brokerName of the new broker, which runs already")],
+    name: Annotated[str, typer.Argument(metavar="NEW", help="brokerName of the new broker, which must be running")],
     like: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="the broker whose topics and groups it gets; by default of all in its cluster"
+            metavar="NAME", help="copy the topics and groups of this broker (default: of all brokers of its cluster)"
         ),
     ] = None,
     dry_run: DryRun = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Give a new broker the topics and consumer groups of its cluster: clients spread onto it with their next look at routes.
+    """Create the topics and consumer groups of a cluster at a new broker.
 
-    Groups begin at the first message there, also those without members now. Not copied: accounts (nobody gives out their secrets),
-    quotas, options, messages, dead letters, fixed layouts of strictly ordered topics.
+    Clients use the broker when they next refresh routes. Groups begin at the first message there, also groups that have no members
+    now. Not copied: accounts (servers do not give out their secrets), quotas, options, messages, dead letters, fixed queues of
+    strictly ordered topics.
     """
     from metaq.admin import Admin
 
@@ -121,11 +127,11 @@ def add_broker(
             print(f"  {what} {one}")
     for one in done.different:
         print(
-            f"topic {one} is there with other queues or permissions, and stays so: see `metaq topic show {one}`, `topic update`"
+            f"topic {one} exists there with other queues or permissions, and is not changed: see `metaq topic show {one}`, `topic update`"
         )
     for one in done.fixed:
         print(
-            f"topic {one} has a fixed layout, which does not name it: `metaq topic order set {one}` would move its keys"
+            f"topic {one} has fixed queues, none of them at this broker: `metaq topic order set {one}` adds its queues, and moves ordering keys"
         )
     print("not copied: accounts, quotas, options; see docs/growth.md")
 
@@ -133,15 +139,18 @@ def add_broker(
 def remove_broker(
     name: Name,
     quiet_seconds: Quiet = QUIET_DEFAULT,
-    force: Annotated[bool, typer.Option("--force", help="leave behind what groups have not read there")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="remove it even if groups have not read all messages there")
+    ] = False,
     timeout: Timeout = None,
     yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Drain a broker, wait until it is empty, and stop it: its queues leave the routes, and nothing is lost. Its folder stays.
+    """Drain a broker, wait until it is empty, and stop it. No message is lost; its store folder stays.
 
-    It is taken out of the fixed layouts of strictly ordered topics. Refused if messages there were never read by any group.
+    Its queues leave the routes and the fixed queues of strictly ordered topics. Refused without --force if messages there were never read
+    by any group.
     """
     from metaq.admin import Admin
 
@@ -150,7 +159,7 @@ def remove_broker(
     with (
         Admin(namesrv) as admin,
         _interrupted(
-            f"broker {name} stays drained, and was not removed: the same command goes on, `metaq broker drain {name} --undo` undoes it"
+            f"broker {name} stays drained, and was not removed: run the same command to continue, or `metaq broker drain {name} --undo`"
         ),
     ):
         done = admin.remove_broker(
@@ -159,7 +168,11 @@ def remove_broker(
     if as_json:
         print_json({"broker": done.broker, **_without_name(done)})
         return
-    ended = "is stopped, and no name server has it any more" if done.stopped else "is a RocketMQ: stop it where it runs"
+    ended = (
+        "is stopped, and registered at no name server any more"
+        if done.stopped
+        else "is drained; it is a RocketMQ broker: stop it on its machine"
+    )
     print(f"broker {done.broker} {ended}")
     left = [*done.left.sentences(), *([f"nobody has read {text}"] if (text := done.left.unread_text()) else [])]
     print(
@@ -172,26 +185,32 @@ def remove_broker(
 
 def move_topic(
     name: Topic,
-    source: Annotated[str, typer.Option("--from", metavar="BROKER", help="the broker that it leaves")],
-    target: Annotated[str, typer.Option("--to", metavar="BROKER", help="the broker that it goes to")],
+    source: Annotated[str, typer.Option("--from", metavar="BROKER", help="broker that the topic leaves")],
+    target: Annotated[str, typer.Option("--to", metavar="BROKER", help="broker that the topic goes to")],
     quiet_seconds: Quiet = QUIET_DEFAULT,
     force: Annotated[
-        bool, typer.Option("--force", help="also a topic of fixed order; and delete what groups have not read")
+        bool,
+        typer.Option(
+            "--force", help="also move a topic with fixed queues, and delete messages that groups have not read"
+        ),
     ] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Move a topic to another broker: new messages come there, and it is deleted here when its groups have read the rest.
+    """Move a topic to another broker.
 
-    No send fails. Ctrl-C leaves it where it is, at both brokers: the same command goes on.
+    New messages go there, and the queues at the old broker are deleted once groups have read them. No send fails. After Ctrl-C the
+    topic is at both brokers: run the same command to continue.
     """
     from metaq.admin import Admin
 
     with (
         Admin(namesrv) as admin,
-        _interrupted(f"topic {name} has moved in part: it is sent to at {target}; the same command goes on"),
+        _interrupted(
+            f"topic {name} has moved in part: producers send to it at {target}; run the same command to continue"
+        ),
     ):
         done = admin.move_topic(
             name, source, target, quiet_seconds=quiet_seconds, timeout=timeout, force=force, dry_run=dry_run,
@@ -203,7 +222,7 @@ def move_topic(
     if dry_run or not done.steps:
         print(
             "\n".join(done.steps)
-            or f"topic {done.topic} is not at {done.source} any more, and at {done.target}: nothing is to be done"
+            or f"topic {done.topic} is at {done.target} and not at {done.source}: there is nothing to do"
         )
         return
     print(
@@ -257,5 +276,5 @@ def _without_name(done: Any) -> dict[str, Any]:
 def _print_layouts(layouts: dict[str, str]) -> None:
     for topic, layout in layouts.items():
         print(
-            f"the fixed layout of topic {topic} was {layout}: `metaq topic order set {topic} '{layout}'` makes it so again"
+            f"the fixed queues of topic {topic} were {layout}: `metaq topic order set {topic} '{layout}'` restores them"
         )

@@ -11,7 +11,7 @@ import typer
 from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, print_json, print_table
 
-app = App("Limits of clients, accounts and addresses: show what they take, set, remove.")
+app = App("Show, set and remove quotas: limits of clients, accounts and addresses.")
 
 
 class Kind(enum.Enum):
@@ -20,18 +20,19 @@ class Kind(enum.Enum):
     ADDRESS = "address"
 
 
-WhoseKind = Annotated[Kind, typer.Argument(metavar="client|account|address")]
+WhoseKind = Annotated[Kind, typer.Argument(metavar="client|account|address", help="what the quota limits")]
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="client id, access key or address; '*': each that has no quota of its own")
+    str,
+    typer.Argument(metavar="NAME", help="client id, access key or address; '*' for each that has no quota of its own"),
 ]
 Broker = Annotated[
-    str | None, typer.Option("--broker", metavar="NAME", help="one broker, or its host:port; by default all masters")
+    str | None, typer.Option("--broker", metavar="NAME", help="one broker, by name or host:port (default: all masters)")
 ]
 
 
 @app.command("show")
 def show_quotas(broker: Broker = None, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Show the quotas, and what is taken now by those whom they limit: those who wait longest first."""
+    """Show the quotas, and the current use by those whom they limit, longest waits first."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -40,7 +41,7 @@ def show_quotas(broker: Broker = None, namesrv: NameServers = NAMESRV_DEFAULT, a
         print_json(msgspec.to_builtins(found))
         return
     print_table(
-        ("broker", "of", "name", "limits", "connections", "held", "requests", "in", "out", "waited", "refused", "wait"),
+        ("broker", "kind", "name", "limits", "connections", "held pulls", "requests", "in", "out", "waited", "refused", "wait"),
         (
             (
                 name, use.kind, use.name, str(use.limits) or "-", use.connections, use.held_pulls, use.requests,
@@ -68,7 +69,7 @@ def set_quota(
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Set a quota: saved first, then in force. It replaces an earlier one of the same name."""
+    """Set a quota, which holds at once and after restarts. It replaces an earlier one of the same name."""
     from metaq.admin import Admin
 
     text = ",".join(limits)
@@ -88,7 +89,7 @@ def remove_quota(
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a quota: from then on that of '*' holds, or that of the options."""
+    """Remove a quota: the quota of '*' applies then, or else the limits in the broker's options."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:

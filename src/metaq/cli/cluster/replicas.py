@@ -56,12 +56,12 @@ app.command("drain")(growth.drain_broker)
 def show_status(
     name: Name,
     wait: Annotated[
-        bool, typer.Option("--wait", help="return when every slave has all; tell how far they are until then")
+        bool, typer.Option("--wait", help="wait until every slave has the whole log, and print how far they are behind")
     ] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show who leads the brokers of a name, in which epoch, how far the others are, and what was cut off."""
+    """Show the replicas of a broker: roles, epoch, lag of slaves, and log tails that were cut off."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -80,7 +80,9 @@ def _wait(admin: Admin, name: str) -> None:
     told, never = -1, threading.Event()
     while (lag := _behind(admin.list_replicas(name))) != 0:
         if lag != told:
-            print(f"{lag:,} B behind" if lag is not None else "no slave and master answer", file=sys.stderr)
+            print(
+                f"{lag:,} B behind" if lag is not None else "there is no master and slave that answer", file=sys.stderr
+            )
             told = lag if lag is not None else told
         never.wait(WAIT_SECONDS)
 
@@ -108,7 +110,7 @@ def _print(found: Sequence[Replica]) -> None:
             print(f"{slave.address} has the log up to {slave.copied}: {lag:,} B and {slave.behind_ms:,} ms behind")
     elif leader is None and group is None:
         print(
-            f"nobody leads: `metaq broker promote {found[0].broker if found else 'NAME'}` makes one of them the master"
+            f"there is no master: `metaq broker promote {found[0].broker if found else 'NAME'}` makes a slave the master"
         )
     if group is not None:
         for line in (in_words(group), *group.troubles()):
@@ -147,18 +149,25 @@ def _cut(cut: CutTail) -> str:
 @app.command("promote")
 def promote(
     name: Name,
-    broker_id: Annotated[int | None, typer.Option("--id", help="this slave; else the one with most of the log")] = None,
-    role: Annotated[str, typer.Option(help="its brokerRole then: ASYNC_MASTER or SYNC_MASTER; else its master's")] = "",
+    broker_id: Annotated[
+        int | None, typer.Option("--id", help="brokerId of the slave (default: the slave with most of the log)")
+    ] = None,
+    role: Annotated[
+        str, typer.Option(help="its new brokerRole: ASYNC_MASTER or SYNC_MASTER (default: that of the old master)")
+    ] = "",
     force: Annotated[
         bool,
-        typer.Option("--force", help="also if the master does not answer, and may have messages that the slave lacks"),
+        typer.Option(
+            "--force", help="promote it even if the master does not answer, and may have messages that the slave lacks"
+        ),
     ] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Make a slave the master.
 
-    A master that runs takes nothing more from then on, the slave copies the rest, and the old master follows it: nothing is lost.
+    A running master stops accepting messages first, the slave copies the rest of its log, and the old master becomes its slave: no
+    message is lost.
     """
     from metaq.admin import Admin
 
@@ -180,12 +189,15 @@ def promote(
 def demote(
     name: Name,
     broker_id: Annotated[
-        int | None, typer.Option("--id", help="brokerId that it takes; else the first free one")
+        int | None, typer.Option("--id", help="brokerId that it gets as a slave (default: the first free one)")
     ] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Make the master a slave. Nobody leads then until one is promoted; `promote` alone does both."""
+    """Make the master a slave. There is no master then, until a slave is promoted.
+
+    `metaq broker promote` alone does both.
+    """
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -194,8 +206,8 @@ def demote(
         print_json(msgspec.to_builtins(left))
     else:
         print(
-            f"the broker at {left.address} has stepped down at log offset {left.log_end}; nobody leads {left.broker} until one is "
-            "promoted"
+            f"the broker at {left.address} has stepped down at log offset {left.log_end}; {left.broker} has no master until a slave is "
+            f"promoted: `metaq broker promote {left.broker}`"
         )
 
 
@@ -203,22 +215,22 @@ def demote(
 def restart(
     name: Name,
     broker_id: Annotated[
-        int | None, typer.Option("--id", help="brokerId of the one that is meant, where there are several of the name")
+        int | None, typer.Option("--id", help="brokerId of the replica, if there are several of the name")
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="return when it serves clients again; tell what it does until then")
+        bool, typer.Option("--wait", help="wait until it serves clients again, and print its progress")
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="longest wait; by default as long as it reads its log"),
+        typer.Option(min=0, metavar="SECONDS", help="longest wait (default: as long as it recovers its log)"),
     ] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Restart the process of a broker, with the release of MetaQ that is installed on its machine now.
+    """Restart the process of a broker, with the release of MetaQ that is installed on its machine.
 
-    It stops cleanly and starts with the arguments that it has, under its process number. Promote another one first: while the master
-    restarts, sends to it fail. A broker of `metaq up` refuses.
+    It stops cleanly and starts again with the same arguments and process id. Sends to a master fail while it restarts: promote a slave
+    first. A broker of `metaq up` refuses.
     """
     from metaq.admin import Admin
 
@@ -251,15 +263,17 @@ def scrub(
     name: Name,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="replace damaged records by those of the other side; what was there is kept"),
+        typer.Option(
+            "--repair", help="replace damaged records with those of the other replica; the damaged bytes are kept"
+        ),
     ] = False,
-    rate: Annotated[int | None, typer.Option(min=1, help="MiB of the log in a second, at most")] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="compare at most this many MiB of the log per second")] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the logs of a master and its slaves, as far as both have them on their disks.
+    """Compare the logs of a master and its slaves, as far as both have them on disk.
 
-    Says of each place that differs in which file it is, and which side is damaged. Ends with 1 if some are left.
+    Prints the file of each difference, and which side is damaged. Exit code 1: differences are left.
     """
     from metaq.admin import Admin
 
@@ -307,7 +321,9 @@ def _print_scrub(done: PairScrub, name: str, *, repair: bool) -> None:
     for failed in done.failed:
         print(f"log offset {failed.difference.log_offset} could not be repaired: {failed.why}")
     if done.unread:
-        print(f"{done.unread} ranges of 1 MiB could not be read wholly by a disk; the brokers' systems say which one")
+        print(
+            f"{done.unread} ranges of 1 MiB could not be read wholly from a disk; the system logs of the brokers' machines say which one"
+        )
     print(
         f"{done.master} and {done.slave}: the same from log offset {done.start} to {done.stop}"
         if not done.found
@@ -315,7 +331,7 @@ def _print_scrub(done: PairScrub, name: str, *, repair: bool) -> None:
         f"{len(done.repaired)} were repaired"
     )
     if not repair and any(one.damaged in {Damaged.MASTER, Damaged.SLAVE} for one in done.differences):
-        print(f"`metaq broker scrub {name} --repair` repairs what is right at the other side")
+        print(f"`metaq broker scrub {name} --repair` repairs what is intact at the other side")
 
 
 def _print_differences(differences: Sequence[Difference]) -> None:

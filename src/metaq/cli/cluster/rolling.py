@@ -28,20 +28,28 @@ RESTART_TIMEOUT = 600.0
 
 
 def move_leader(
-    broker: Annotated[str, typer.Argument(metavar="BROKER", help="brokerName of a group with failover")],
+    broker: Annotated[
+        str, typer.Argument(metavar="BROKER", help="brokerName of a replica group with automatic failover")
+    ],
     to: Annotated[
         int | None,
-        typer.Option("--to", min=1, metavar="MEMBER", help="its brokerId as configured; by default whoever is nearest"),
+        typer.Option(
+            "--to",
+            min=1,
+            metavar="MEMBER",
+            help="configured brokerId of the new leader (default: the member that is least behind)",
+        ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="longest wait until it leads, and is registered")
+        float, typer.Option(min=0, metavar="SECONDS", help="longest wait until it leads and is registered")
     ] = MOVE_TIMEOUT,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Have another member of a group with failover lead. No send fails: who led relays them until clients know the new leader.
+    """Make another member of a replica group with failover the leader. No send fails.
 
-    Returns when it leads and all name servers say so. A pair without failover: `metaq broker promote`.
+    The old leader forwards sends until clients know the new one. The command returns when the new leader is registered at all name
+    servers. For a pair without failover, use `metaq broker promote`.
     """
     from metaq.admin import Admin
 
@@ -70,28 +78,33 @@ def move_leader(
 
 def restart_cluster(
     brokers: Annotated[
-        list[str] | None, typer.Argument(metavar="[BROKER]...", help="brokerNames; by default all of the cluster")
+        list[str] | None, typer.Argument(metavar="[BROKER]...", help="brokerNames (default: all of the cluster)")
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME", help="which one, where name servers know several")
+        str | None,
+        typer.Option("--cluster", metavar="NAME", help="name of the cluster, if the name servers know several"),
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(
             "--by",
             metavar="COMMAND",
-            help="restarts one broker, in place of the broker itself; {name}, {member} and {address} are filled in; no shell",
+            help="command that restarts one broker, instead of a request to the broker; {name}, {member} and {address} are filled in; no shell",
         ),
     ] = None,
     with_gaps: Annotated[
         bool,
         typer.Option(
             "--with-gaps",
-            help="also a master without a slave, and where fewer than minInSyncReplicas are left: sends are refused meanwhile",
+            help="also restart a master without a slave, and where fewer than minInSyncReplicas are left: sends are refused meanwhile",
         ),
     ] = False,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="also if brokers are away or not in sync; those that are away are left out")
+        bool,
+        typer.Option(
+            "--anyway",
+            help="restart even if brokers do not answer or are not in sync; those that do not answer are left out",
+        ),
     ] = False,
     quiet: Annotated[
         float | None,
@@ -99,20 +112,21 @@ def restart_cluster(
             "--quiet",
             min=0,
             metavar="SECONDS",
-            help="a broker that has led is restarted when so long no client took it for the leader; by default 3, of a master alone 40",
+            help="restart an old leader after this time without requests from clients (default: 3, for a single master 40)",
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="longest time for a broker to be back and in sync")
+        float, typer.Option(min=0, metavar="SECONDS", help="longest wait for a broker to be back and in sync")
     ] = RESTART_TIMEOUT,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Restart the brokers of a cluster one after the other, with the release that is installed by then. No send fails.
+    """Restart the brokers of a cluster one after the other. No send fails.
 
-    Of each name first those that follow; then the leader hands over, and is restarted when its clients have gone over. Between two
-    restarts the one before is back and in sync; if it does not come back, it ends there, with 1. Ctrl-C ends it as well: all but the
-    one that is just restarting run.
+    They start with the release of MetaQ that is installed on their machines then. Of each broker, the slaves are restarted first;
+    then the master hands over, and is restarted when its clients have moved. Each restarted broker is back and in sync before the
+    next restart; if it does not come back, the command ends with exit code 1. It ends on Ctrl-C, too: then all brokers run but the
+    one that is restarting.
     """
     from metaq.admin import Admin
 
@@ -197,7 +211,7 @@ def _words(command: str) -> list[str]:
         raise ConfigError("--by: the command is empty")
     if not any("{member}" in one or "{address}" in one for one in words):
         raise ConfigError(
-            f"--by {command!r} would be the same for all brokers of a name: say by {{member}} or {{address}} which one it is to restart"
+            f"--by {command!r} would be the same for all replicas of a broker: use {{member}} or {{address}} to say which one it restarts"
         )
     return words
 

@@ -38,22 +38,22 @@ PLAIN_ROWS: Final = 10
 
 
 def show_top(
-    topics: Annotated[TopicSort, typer.Option(help="what the topics are sorted by")] = TopicSort.STORED,
-    groups: Annotated[GroupSort, typer.Option(help="what the groups are sorted by")] = GroupSort.LAG,
+    topics: Annotated[TopicSort, typer.Option(help="sort topics by this column")] = TopicSort.STORED,
+    groups: Annotated[GroupSort, typer.Option(help="sort groups by this column")] = GroupSort.LAG,
     rows: Annotated[
         int | None,
-        typer.Option(min=1, metavar="NUMBER", help="topics and groups to show; as many as there is room for"),
+        typer.Option(min=1, metavar="NUMBER", help="topics and groups to show (default: as many as fit)"),
     ] = None,
     interval: Interval = INTERVAL_DEFAULT,
-    once: Annotated[bool, typer.Option("--once", help="look once")] = False,
+    once: Annotated[bool, typer.Option("--once", help="print once and exit")] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the brokers, the busiest topics and the groups with the largest lag do, until q or Ctrl-C.
+    """Show live figures of brokers, the busiest topics, and the groups with the largest lag; q ends it.
 
-    Rates of topics and groups are of the last minute, those of brokers of the last ten seconds. On a terminal, t and g change what topics
-    and groups are sorted by, p pauses, q quits. In a file or pipe, tables are printed one below the other, with --json one document a
-    look, with all topics and groups.
+    Rates of topics and groups are averages of the last minute, those of brokers of the last ten seconds. On a terminal, t and g change
+    the sort columns of topics and groups, p pauses, q quits. In a file or pipe, tables are printed one below the other; with --json, one
+    document per update with all topics and groups.
     """
     from metaq.admin import Admin
 

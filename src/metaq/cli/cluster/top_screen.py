@@ -117,7 +117,7 @@ def screen_of(found: Activity, view: View, columns: int, lines: int) -> Renderab
     remarks = [(f"{one.broker}: {state}", "red") for one in brokers if (state := state_of(one))]
     remarks += [(note, "yellow") for note in found.notes]
     if view.fault:
-        remarks.append((f"the last look has failed: {view.fault}", "red"))
+        remarks.append((f"the last update has failed: {view.fault}", "red"))
     remarks = remarks[: max(1, lines // 5)]
     # Beside these: title, three headings, two empty lines, keys.
     room = max(2, lines - 7 - len(brokers) - len(remarks))

@@ -15,7 +15,7 @@ from metaq.cli.groups import App
 from metaq.cli.output import AsJson, print_json, print_table
 from metaq.errors import ConfigError
 
-app = App("Clusters by name: add, list, show, use, delete.")
+app = App("Save clusters under names: add, list, show, use, delete.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the context", autocompletion=complete_contexts)]
 
@@ -24,34 +24,44 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the context",
 def add_context(
     name: Name,
     servers: Annotated[
-        str, typer.Option("-n", "--namesrv", metavar="HOST:PORT", help="name servers, ;-separated")
+        str, typer.Option("-n", "--namesrv", metavar="HOST:PORT", help="name servers, separated by ;")
     ] = "",
-    address_server: Annotated[str, typer.Option(metavar="URL", help="page that says where they are, instead")] = "",
+    address_server: Annotated[
+        str, typer.Option(metavar="URL", help="URL of a page that lists the name servers, instead of -n")
+    ] = "",
     acl_file: Annotated[
-        pathlib.Path | None, typer.Option(metavar="FILE", help="file with the account's keys, of the form of tools.yml")
+        pathlib.Path | None, typer.Option(metavar="FILE", help="file with the account's keys, a RocketMQ tools.yml")
     ] = None,
     tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="connect with TLS")] = None,
-    ca: Annotated[pathlib.Path | None, typer.Option(metavar="FILE", help="certificates that are trusted")] = None,
-    cert: Annotated[pathlib.Path | None, typer.Option(metavar="FILE", help="certificate to show")] = None,
-    key: Annotated[pathlib.Path | None, typer.Option(metavar="FILE", help="its key")] = None,
-    tls_verify: Annotated[str, typer.Option(metavar="full|ca|none", help="what is checked")] = "",
-    description: Annotated[str, typer.Option(metavar="TEXT", help="what it is, for the list")] = "",
-    use: Annotated[bool, typer.Option("--use", help="and use it from now on")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="in place of one of this name")] = False,
+    ca: Annotated[pathlib.Path | None, typer.Option(metavar="FILE", help="file with trusted CA certificates")] = None,
+    cert: Annotated[pathlib.Path | None, typer.Option(metavar="FILE", help="client certificate")] = None,
+    key: Annotated[pathlib.Path | None, typer.Option(metavar="FILE", help="private key of --cert")] = None,
+    tls_verify: Annotated[
+        str,
+        typer.Option(
+            metavar="full|ca|none",
+            help="verify the server's certificate and its host name, the certificate only, or nothing",
+        ),
+    ] = "",
+    description: Annotated[str, typer.Option(metavar="TEXT", help="description, shown by `metaq context list`")] = "",
+    use: Annotated[bool, typer.Option("--use", help="make it the context in use")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="replace an existing context of this name")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add a cluster under a name: its name servers, and with which account and certificates it is asked.
+    """Add a context: a name for a cluster's name servers, account and certificates.
 
-    Secrets stay in their files: a context has the paths.
+    A context stores the paths of files with secrets, never the secrets.
     """
     from metaq.client.conversation.name_servers import parse_addresses
 
     if bool(servers) == bool(address_server):
-        raise ConfigError("which cluster? Give its name servers (-n), or the page that has them (--address-server)")
+        raise ConfigError(
+            "give either the name servers of the cluster (-n) or the URL of a page that lists them (--address-server)"
+        )
     if servers:
         parse_addresses(servers)
     if tls_verify not in {"", "full", "ca", "none"}:
-        raise typer.BadParameter(f"{tls_verify!r} is none of full, ca, none", param_hint="--tls-verify")
+        raise typer.BadParameter(f"{tls_verify!r} is not one of full, ca, none", param_hint="--tls-verify")
     made = Context(
         namesrv=servers, address_server=address_server, tls=tls, ca=_file(ca), cert=_file(cert), key=_file(key),
         tls_verify=tls_verify, acl_file=_file(acl_file), description=description,
@@ -68,7 +78,7 @@ def add_context(
 
 @app.command("list")
 def list_contexts(as_json: AsJson = False) -> None:
-    """List the contexts; the one in use has a star."""
+    """List the contexts; a star marks the context in use."""
     contexts = Contexts(os.environ)
     shown = [_shown(contexts, name) for name in contexts.names()]
     if as_json:
@@ -90,18 +100,20 @@ def list_contexts(as_json: AsJson = False) -> None:
 def show_context(
     name: Annotated[
         str,
-        typer.Argument(metavar="[NAME]", help="by default the one that counts now", autocompletion=complete_contexts),
+        typer.Argument(
+            metavar="[NAME]", help="default: the context that commands use now", autocompletion=complete_contexts
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show a context, or the one that counts now, and why it does."""
+    """Show a context; without a name, the one that commands use now, and why."""
     contexts = Contexts(os.environ)
     why = ""
     if not name:
         asked, used = contexts.asked_for(), contexts.used()
         name = asked or used
         if not name:
-            raise ConfigError("no context is in use; `metaq context use NAME` makes one so")
+            raise ConfigError("no context is in use; `metaq context use NAME` selects one")
         why = f"{CHOSEN_VARIABLE} names it" if asked else f"it is in use{_beaten()}"
     shown = _shown(contexts, name)
     if as_json:
@@ -118,12 +130,15 @@ def use_context(
     name: Annotated[
         str, typer.Argument(metavar="[NAME]", help="name of the context", autocompletion=complete_contexts)
     ] = "",
-    none: Annotated[bool, typer.Option("--none", help="no context from now on")] = False,
+    none: Annotated[bool, typer.Option("--none", help="use no context")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have all commands of this user ask a context's cluster, from now on, unless they are told another one."""
+    """Make a context the default of all commands of this user.
+
+    -n, --context, METAQ_CONTEXT and NAMESRV_ADDR take precedence over it.
+    """
     if bool(name) == none:
-        raise ConfigError("which context? Give its name, or --none")
+        raise ConfigError("give the name of a context, or --none")
     Contexts(os.environ).use(name or None)
     if as_json:
         print_json({"in_use": name or None})
@@ -133,7 +148,7 @@ def use_context(
 
 @app.command("delete")
 def delete_context(name: Name, as_json: AsJson = False) -> None:
-    """Delete a context. The files that it names stay."""
+    """Delete a context; the files that it refers to stay."""
     Contexts(os.environ).delete(name)
     if as_json:
         print_json({"name": name, "deleted": True})
@@ -142,7 +157,7 @@ def delete_context(name: Name, as_json: AsJson = False) -> None:
 
 
 def _beaten() -> str:
-    return ", but NAMESRV_ADDR is set and comes first" if os.environ.get("NAMESRV_ADDR") else ""
+    return ", but NAMESRV_ADDR is set and takes precedence" if os.environ.get("NAMESRV_ADDR") else ""
 
 
 def _shown(contexts: Contexts, name: str) -> dict[str, Any]:

@@ -101,7 +101,9 @@ class Contexts:
 
     def _path(self, name: str) -> pathlib.Path:
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} cannot name a context: letters, digits, '.', '_' and '-', at most 64")
+            raise ConfigError(
+                f"{name!r} cannot be the name of a context: use at most 64 letters, digits, '.', '_' and '-'"
+            )
         return self.folder / f"{name}.json"
 
     def _save(self, path: pathlib.Path, data: bytes) -> None:

@@ -18,19 +18,22 @@ from metaq.clock import SYSTEM, Clock
 if TYPE_CHECKING:
     from metaq import Producer, SendFuture
 
-app = App("How many messages a second a cluster takes and gives, seen from here.")
+app = App("Measure how many messages per second a cluster takes and delivers, from this machine.")
 
 _WINDOW = 2000
 _LATENCIES_MAX = 1_000_000
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="its messages stay in it", autocompletion=complete_topics)]
-Count = Annotated[int, typer.Option("-c", "--count", min=1, max=1_000_000_000, help="messages in all")]
-Clients = Annotated[int, typer.Option(min=1, max=64, help="threads of this process that do it side by side")]
+Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="topic to send to; the messages stay in it", autocompletion=complete_topics),
+]
+Count = Annotated[int, typer.Option("-c", "--count", min=1, max=1_000_000_000, help="number of messages")]
+Clients = Annotated[int, typer.Option(min=1, max=64, help="threads that send in parallel")]
 
 
 @app.callback()
 def bench() -> None:
-    """How many messages a second a cluster takes and gives, seen from here."""
+    """Measure how many messages per second a cluster takes and delivers, from this machine."""
 
 
 class Figures(NamedTuple):
@@ -68,19 +71,22 @@ def bench_send(
     topic: Topic,
     count: Count = 100_000,
     body_size: Annotated[
-        int, typer.Option("--size", min=1, max=4 * 1024 * 1024, metavar="BYTES", help="of a body")
+        int, typer.Option("--size", min=1, max=4 * 1024 * 1024, metavar="BYTES", help="body size of each message")
     ] = 128,
     clients: Clients = 1,
     synchronous: Annotated[
         bool, typer.Option("--sync", help="each thread waits for the ack of a message before it sends the next")
     ] = False,
-    rate: Annotated[float | None, typer.Option(min=0.001, metavar="N", help="at most so many a second in all")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, metavar="N", help="send at most N messages per second in total")
+    ] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages as fast as the cluster takes them, and tell rate and latencies.
+    """Send messages as fast as the cluster takes them, and print rate and latencies.
 
-    The latency of a message is from its submit to its ack, so without --sync the wait in the producer's own batches is in it.
+    The latency of a message runs from its submission to its acknowledgement: without --sync it includes the wait in the producer's
+    batches.
     """
     import metaq
 
@@ -155,14 +161,18 @@ class _BenchSends:
 
 @app.command("consume")
 def bench_consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="what to read", autocompletion=complete_topics)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic to read", autocompletion=complete_topics)],
     count: Annotated[
-        int | None, typer.Option("-c", "--count", min=1, help="stop after so many; else at the end")
+        int | None,
+        typer.Option("-c", "--count", min=1, help="stop after this many messages (default: at the end of the topic)"),
     ] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Read a topic from its beginning as fast as the cluster gives it, and tell the rate. No group's progress is touched."""
+    """Read a topic from its beginning as fast as the cluster delivers it, and print the rate.
+
+    The progress of consumer groups does not change.
+    """
     import metaq
 
     messages = read = 0

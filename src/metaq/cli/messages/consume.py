@@ -32,21 +32,27 @@ if TYPE_CHECKING:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="what to read", autocompletion=complete_topics)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic to read", autocompletion=complete_topics)],
     group: Annotated[
         str | None,
         typer.Option(
-            help="consume as a member of this group, whose progress is kept; without it, only look",
+            help="consume as a member of this group and save its progress; without it, only read",
             autocompletion=complete_groups,
         ),
     ] = None,
     tag: Annotated[str, typer.Option(help="only messages with these tags: 'a || b'")] = "*",
     filter_: Annotated[
         str | None,
-        typer.Option("--filter", help="only messages whose properties fit: \"amount > 10 AND region IN ('eu', 'us')\""),
+        typer.Option(
+            "--filter",
+            help="only messages whose properties match this SQL filter: \"amount > 10 AND region IN ('eu', 'us')\"",
+        ),
     ] = None,
     predicate: Annotated[
-        str | None, typer.Option(help="only messages that this predicate of the brokers chooses")
+        str | None,
+        typer.Option(
+            help="only messages that this predicate accepts, a Python function at the broker (docs/predicates.md)"
+        ),
     ] = None,
     start: Annotated[
         str,
@@ -54,34 +60,36 @@ def consume(
             "-o",
             "--from",
             metavar="WHERE",
-            help="earliest, latest, a time such as 2026-01-31T08:00:00Z, an offset, or -N: the last N of each queue",
+            help="where to begin: earliest, latest, a time such as 2026-01-31T08:00:00Z, an offset, or -N: the last N of each queue",
         ),
     ] = "earliest",
     end: Annotated[
         str | None,
-        typer.Option("--to", metavar="WHERE", help="before this time, or before this offset of each queue"),
+        typer.Option(
+            "--to", metavar="WHERE", help="where to end: before this time, or before this offset of each queue"
+        ),
     ] = None,
     queue: Annotated[
         list[str] | None,
         typer.Option("-p", "--queue", metavar="[BROKER:]ID", help="only this queue; may be repeated"),
     ] = None,
-    count: Annotated[int | None, typer.Option("-c", "--count", min=1, help="stop after so many")] = None,
+    count: Annotated[int | None, typer.Option("-c", "--count", min=1, help="stop after this many messages")] = None,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="wait for more at the end (a group always does)")
+        bool, typer.Option("-f", "--follow", help="wait for new messages at the end (always with --group)")
     ] = False,
     from_archive: Annotated[
         str | None,
         typer.Option(
             "--from-archive",
             metavar="DIR",
-            help="what `metaq pipeline run archive` wrote there first, then what the brokers hold behind it",
+            help="first read the archive that `metaq pipeline run archive` wrote there, then the later messages at the brokers",
         ),
     ] = None,
     corrupt: Annotated[
         str,
         typer.Option(
             metavar="WAY",
-            help="a body that cannot be decompressed: raise (said on stderr, exit status 1 at the end), skip (no line), or raw (as it is stored)",
+            help="for a body that cannot be decompressed: raise (report it on stderr, exit code 1 at the end), skip it, or print it raw",
         ),
     ] = "raise",
     format_: Annotated[
@@ -89,19 +97,19 @@ def consume(
         typer.Option(
             "--format",
             metavar="TEXT",
-            help=r"print this of each, as kcat: %s body, %S its size, %k keys, %g tag, %h properties, %t topic, %b broker, %p queue, "
+            help=r"print each message in this format, with kcat's letters: %s body, %S its size, %k keys, %g tag, %h properties, %t topic, %b broker, %p queue, "
             r"%o offset, %T time stored in ms, %D as ISO 8601, %i id, \n \t",
         ),
     ] = None,
-    headers: Annotated[bool, typer.Option("--headers", help="properties in front of each body")] = False,
-    keys: Annotated[bool, typer.Option("--keys", help="keys in front of each body")] = False,
+    headers: Annotated[bool, typer.Option("--headers", help="print the properties before each body")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="print the keys before each body")] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Print the messages of a topic, one per line; with --json everything that is known of each.
+    """Print the messages of a topic, one per line; with --json, all fields of each.
 
-    A body that is not UTF-8 text is printed with escapes, in JSON as body_base64. One that cannot be decompressed stops
-    nothing, see --corrupt. Ctrl-C ends it.
+    A body that is not UTF-8 text is printed with escapes, and in JSON as body_base64. A body that cannot be decompressed does not
+    stop the command, see --corrupt. Ctrl-C ends it.
     """
     import metaq
 
@@ -113,11 +121,17 @@ def consume(
             "--tag and --filter: give one of them; a filter can ask for tags: \"TAGS = 'paid' AND amount > 10\""
         )
     if predicate is not None and (tag != "*" or filter_ is not None):
-        raise ConfigError("--predicate: not together with --tag or --filter: it sees tag and properties itself")
+        raise ConfigError(
+            "--predicate cannot be combined with --tag or --filter: a predicate sees the tag and the properties itself"
+        )
     if from_archive is not None and group is not None:
-        raise ConfigError("--from-archive: not together with --group, whose progress is the brokers'")
+        raise ConfigError(
+            "--from-archive cannot be combined with --group: a group reads from the brokers, at its stored offsets"
+        )
     if group is not None and (where.word is None or stop is not None or queue):
-        raise ConfigError("offsets, --to and --queue: not together with --group, whose progress is the brokers'")
+        raise ConfigError(
+            "an offset, --to and --queue cannot be combined with --group: a group continues at its stored offsets"
+        )
     if follow and stop is not None:
         raise ConfigError("--follow waits for more, --to ends: give one of them")
     wanted = metaq.Predicate(predicate) if predicate is not None else tag if filter_ is None else metaq.Sql(filter_)

@@ -30,32 +30,44 @@ if TYPE_CHECKING:
 _BODY_SHOWN: Final = 40
 
 MessageId = Annotated[
-    str, typer.Argument(metavar="ID", help="the id that its producer gave, or the offset id of its broker")
+    str, typer.Argument(metavar="ID", help="message id (from the producer) or offset id (from the broker)")
 ]
 TopicOption = Annotated[
     str | None,
     typer.Option(
-        "-t", "--topic", metavar="TOPIC", help="its topic; an offset id needs none", autocompletion=complete_topics
+        "-t",
+        "--topic",
+        metavar="TOPIC",
+        help="topic of the message; not needed with an offset id",
+        autocompletion=complete_topics,
     ),
 ]
 
 
 def query_messages(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="where to look", autocompletion=complete_topics)],
-    key: Annotated[str | None, typer.Option("-k", "--key", help="only with this key")] = None,
-    message_id: Annotated[str | None, typer.Option("-i", "--id", metavar="ID", help="only with this id")] = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic to search", autocompletion=complete_topics)],
+    key: Annotated[str | None, typer.Option("-k", "--key", help="only messages with this key")] = None,
+    message_id: Annotated[
+        str | None, typer.Option("-i", "--id", metavar="ID", help="only messages with this id")
+    ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="stored then or later, such as 2026-01-31T08:00:00.250Z"),
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="only messages stored at this time or later, such as 2026-01-31T08:00:00.250Z",
+        ),
     ] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="stored before")] = None,
-    count: Annotated[int, typer.Option("-c", "--count", min=1, help="the newest so many")] = 32,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="only messages stored before this time")
+    ] = None,
+    count: Annotated[int, typer.Option("-c", "--count", min=1, help="print at most this many, the newest")] = 32,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Find messages of a topic by key, id and time; the newest 32, oldest first.
+    """Find messages of a topic by key, id and store time: the newest 32, oldest first.
 
-    Keys are compared exactly, times to the millisecond, by the clocks of the brokers.
+    A key matches only as a whole. Store times are those of the brokers' clocks, to the millisecond.
     """
     from metaq.admin import Admin
 
@@ -74,28 +86,28 @@ def query_messages(
         _print_messages(found.messages)
         if found.more:
             print(
-                f"There are older ones: these are the newest {len(found.messages)}; see --count and --to",
+                f"There are older matches: these are the newest {len(found.messages)}; --count prints more, --to ends earlier",
                 file=sys.stderr,
             )
         _warn_of(found.silent)
     if not found.messages:
         if not as_json:
-            print(f"no message of topic {topic} is like that", file=sys.stderr)
+            print(f"no message of topic {topic} matches", file=sys.stderr)
         raise typer.Exit(EXIT_NOT_FOUND)
 
 
 def get_message(
     message_id: MessageId,
     topic: TopicOption = None,
-    body: Annotated[bool, typer.Option("--body", help="only its body, bytes as they are")] = False,
+    body: Annotated[bool, typer.Option("--body", help="print only the body, as raw bytes")] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything that is known of one message."""
+    """Show all fields and the body of one message."""
     from metaq.admin import Admin
 
     if body and as_json:
-        raise typer.BadParameter("--json has the body; leave --body out")
+        raise typer.BadParameter("--json prints the body, too: leave --body out")
     with Admin(namesrv) as admin:
         found = admin.get_message(message_id, topic)
     if body:
@@ -109,14 +121,16 @@ def get_message(
 def track_message(
     message_id: MessageId,
     topic: TopicOption = None,
-    trace_topic: Annotated[str, typer.Option(metavar="TOPIC", help="where its clients trace")] = TRACE_TOPIC,
+    trace_topic: Annotated[str, typer.Option(metavar="TOPIC", help="topic that clients write traces to")] = TRACE_TOPIC,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show who has consumed a message: where every group of its topic stands, and when it was delivered, if clients trace.
+    """Show which groups have consumed a message.
 
-    CONSUMED; CONSUMED_BUT_FILTERED: not of a tag that the group wants; NOT_CONSUME_YET; NOT_ONLINE: without members, or without
-    any offset yet; PULL: members decide themselves; CONSUME_BROADCASTING: members have offsets of their own; UNKNOWN.
+    It prints the state and offset of every group of its topic, and the last delivery if clients write traces. The states are those of
+    RocketMQ's mqadmin. CONSUMED; CONSUMED_BUT_FILTERED: the group does not subscribe to its tag; NOT_CONSUME_YET; NOT_ONLINE: the
+    group has no members, or no offset yet; PULL: members pull by themselves; CONSUME_BROADCASTING: each member keeps its own offset;
+    UNKNOWN.
     """
     from metaq.admin import Admin
 
@@ -185,7 +199,7 @@ def _print_whole(message: StoredMessage) -> None:
     try:
         print(f"\n{message.body.decode()}")
     except UnicodeDecodeError:
-        print(f"\n{len(message.body)} bytes that are no text; see --body")
+        print(f"\n{len(message.body)} bytes that are not UTF-8 text; --body prints them")
 
 
 def _print_messages(messages: Iterable[StoredMessage]) -> None:
@@ -216,10 +230,10 @@ def _time(text: str | None, option: str) -> dt.datetime | None:
         return None
     found = place_of(text, option)
     if isinstance(found, str):
-        raise typer.BadParameter(f"{text!r} is no time; leave {option} out", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is not a time, such as 2026-01-31T08:00:00Z", param_hint=option)
     return found
 
 
 def _warn_of(silent: Iterable[str]) -> None:
     if names := ", ".join(silent):
-        print(f"WARNING: something may be missing, these brokers could not be asked: {names}", file=sys.stderr)
+        print(f"WARNING: the result may be incomplete: these brokers could not be asked: {names}", file=sys.stderr)

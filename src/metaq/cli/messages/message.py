@@ -12,7 +12,7 @@ from metaq.cli.messages.find import get_message, query_messages, track_message
 from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
 from metaq.model.topics.system import TRACE_TOPIC
 
-app = App("Find messages, and what became of them.")
+app = App("Find messages, and show who has consumed them.")
 
 app.command("query")(query_messages)
 app.command("get")(get_message)
@@ -21,31 +21,33 @@ app.command("track")(track_message)
 
 @app.command("resend")
 def resend(
-    message_id: Annotated[
-        str, typer.Argument(metavar="ID", help="the message's id, as its send returned it, or its offset id")
-    ],
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="message id, as the send returned it, or offset id")],
     group: Annotated[
-        str, typer.Option("--group", metavar="GROUP", help="consumer group", autocompletion=complete_groups)
+        str,
+        typer.Option(
+            "--group", metavar="GROUP", help="consumer group that gets the message", autocompletion=complete_groups
+        ),
     ],
     client: Annotated[
-        str | None, typer.Option("--client", metavar="ID", help="member that gets it; any, if not given")
+        str | None,
+        typer.Option("--client", metavar="ID", help="client id of the member that gets it (default: any member)"),
     ] = None,
     topic: Annotated[
         str | None,
         typer.Option(
             "--topic",
             metavar="TOPIC",
-            help="where it is looked for, if not in the group's topics",
+            help="topic of the message (default: the topics of the group are searched)",
             autocompletion=complete_topics,
         ),
     ] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Have a running consumer of a group consume a stored message at once, and show how that went.
+    """Deliver a stored message to a running consumer of a group now, and show the result.
 
-    Its handler gets the message as any other. The group's progress stays as it is, and a message whose handling fails does
-    not come again. The exit code is 1 if it was not consumed.
+    The consumer's handler gets the message like any other. The group's progress does not change, and the message is not retried if
+    the handler fails. Exit code 1: it was not consumed.
     """
     from metaq.admin import Admin
     from metaq.model.inspection import ConsumeVerdict
@@ -89,14 +91,14 @@ _RESULTS = {
 
 @app.command("trace")
 def show_trace(
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="the message's id, as its send returned it")],
-    trace_topic: Annotated[str, typer.Option(metavar="TOPIC", help="where its clients trace")] = TRACE_TOPIC,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="message id, as the send returned it")],
+    trace_topic: Annotated[str, typer.Option(metavar="TOPIC", help="topic that clients write traces to")] = TRACE_TOPIC,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Show what happened to a message: sent, stored, each delivery with group, client, duration and result.
 
-    Only clients that were told to trace tell it (trace=True; in Java enableMsgTrace), about a second later.
+    Only clients with tracing switched on write traces (trace=True; in Java enableMsgTrace), about a second after the event.
     """
     from metaq.admin import Admin
 
@@ -137,8 +139,8 @@ def show_trace(
         ),
     )  # fmt: skip
     if found.silent:
-        print(f"WARNING: something may be missing, these brokers could not be asked: {', '.join(found.silent)}")
+        print(f"WARNING: the result may be incomplete: these brokers could not be asked: {', '.join(found.silent)}")
     if found.cut:
-        print("WARNING: a broker had more to tell of this message than it tells at a time")
+        print("WARNING: some events are not shown: a broker has more traces of this message than one answer holds")
     if found.unreadable:
-        print(f"{found.unreadable} records beside these could not be read")
+        print(f"{found.unreadable} further trace records could not be decoded")

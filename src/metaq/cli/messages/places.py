@@ -52,7 +52,7 @@ def broker_and_queue(text: str, option: str) -> tuple[str, int]:
     """Read `3` or `broker-a:3`: the broker, "" if none is named, and the queue's id. Raises: typer.BadParameter."""
     broker, _, number = text.rpartition(":")
     if not re.fullmatch(r"[0-9]{1,9}", number):
-        raise typer.BadParameter(f"{text!r} is no queue: ID or BROKER:ID", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is not a queue: give ID or BROKER:ID", param_hint=option)
     return broker, int(number)
 
 

@@ -27,49 +27,62 @@ _WINDOW = 2000
 
 
 def send(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="where to", autocompletion=complete_topics)],
-    body: Annotated[str | None, typer.Argument(metavar="[BODY]", help="the text; without it, standard input")] = None,
-    tag: Annotated[str | None, typer.Option(help="one word that consumers filter by")] = None,
-    key: Annotated[list[str] | None, typer.Option(help="a key to look it up by; may be repeated")] = None,
-    prop: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="a property; may be repeated")
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic to send to", autocompletion=complete_topics)],
+    body: Annotated[
+        str | None, typer.Argument(metavar="[BODY]", help="body of the message; without it, standard input is the body")
     ] = None,
-    delay_level: Annotated[int, typer.Option(min=0, max=18, help="deliver later: 1 is 1 s ... 18 is 2 h")] = 0,
+    tag: Annotated[str | None, typer.Option(help="tag: one word that consumers can filter by")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="key to find the message by; may be repeated")] = None,
+    prop: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="user property; may be repeated")
+    ] = None,
+    delay_level: Annotated[
+        int, typer.Option(min=0, max=18, help="deliver later: level 1 is 1 s ... level 18 is 2 h")
+    ] = 0,
     files: Annotated[
         list[str] | None,
         typer.Option(
-            "-F", "--file", metavar="FILE", help="a message from this file; may be repeated; - is standard input"
+            "-F",
+            "--file",
+            metavar="FILE",
+            help="send the content of this file as a message; may be repeated; - is standard input",
         ),
     ] = None,
     lines: Annotated[
-        bool, typer.Option("--lines", help="each line of standard input, or of the files, is a message")
+        bool, typer.Option("--lines", help="send each line of standard input, or of the files, as a message")
     ] = False,
     key_separator: Annotated[
         str | None,
         typer.Option(
-            "-K", "--key-separator", metavar="TEXT", help="with --lines: what is before it in a line is its key"
+            "-K",
+            "--key-separator",
+            metavar="TEXT",
+            help="with --lines: the text before this separator is the key of the message",
         ),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("-c", "--count", min=1, help="send it so often; with --lines: stop after so many")
+        int | None,
+        typer.Option(
+            "-c", "--count", min=1, help="send the message this many times; with --lines: stop after this many"
+        ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0.001, metavar="N", help="at most so many messages a second")
+        float | None, typer.Option(min=0.001, metavar="N", help="send at most N messages per second")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for one message, all tries together")] = 3.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for one message, retries included")] = 3.0,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Send a message, or many, and wait until the broker has stored them.
+    """Send one message or many, and wait until the broker has stored them.
 
-    Of many it prints how many were stored, with --json a line for each, and how far it is while a terminal looks on. Empty
-    lines are left out.
+    Of many messages it prints how many were stored (with --json a line for each), and shows progress on a terminal. Empty
+    lines are skipped.
     """
     import metaq
     from metaq.model import Message
 
     if body is not None and (lines or files):
-        raise typer.BadParameter(f"{'--lines' if lines else '--file'} says where the messages are; leave BODY out")
+        raise typer.BadParameter(f"{'--lines' if lines else '--file'} names the source of the messages: leave BODY out")
     if key_separator is not None and not lines:
         raise typer.BadParameter("--key-separator needs --lines")
     if key_separator == "":

@@ -17,7 +17,7 @@ from metaq.errors import BrokerError
 
 REMOTING_DEFAULT: Final = "127.0.0.1:10911"
 
-app = App("Operate brokers that serve MetaQ 1.x.")
+app = App("Operate brokers that serve clients of MetaQ 1.x.")
 app.add_typer(tx.app, name="tx")
 app.command("stats")(show_stats)
 app.command("slave-status")(show_slave_status)
@@ -29,19 +29,22 @@ app.command("show-offset")(offsets.show_offset)
 app.command("copy-offsets")(offsets.copy_offsets)
 app.command("offset-table")(offsets.offset_table)
 
-Address = Annotated[str, typer.Argument(metavar="[HOST:PORT]", help="of the broker's remoting server (listenPort)")]
+Address = Annotated[
+    str, typer.Argument(metavar="[HOST:PORT]", help="address of the broker's remoting server (listenPort)")
+]
 
 
 @app.callback()
 def meta1() -> None:
-    """Operate brokers that serve MetaQ 1.x."""
+    """Operate brokers that serve clients of MetaQ 1.x."""
 
 
 @app.command("reload")
 def reload(address: Address = REMOTING_DEFAULT, as_json: AsJson = False) -> None:
-    """Have a broker on this machine read its configuration again: server.ini and topic.ini, or the file it was started with.
+    """Make a broker on this machine read its configuration files again.
 
-    New topics, more partitions, policies, flush settings and flags take effect at once. What does not is named.
+    These are server.ini and topic.ini, or the file that it was started with. New topics, more partitions, policies, flush settings
+    and flags take effect at once. Changes that need a restart are listed.
     """
     from metaq.admin import Admin
 
@@ -71,24 +74,27 @@ def reload(address: Address = REMOTING_DEFAULT, as_json: AsJson = False) -> None
             print(f"  {heading}: {text}")
 
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic")]
 
 
 @app.command("close-partitions")
 def close_partitions(
     topic: Topic,
     first: Annotated[int, typer.Argument(min=0, metavar="FIRST", help="number of the first partition to close")],
-    last: Annotated[int, typer.Argument(min=0, metavar="LAST", help="and of the last one")],
+    last: Annotated[int, typer.Argument(min=0, metavar="LAST", help="number of the last partition to close")],
     address: Address = REMOTING_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Have partitions of a topic take and give nothing, at any server: until they are opened, or the broker starts again."""
+    """Close partitions of a topic: no client can send to them or read from them.
+
+    This holds for clients of MetaQ 1.x and of RocketMQ, until `metaq meta1 open-partitions` or a restart of the broker.
+    """
     _show_closed("close-partitions", topic, (first, last), address, as_json=as_json)
 
 
 @app.command("open-partitions")
 def open_partitions(topic: Topic, address: Address = REMOTING_DEFAULT, as_json: AsJson = False) -> None:
-    """Have all partitions of a topic take and give messages again."""
+    """Open all partitions of a topic again, so that clients can send to them and read from them."""
     _show_closed("open-partitions", topic, None, address, as_json=as_json)
 
 

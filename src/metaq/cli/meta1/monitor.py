@@ -29,64 +29,92 @@ _HOURS: Final = 3600.0
 def monitor(
     addresses: Annotated[
         list[str],
-        typer.Argument(metavar="HOST:PORT...", help="of the servers' text protocol (serverPort in server.ini)"),
+        typer.Argument(
+            metavar="HOST:PORT...", help="addresses of the servers' text protocol (serverPort in server.ini)"
+        ),
     ],
     topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="gets the messages of the probe; none: no probe")
+        str | None, typer.Option(metavar="TOPIC", help="topic to which probe messages are sent (default: no probe)")
     ] = None,
     zookeeper: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="where groups have their offsets; none: no gaps are looked for"),
+        typer.Option(
+            metavar="HOST:PORT", help="ZooKeeper with the offsets of groups (default: offsets are not checked)"
+        ),
     ] = None,
-    root: Annotated[str, typer.Option(metavar="PATH", help="of MetaQ in ZooKeeper (zk.zkRoot)")] = "/meta",
+    root: Annotated[str, typer.Option(metavar="PATH", help="path of MetaQ in ZooKeeper (zk.zkRoot)")] = "/meta",
     database: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="where groups have theirs that are not in ZooKeeper"),
+        typer.Option(metavar="URL", help="database with the offsets of groups that are not in ZooKeeper"),
     ] = None,
     table: Table = TABLE,
     password_file: PasswordFile = None,
     broker: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="remoting server of our broker, if the one server is ours")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="remoting server of the broker, if the one server is a broker of ours"),
     ] = None,
     data_dir: Annotated[
         pathlib.Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="of the one server, on this machine: is its disk full?"),
+        typer.Option(
+            "--data-dir", metavar="DIR", help="data folder of the one server, if on this machine: its disk is checked"
+        ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="look once; exit code 1 if there is an alarm")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, metavar="S", help="from one look to the next")] = 5.0,
-    wait: Annotated[float, typer.Option(min=0.1, metavar="S", help="longest wait for the probe's message")] = 15.0,
+    once: Annotated[bool, typer.Option("--once", help="check once; exit code 1 if there is an alarm")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, metavar="S", help="seconds between two checks")] = 5.0,
+    wait: Annotated[float, typer.Option(min=0.1, metavar="S", help="longest wait for a probe message")] = 15.0,
     offset_hours: Annotated[
-        float, typer.Option("--offset-hours", min=0.0, metavar="H", help="from one look at offsets to the next")
+        float, typer.Option("--offset-hours", min=0.0, metavar="H", help="hours between two checks of offsets")
     ] = 6.0,
     offset_gap: Annotated[
-        int, typer.Option("--offset-gap", min=0, metavar="BYTES", help="that a group may be behind in a partition")
+        int,
+        typer.Option(
+            "--offset-gap",
+            min=0,
+            metavar="BYTES",
+            help="alarm if a group is more than this many bytes behind in a partition",
+        ),
     ] = 0,
     offset_ahead: Annotated[
-        int, typer.Option("--offset-ahead", min=0, metavar="BYTES", help="that it may be ahead")
+        int,
+        typer.Option(
+            "--offset-ahead",
+            min=0,
+            metavar="BYTES",
+            help="alarm if a group is more than this many bytes ahead of a partition",
+        ),
     ] = 0,
     put_failed: Annotated[
-        int, typer.Option("--put-failed", min=1, metavar="N", help="failed puts that are an alarm")
+        int, typer.Option("--put-failed", min=1, metavar="N", help="alarm from this number of failed puts on")
     ] = 10,
-    load: Annotated[float, typer.Option(min=0, metavar="N", help="load of the machine that is none yet")] = 8.0,
-    disk: Annotated[float, typer.Option(min=0, max=100, metavar="PERCENT", help="of the disk that may be used")] = 85.0,
-    memory: Annotated[float, typer.Option(min=0, max=100, metavar="PERCENT", help="of memory that may be used")] = 80.0,
+    load: Annotated[float, typer.Option(min=0, metavar="N", help="alarm above this load of the machine")] = 8.0,
+    disk: Annotated[
+        float, typer.Option(min=0, max=100, metavar="PERCENT", help="alarm above this use of the disk")
+    ] = 85.0,
+    memory: Annotated[
+        float, typer.Option(min=0, max=100, metavar="PERCENT", help="alarm above this use of memory")
+    ] = 80.0,
     per_ip: Annotated[
-        int, typer.Option("--per-ip", min=0, metavar="N", help="connections that an address may have")
+        int, typer.Option("--per-ip", min=0, metavar="N", help="alarm above this number of connections of one address")
     ] = 5,
-    connections: Annotated[int, typer.Option(min=0, metavar="N", help="connections that there may be")] = 150,
-    prepared: Annotated[int, typer.Option(min=1, metavar="N", help="prepared transactions that are an alarm")] = 10,
+    connections: Annotated[int, typer.Option(min=0, metavar="N", help="alarm above this number of connections")] = 150,
+    prepared: Annotated[
+        int, typer.Option(min=1, metavar="N", help="alarm from this number of prepared transactions on")
+    ] = 10,
     on_alarm: Annotated[
         str | None,
         typer.Option(
-            "--on-alarm", metavar="CMD", help="run CMD STATE CHECK SERVER GROUP TEXT, without a shell, at most 30 s"
+            "--on-alarm",
+            metavar="CMD",
+            help="when a check becomes an alarm or fine, run CMD STATE CHECK SERVER GROUP TEXT, without a shell, for 30 s at most",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Watch servers of MetaQ 1.x, ours and the original: a message there and back, failed puts, offsets of groups, connections, disk.
+    """Watch servers of MetaQ 1.x: probe messages, failed puts, offsets of groups, connections, disk.
 
-    The limits are those of 1.x's monitor. Until Ctrl-C, a line whenever something becomes an alarm, unknown or fine; with --once all that
-    was looked at. What a server does not tell, such as the load of another machine, is unknown, not fine. --json: a document on each line.
+    The servers may be ours or the original. The default limits are those of 1.x's monitor. It prints a line whenever a check becomes
+    an alarm, unknown or fine, until Ctrl-C; with --once, it prints all checks and ends. What a server does not report, such as the
+    load of another machine, is unknown. --json prints one document per line.
     """  # fmt: skip
     from metaq.admin import Admin
     from metaq.admin.monitoring.judging import Limits
@@ -94,7 +122,7 @@ def monitor(
     from metaq.admin.offsets.places import InDatabase, InZookeeper
 
     if len(addresses) > 1 and (broker is not None or data_dir is not None):
-        raise typer.BadParameter("--broker and --data-dir are of one server: watch it alone")
+        raise typer.BadParameter("--broker and --data-dir belong to one server: give only its address")
     limits = Limits(
         put_failed=put_failed, offset_gap=offset_gap, offset_ahead=offset_ahead, load=load, disk=disk / 100,
         memory=memory / 100, connections_per_ip=per_ip, connections=connections, prepared=prepared,
@@ -150,7 +178,7 @@ class Look:
         from metaq.errors import MetaqError
 
         if not self._kept:
-            why = "nobody says where groups have their offsets (--zookeeper, --database)"
+            why = "offsets of groups are not checked: give --zookeeper or --database"
             return [CheckResult("", "zookeeper", State.UNKNOWN, why)]
         found, rows, whole = [], [], True
         for check, kept in self._kept.items():

@@ -20,17 +20,17 @@ _URL: Final = (
     f"mysql://user@host:port/database or postgresql://...; its password by {PASSWORD_VARIABLE} or --password-file"
 )
 
-Zookeeper = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="ZooKeeper, several joined by ,")]
-Root = Annotated[str, typer.Option(metavar="PATH", help="of MetaQ in ZooKeeper (zk.zkRoot)")]
+Zookeeper = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="ZooKeeper servers, separated by ,")]
+Root = Annotated[str, typer.Option(metavar="PATH", help="path of MetaQ in ZooKeeper (zk.zkRoot)")]
 Database = Annotated[str | None, typer.Option(metavar="URL", help=_URL)]
-Table = Annotated[str, typer.Option(metavar="NAME", help="the table with offsets, perhaps with its schema")]
-Topic = Annotated[str | None, typer.Option(metavar="TOPIC", help="only of this topic")]
+Table = Annotated[str, typer.Option(metavar="NAME", help="table with the offsets, NAME or SCHEMA.NAME")]
+Topic = Annotated[str | None, typer.Option(metavar="TOPIC", help="only offsets of this topic")]
 
 
 def show_offset(
-    group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="only of this group")] = None,
+    group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="only offsets of this group")] = None,
     topic: Topic = None,
-    partition: Annotated[str | None, typer.Option(metavar="B-N", help="only of this partition")] = None,
+    partition: Annotated[str | None, typer.Option(metavar="B-N", help="only offsets of this partition")] = None,
     zookeeper: Zookeeper = None,
     root: Root = "/meta",
     database: Database = None,
@@ -38,9 +38,9 @@ def show_offset(
     password_file: PasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far groups of MetaQ 1.x are, as byte positions, where their clients keep it: in ZooKeeper, or in a table of a database.
+    """Show the offsets, in bytes, of groups of MetaQ 1.x: from ZooKeeper or from a database table.
 
-    In messages, `metaq group show` and `metaq group list` tell it.
+    `metaq group show` and `metaq group list` show the progress in messages.
     """
     from metaq.admin import Admin
 
@@ -83,41 +83,45 @@ def show_offset(
             ],
         )
     if not rows and not odd:
-        typer.echo(f"metaq meta1 show-offset: there is no such offset in {place}", err=True)
+        typer.echo(f"metaq meta1 show-offset: {place} has no such offset", err=True)
         raise typer.Exit(EXIT_NOT_FOUND)
 
 
 def copy_offsets(
     topic: Topic = None,
-    group: Annotated[list[str] | None, typer.Option("--group", metavar="GROUP", help="only of these groups")] = None,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", metavar="GROUP", help="only offsets of this group; may be repeated")
+    ] = None,
     source: Annotated[
-        int | None, typer.Option("--source", min=0, metavar="ID", help="only of partitions of this broker id")
+        int | None, typer.Option("--source", min=0, metavar="ID", help="only offsets of partitions of this broker id")
     ] = None,
     target: Annotated[
-        int | None, typer.Option("--target", min=0, metavar="ID", help="the broker id that has them afterwards")
+        int | None, typer.Option("--target", min=0, metavar="ID", help="broker id of the copied offsets")
     ] = None,
-    start: Annotated[
-        int | None, typer.Option("--start", min=0, metavar="N", help="only from this partition on")
-    ] = None,
-    end: Annotated[int | None, typer.Option("--end", min=0, metavar="N", help="and to this one")] = None,
+    start: Annotated[int | None, typer.Option("--start", min=0, metavar="N", help="first partition")] = None,
+    end: Annotated[int | None, typer.Option("--end", min=0, metavar="N", help="last partition")] = None,
     target_start: Annotated[
-        int | None, typer.Option("--target-start", min=0, metavar="N", help="the partition that START becomes")
+        int | None,
+        typer.Option("--target-start", min=0, metavar="N", help="number that partition --start gets in the copy"),
     ] = None,
     to: Annotated[
-        str | None, typer.Option(metavar="zookeeper|database", help="if both are given: which one gets them")
+        str | None,
+        typer.Option(
+            metavar="zookeeper|database", help="with both --zookeeper and --database: the one that gets the offsets"
+        ),
     ] = None,
     zookeeper: Zookeeper = None,
     root: Root = "/meta",
     database: Database = None,
     table: Table = TABLE,
     password_file: PasswordFile = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="copy nothing, say what would be")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be copied, and copy nothing")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy offsets of groups of MetaQ 1.x: to another broker id, or from ZooKeeper to a table of a database, or back.
+    """Copy offsets of groups of MetaQ 1.x to another broker id, or between ZooKeeper and a database table.
 
-    An offset that is there already is never overwritten. Stop the consumers first: what they save while and after it is copied stays
-    behind. A repetition copies what has come since.
+    An existing offset is never overwritten. Stop the consumers first: offsets that they save during the copy or after it are not copied.
+    Run the command again to copy new ones.
     """
     from metaq.admin import Admin
     from metaq.admin.offsets.copying import Selection
@@ -140,16 +144,20 @@ def copy_offsets(
     )
     counts = Counter(one.outcome.value for one in found)
     print(
-        f"{counts['copied']} {'would be ' if dry_run else ''}copied from {here} to {there}, {counts['there']} were there, "
-        f"{counts['unreadable']} are no offsets"
+        f"{counts['copied']} {'would be ' if dry_run else ''}copied from {here} to {there}, {counts['there']} existed there, "
+        f"{counts['unreadable']} are not offsets"
     )
 
 
 def _what(one: CopiedOffset, dry_run: bool) -> str:
     if one.there is not None:
-        return "the same is there" if one.there == one.text else f"stays: {one.there} is there"
+        return (
+            "unchanged: the same offset exists"
+            if one.there == one.text
+            else f"unchanged: the offset {one.there} exists"
+        )
     if one.outcome == "unreadable":
-        return "left out: that is no offset"
+        return "left out: this is not an offset"
     return "would be copied" if dry_run else "copied"
 
 
@@ -163,14 +171,14 @@ def _json(one: CopiedOffset) -> dict[str, str | None]:
 def offset_table(
     database: Annotated[str, typer.Option(metavar="URL", help=_URL)],
     table: Table = TABLE,
-    create: Annotated[bool, typer.Option("--create", help="make it, unless it is there")] = False,
+    create: Annotated[bool, typer.Option("--create", help="create the table, unless it exists")] = False,
     password_file: PasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the table in which consumers of MetaQ 1.x keep offsets in MySQL, MariaDB or PostgreSQL; without --create, show the statements.
+    """Create the table for offsets of MetaQ 1.x consumers in a database; without --create, print its SQL.
 
-    Offsets and message ids are BIGINT, other than in the table that MetaQ 1.x has published, which also works, until an offset does not
-    fit.
+    The database is MySQL, MariaDB or PostgreSQL. Offsets and message ids are BIGINT. The narrower table that was published with MetaQ
+    1.x works, too, until an offset does not fit.
     """
     place = _in_database(database, table, password_file)
     statements = place.statements
@@ -186,7 +194,7 @@ def offset_table(
     if not create:
         print("\n".join(f"{statement};" for statement in statements))
         return
-    print(f"{table} is there")
+    print(f"table {table} exists")
     for column, highest in narrow.items():
         print(f"  note: its column {column} takes {highest} at most: change it to BIGINT")
 

@@ -13,9 +13,9 @@ DataDir = Annotated[
     pathlib.Path,
     typer.Option("--data-dir", metavar="DIR", help="dataPath of the original server, which must be stopped"),
 ]
-Topic = Annotated[str, typer.Option("--topic", metavar="TOPIC")]
+Topic = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="topic of the partitions")]
 Start = Annotated[int, typer.Option("--start", min=0, metavar="N", help="number of the first partition")]
-End = Annotated[int, typer.Option("--end", min=0, metavar="N", help="and of the last one")]
+End = Annotated[int, typer.Option("--end", min=0, metavar="N", help="number of the last partition")]
 
 
 def move_partitions(
@@ -26,10 +26,10 @@ def move_partitions(
     offset: Annotated[int, typer.Option("--offset", metavar="N", help="partition P becomes P + N; N may be negative")],
     as_json: AsJson = False,
 ) -> None:
-    """Give partitions in a data folder of the original 1.x server other numbers, such as before the folders of two servers become one.
+    """Renumber partitions in a data folder of the original 1.x server.
 
-    The server must be stopped. A move that was interrupted goes on when the same command is given again. Offsets of consumers stay under
-    the old numbers.
+    This is useful before the folders of two servers are merged. The server must be stopped. Run the same command again to finish an
+    interrupted move. Consumers' offsets stay under the old numbers: `metaq meta1 copy-offsets` copies them.
     """
     from metaq.cli.meta1.folders import move_partitions as move
 
@@ -47,7 +47,7 @@ def delete_partitions(
     topic: Topic,
     start: Start,
     end: End,
-    yes: Annotated[bool, typer.Option("-f", "--force", "-y", "--yes", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("-f", "--force", "-y", "--yes", help="do not ask for confirmation")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete partitions in a data folder of the original 1.x server, with all their messages. The server must be stopped."""

@@ -30,7 +30,7 @@ def add_to(app: typer.Typer) -> None:
 
 def restart(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="which; none: the one broker that was started here")
+        str | None, typer.Argument(metavar="[NAME]", help="name of the broker (default: the only one that was started)")
     ] = None,
     timeout: Annotated[
         float, typer.Option(min=0, metavar="S", help="longest wait for the clean stop, and again for the start")
@@ -41,10 +41,10 @@ def restart(
     run_dir: RunDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a broker that was started in the background, wait until it has ended, and start it with the same arguments.
+    """Restart a broker that was started in the background, with the same arguments, folder and log.
 
-    In the same folder, too, and with the same log. One that does not run is started. Exit codes: 0 it is ready, 1 it still runs, or has
-    ended at its start, 2 its configuration is wrong, and then the one that runs goes on, 3 there is none of that name.
+    A broker that does not run is started. Exit codes: 0 it is ready, 1 it could not be stopped, or ended at its start, 2 its configuration
+    is wrong (the running broker is left alone), 3 no broker has that name.
     """
     from metaq.app.background.places import Places, run_folder
     from metaq.cli.servers import serve
@@ -55,7 +55,9 @@ def restart(
     what = places.find(chosen).description
     values: dict[str, Any] | None = None if what is None else read_plain(what.server, what.arguments)
     if what is None or values is None:
-        print_to_stderr(f"metaq: what {chosen} was started with cannot be read in {places.folder}: stop and start it")
+        print_to_stderr(
+            f"metaq: the arguments of {chosen} cannot be read in {places.folder}: stop it, and start it with them"
+        )
         raise typer.Exit(EXIT_FAILED)
     try:
         place = contextlib.chdir(what.folder)

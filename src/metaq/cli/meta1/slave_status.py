@@ -18,13 +18,14 @@ def show_slave_status(
     slave: Annotated[
         str, typer.Argument(metavar="SLAVE", help="HOST:PORT of the slave's text protocol (serverPort in server.ini)")
     ],
-    master: Annotated[str, typer.Argument(metavar="MASTER", help="HOST:PORT of its master's")],
+    master: Annotated[str, typer.Argument(metavar="MASTER", help="HOST:PORT of the text protocol of its master")],
     as_json: AsJson = False,
 ) -> None:
-    """Show how many bytes of each partition a slave of MetaQ 1.x lacks, ours or an original one, of a master of either kind.
+    """Show how many bytes of each partition a slave of MetaQ 1.x lacks.
 
-    Exit codes: 0 it is a slave of that broker and has all of it, 1 it is not, or has not yet: what comes while both are asked may lack for
-    a moment. A slave that has more than its master copies nothing: its log says why.
+    Slave and master may be ours or the original. Exit codes: 0 it is a slave of that broker and lacks nothing, 1 it is not a slave of
+    it, or lacks something, if only messages stored during this check. A slave that has more than its master copies nothing: its log
+    says why.
     """
     from metaq.admin import Admin
     from metaq.admin.figures.metaq1_slaves import slave_status

@@ -31,19 +31,21 @@ _BYTES: Final = "message_size"
 
 def show_stats(
     address: Annotated[
-        str, typer.Argument(metavar="[HOST:PORT]", help="of the server's text protocol (serverPort in server.ini)")
+        str,
+        typer.Argument(metavar="[HOST:PORT]", help="address of the server's text protocol (serverPort in server.ini)"),
     ] = SERVER_DEFAULT,
-    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="only of this topic")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="only figures of this topic")] = None,
     broker: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="of our broker's remoting server: tell its transactions, too"),
+        typer.Option(metavar="HOST:PORT", help="remoting server of a broker of ours: show its transactions, too"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the figures of a server of MetaQ 1.x, ours or the original Java one: commands, transactions, topics, partitions, traffic.
+    """Show the figures of a server of MetaQ 1.x: commands, transactions, topics, partitions, traffic.
 
-    They are those of its command `stats`. With --broker, also what the original shows by JMX alone: how many transactions are open and
-    prepared. Traffic is of topics with stat=true, since the counters began anew, each 30 minutes.
+    The server may be ours or the original Java one. The figures come from its command `stats`. With --broker, also the numbers of
+    open and prepared transactions, which the original shows by JMX only. Traffic is that of topics with stat=true since the last
+    reset of the counters, which happens every 30 minutes.
     """
     from metaq.admin import Admin
 
@@ -65,7 +67,7 @@ def _transactions(admin: Admin, broker: str) -> dict[str, list[BranchState]]:
 
     listed = admin.list_branches(broker=broker, limit=1 << 30)
     for why in listed.unreached.values():
-        raise ConnectionFailed(f"the transactions of {broker} cannot be told: {why}")
+        raise ConnectionFailed(f"the transactions of {broker} cannot be listed: {why}")
     found: dict[str, list[BranchState]] = {}
     for states in listed.branches.values():
         for state in states:

@@ -19,30 +19,30 @@ from metaq.cli.output import (
     span,
 )
 
-app = App("Look at transactions of MetaQ 1.x clients, and end XA branches by hand.")
+app = App("List local transactions and XA branches of MetaQ 1.x clients, and end branches by hand.")
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="of the branch: XID:FORMAT:GTRID:BQUAL:QUALIFIER")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="key of the branch: XID:FORMAT:GTRID:BQUAL:QUALIFIER")]
 Broker = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="this broker, by its name or as HOST:PORT of its remoting server; else all brokers"
+        metavar="NAME", help="only this broker, by name or HOST:PORT of its remoting server (default: all brokers)"
     ),
 ]
 
 
 @app.callback()
 def branches() -> None:
-    """Look at transactions of MetaQ 1.x clients, and end XA branches by hand."""
+    """List local transactions and XA branches of MetaQ 1.x clients, and end branches by hand."""
 
 
 @app.command("list")
 def list_branches(
     broker: Broker = None,
-    limit: Annotated[int, typer.Option(min=1, help="list so many of each broker")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="list at most this many of each broker")] = 1000,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """List local transactions and XA branches: open, prepared, or ended by hand and not forgotten."""
+    """List local transactions and XA branches that are open, prepared, or ended by hand and not forgotten yet."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -87,9 +87,9 @@ def list_branches(
 def commit_branch(
     key: Key, broker: Broker = None, yes: Yes = False, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Commit a prepared branch whose transaction manager is lost.
+    """Commit a prepared XA branch whose transaction manager is lost.
 
-    It is told that (XA_HEURCOM) when it comes, until it forgets the branch, or you do.
+    If the transaction manager returns, it gets XA_HEURCOM, until it forgets the branch, or `metaq meta1 tx forget` does.
     """
     _end(key, "commit", "committed", broker, namesrv, yes=yes, as_json=as_json)
 
@@ -98,9 +98,9 @@ def commit_branch(
 def roll_branch_back(
     key: Key, broker: Broker = None, yes: Yes = False, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Roll a prepared branch back whose transaction manager is lost.
+    """Roll back a prepared XA branch whose transaction manager is lost.
 
-    It is told that (XA_HEURRB) when it comes, until it forgets the branch, or you do.
+    If the transaction manager returns, it gets XA_HEURRB, until it forgets the branch, or `metaq meta1 tx forget` does.
     """
     _end(key, "rollback", "rolled back", broker, namesrv, yes=yes, as_json=as_json)
 
@@ -109,7 +109,7 @@ def roll_branch_back(
 def forget_branch(
     key: Key, broker: Broker = None, yes: Yes = False, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Forget a branch that was ended by hand, and whose transaction manager will not come."""
+    """Forget an XA branch that was ended by hand, if its transaction manager will not return."""
     _end(key, "forget", "forgotten", broker, namesrv, yes=yes, as_json=as_json)
 
 

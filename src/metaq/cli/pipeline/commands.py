@@ -20,8 +20,8 @@ from metaq.pipelines.uris import is_uri, plain_path, run_folder
 if TYPE_CHECKING:
     from metaq.pipelines.run import Status
 
-app = App("Run the ready-made Spark pipelines.")
-run_app = App("Run one of them.", group=Runs)
+app = App("Run the Spark pipelines that come with MetaQ.")
+run_app = App("Run a pipeline.", group=Runs)
 app.add_typer(run_app, name="run")
 app.add_typer(show_app, name="show")
 add_commands(run_app)
@@ -29,13 +29,13 @@ app.command("compact")(command(PIPELINES["compact"]))
 
 _LOOK_SECONDS = 0.1
 
-ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="the pipeline's TOML file")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="TOML file of the pipeline")]
 Folder = Annotated[
     str | None,
     typer.Option(
         "--folder",
         metavar="DIR",
-        help="the pipeline's folder: an archive's is its output, or its runFolder where it has one",
+        help="folder of the pipeline; of an archive: its output, or its runFolder if it has one",
     ),
 ]
 
@@ -47,12 +47,12 @@ def pipelines() -> None:
 
 @run_app.callback()
 def run_one() -> None:
-    """Run one of them, or a Python file with one of your own: each takes its own options, as flags or in a file."""
+    """Run a pipeline, or a Python file with a pipeline of your own. Options are flags, or keys of a TOML file."""
 
 
 @app.command("list")
 def list_pipelines(as_json: AsJson = False) -> None:
-    """The pipelines that there are."""
+    """List the pipelines that come with MetaQ."""
     if as_json:
         print_json({one.name: one.summary for one in PIPELINES.values()})
     else:
@@ -61,9 +61,10 @@ def list_pipelines(as_json: AsJson = False) -> None:
 
 @app.command("describe")
 def describe_pipeline(
-    name: Annotated[str, typer.Argument(help="its name, from `metaq pipeline list`")], as_json: AsJson = False
+    name: Annotated[str, typer.Argument(help="name of the pipeline, from `metaq pipeline list`")],
+    as_json: AsJson = False,
 ) -> None:
-    """A pipeline's options: the keys of its TOML file, and its flags."""
+    """Show the options of a pipeline: the keys of its TOML file, which are also its flags."""
     kind = pipeline(name)
     rows = describe(kind.options)
     if as_json:
@@ -76,13 +77,14 @@ def describe_pipeline(
 
 @app.command("init")
 def init_project(
-    name: Annotated[str, typer.Argument(help="what the pipeline is called: small letters, digits and -")],
+    name: Annotated[str, typer.Argument(help="name of the pipeline: lower-case letters, digits and -")],
     folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="DIR", help="where; by default a new one of that name")
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="folder to write to (default: a new one of that name)"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a pipeline of your own that works: a Python file, its test with a broker of its own, and a configuration."""
+    """Create a working pipeline of your own: a Python file, its test with a broker of its own, and a configuration."""
     from metaq.cli.pipeline.project import write_project
 
     paths = write_project(name, folder if folder is not None else Path(name))
@@ -95,7 +97,10 @@ def init_project(
 
 @app.command("status")
 def show_status(config: ConfigFile = None, folder: Folder = None, as_json: AsJson = False) -> None:
-    """How far the pipeline of a folder is, and whether it runs. Exit status 1: the last run failed or was killed; 3: none."""
+    """Show the progress of the pipeline of a folder, and whether it runs.
+
+    Exit codes: 1 the last run failed or was killed, 3 no pipeline has run there.
+    """
     from metaq.pipelines.run import FAILED, LOST, status_of
 
     place = _place(config, folder)
@@ -112,10 +117,13 @@ def show_status(config: ConfigFile = None, folder: Folder = None, as_json: AsJso
 def stop_run(
     config: ConfigFile = None,
     folder: Folder = None,
-    seconds: Annotated[float, typer.Option(help="wait so long for its end", min=0)] = 60.0,
+    seconds: Annotated[float, typer.Option(help="longest wait for its end", min=0)] = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the pipeline that runs in a folder to end, and wait for it: the batch under way is given up or done, never half."""
+    """Stop the pipeline that runs in a folder, and wait for its end.
+
+    The current batch is finished or abandoned, never half done.
+    """
     from metaq.clock import SYSTEM
     from metaq.pipelines.run import RUNNING, ask_to_stop, status_of
 
@@ -140,13 +148,13 @@ def stop_run(
 
 @app.command("check")
 def check_files(config: ConfigFile = None, folder: Folder = None, as_json: AsJson = False) -> None:
-    """Read every Parquet file of a pipeline's folder: is each byte as it was written? Exit status 1: some file is damaged."""
+    """Check every byte of the Parquet files in a pipeline's folder. Exit code 1: a file is damaged."""
     from metaq.pipelines.checking import check, is_archive
 
     options = None if config is None else configure(None, config).options
     output = folder if options is None else str(getattr(options, "output", "") or options.place)
     if (config is None) == (folder is None) or output is None:
-        raise ConfigError("which pipeline? Give its file (-c) or its folder (--folder)")
+        raise ConfigError("give either the TOML file of the pipeline (-c) or its folder (--folder)")
     if is_uri(output):
         raise ConfigError(f"{output} is on a Hadoop file system, which has its own checksums: `hdfs fsck` reads them")
     place = plain_path(output)
@@ -172,7 +180,7 @@ def check_files(config: ConfigFile = None, folder: Folder = None, as_json: AsJso
 
 def _place(config: Path | None, folder: str | None) -> Path:
     if (config is None) == (folder is None):
-        raise ConfigError("which pipeline? Give its file (-c) or its folder (--folder)")
+        raise ConfigError("give either the TOML file of the pipeline (-c) or its folder (--folder)")
     if config is not None:
         return configure(None, config).options.place
     assert folder is not None

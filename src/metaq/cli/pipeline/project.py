@@ -123,7 +123,7 @@ _README = """\
 def write_project(name: str, folder: Path) -> list[Path]:
     """Write the files. Returns their paths. Raises ConfigError: an illegal name, or a file that exists already."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise ConfigError(f"{name!r} cannot be a pipeline's name: small letters, digits and - between them")
+        raise ConfigError(f"{name!r} cannot be a pipeline's name: use lower-case letters, digits and - between them")
     module = name.replace("-", "_")
     files = {
         f"{module}.py": _PIPELINE,

@@ -43,8 +43,8 @@ def command(kind: Pipeline) -> Callable[..., None]:
         run_pipeline(configure(kind, config if config is not None else {}, **more), master, spark_log, as_json)
 
     shared = {
-        "config": (Path | None, typer.Option("--config", "-c", metavar="FILE", help="a TOML file; flags beat what it says")),
-        "master": (str | None, typer.Option(help="Spark master, by default this machine")),
+        "config": (Path | None, typer.Option("--config", "-c", metavar="FILE", help="TOML file with options; flags take precedence")),
+        "master": (str | None, typer.Option(help="Spark master (default: this machine)")),
         "spark_log": (
             str, typer.Option(metavar="LEVEL", help="what Spark itself logs: off, error, warn or info")
         ),
@@ -86,9 +86,9 @@ def command(kind: Pipeline) -> Callable[..., None]:
 def _killed(kind: Pipeline) -> str | None:
     """Return a sentence on what a kill does to a pipeline; None: unknown, for a user's own."""
     if issubclass(kind.options, StreamOptions):
-        return "Killed at any moment, it goes on where it stopped when it is started again."
+        return "A run that was killed continues where it stopped when it is started again."
     if kind.name in PIPELINES:
-        return "It ends by itself. Killed at any moment, it leaves nothing half done: start it again."
+        return "It ends by itself. A run that was killed leaves nothing half done: start it again."
     return None
 
 

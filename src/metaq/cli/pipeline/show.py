@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from metaq.pipelines.metrics.reading import MetricFigures
     from metaq.pipelines.metrics.windows import Window
 
-app = App("Show what a pipeline has found.")
+app = App("Show the results of a pipeline.")
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_CHARS = 40
@@ -30,22 +30,22 @@ Names = Annotated[list[str] | None, typer.Option(metavar="NAME")]
 
 @app.callback()
 def show() -> None:
-    """Show what a pipeline has found."""
+    """Show the results of a pipeline."""
 
 
 @app.command("metrics")
 def show_metrics(
-    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="the pipeline's folder")],
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="folder of the pipeline")],
     topic: Annotated[list[str] | None, typer.Option(metavar="NAME", help="only these topics")] = None,
     group: Annotated[list[str] | None, typer.Option(metavar="NAME", help="only these consumer groups")] = None,
     broker: Annotated[list[str] | None, typer.Option(metavar="NAME", help="only these brokers")] = None,
-    last: Annotated[str, typer.Option(metavar="SPAN", help="so much time before now: 90s, 15m, 1h, 2d")] = "1h",
+    last: Annotated[str, typer.Option(metavar="SPAN", help="time span up to now: 90s, 15m, 1h, 2d")] = "1h",
     png: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="draw it into a PNG too (needs the extra plots)")
+        Path | None, typer.Option(metavar="FILE", help="also draw the figures into a PNG file (needs the extra plots)")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rates, bytes, latencies and lag over time, with the windows that are still open. Exit status 3: there are none."""
+    """Show rates, bytes, latencies and lag over time, including windows that are still open. Exit code 3: there are none."""
     from metaq.clock import SYSTEM
     from metaq.pipelines.metrics.reading import over_brokers, read
 
@@ -101,7 +101,7 @@ def _draw(found: MetricFigures, path: Path) -> None:
 def _print(found: MetricFigures) -> None:
     begin, end = found.span
     if not found.windows:
-        print("no window is in that time")
+        print("there are no figures of that time")
         return
     print(f"{iso_time(begin)} to {iso_time(end)}, windows of {found.window_ms / 1000:g} s")
     _print_metric(

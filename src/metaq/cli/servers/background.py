@@ -18,7 +18,7 @@ RunDir = Annotated[
     typer.Option(
         "--run-dir",
         metavar="DIR",
-        help="folder of pid files, descriptions and logs (METAQ_RUN_DIR; default metaq/servers in XDG_STATE_HOME, ~/.local/state)",
+        help="folder of pid files and logs (METAQ_RUN_DIR; default metaq/servers in $XDG_STATE_HOME, which is ~/.local/state if unset)",
     ),
 ]
 

@@ -12,8 +12,8 @@ from metaq.cli.servers.flags import SERVERS, Flag, flags_of, no_values
 
 _TEXT = """{summary}
 
-Every option of docs/configuration.md can be set by -o key=value. Prints one line that begins with `ready` when it accepts
-connections. SIGTERM and Ctrl-C stop it cleanly (exit code 0); SIGHUP reads FILE again and changes the options that
+-o key=value sets any option of docs/configuration.md. The server prints one line that begins with `ready` when it accepts
+connections. SIGTERM and Ctrl-C stop it cleanly (exit code 0); SIGHUP makes it read FILE again and apply the options that
 docs/configuration.md calls hot. Other exit codes: 1 failed, 2 wrong usage or configuration.
 """
 

@@ -15,18 +15,21 @@ if TYPE_CHECKING:
     from metaq.admin.configuring.reading import OptionDifferences, ServerOptions
     from metaq.model.servers.option_state import OptionState
 
-broker_app = App("Options of a broker that runs: show them, set those that are hot, compare brokers.")
-namesrv_app = App("Options of name servers that run: show them, set those that are hot, compare the servers.")
+broker_app = App("Show, set and compare options of running brokers.")
+namesrv_app = App("Show, set and compare options of running name servers.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="brokerName (its master), or host:port of one broker")]
 Keys = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY]...", help="these options; by default those that are set")
+    list[str] | None,
+    typer.Argument(metavar="[KEY]...", help="options to show (default: those that do not have their default value)"),
 ]
-Pairs = Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="all are set, or none")]
-ShowAll = Annotated[bool, typer.Option("--all", help="also options that have their default, which --json has always")]
-At = Annotated[str | None, typer.Option("--at", metavar="HOST:PORT", help="one name server; by default all of -n")]
+Pairs = Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="options and values: all are set, or none")]
+ShowAll = Annotated[
+    bool, typer.Option("--all", help="also show options with their default value, as --json always does")
+]
+At = Annotated[str | None, typer.Option("--at", metavar="HOST:PORT", help="only this name server (default: all of -n)")]
 ShowOwn = Annotated[
-    bool, typer.Option("--all", help="also options that are each server's own, such as ports, which --json has always")
+    bool, typer.Option("--all", help="also show options that differ in any case, such as ports, as --json always does")
 ]
 
 
@@ -38,9 +41,10 @@ def show_broker(
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show options of a broker: the value in force, the default, where the value comes from, and how it is changed.
+    """Show options of a broker: value, default, where the value comes from, and how it can be changed.
 
-    `at once`: by `set`. `restart`: in the configuration file only, and in force after a restart. Of a RocketMQ, values alone are known.
+    Options marked `at once` are hot: `metaq broker config set` changes them. Those marked `restart` are changed in the configuration file,
+    and need a restart. A RocketMQ broker reports values only.
     """
     from metaq.admin import Admin
 
@@ -51,7 +55,7 @@ def show_broker(
 
 @broker_app.command("set")
 def set_broker(name: Name, pairs: Pairs, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Set hot options of a broker: saved first, then in force. They stay set after a restart, whatever its file says."""
+    """Change hot options, which need no restart, of a running broker. They stay set after a restart, whatever its configuration file says."""
     from metaq.admin import Admin
 
     wanted = _pairs(pairs)
@@ -63,14 +67,14 @@ def set_broker(name: Name, pairs: Pairs, namesrv: NameServers = NAMESRV_DEFAULT,
 @broker_app.command("diff")
 def diff_brokers(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="brokerNames, or host:port; by default all brokers")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="brokerNames, or host:port (default: all brokers)")
     ] = None,
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="the brokers of one cluster, slaves too")] = None,
     everything: ShowOwn = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show how brokers differ in their options."""
+    """Show the options in which brokers differ."""
     from metaq.admin import Admin
 
     if names and cluster is not None:
@@ -100,7 +104,10 @@ def show_namesrv(
 
 @namesrv_app.command("set")
 def set_namesrv(pairs: Pairs, at: At = None, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Set hot options of every name server, or of one. They stay set after a restart, whatever its file says."""
+    """Change hot options, which need no restart, of running name servers: of all, or of one.
+
+    They stay set after a restart, whatever the configuration file says.
+    """
     from metaq.admin import Admin
 
     wanted = _pairs(pairs)
@@ -111,7 +118,7 @@ def set_namesrv(pairs: Pairs, at: At = None, namesrv: NameServers = NAMESRV_DEFA
 
 @namesrv_app.command("diff")
 def diff_namesrv(everything: ShowOwn = False, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Show how the name servers differ in their options."""
+    """Show the options in which the name servers differ."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -187,7 +194,7 @@ def _print_states(server: ServerOptions, states: Sequence[OptionState]) -> None:
     if not server.is_ours:
         print_table(("option", "value"), ((key_of(state), state.value) for state in states))
         print(
-            f"{server.server} does not say what is default, and what needs a restart: it is a RocketMQ, or an earlier release"
+            f"{server.server} does not report defaults and what needs a restart: it is a RocketMQ broker, or an older release of MetaQ"
         )
         return
     rows = [
@@ -223,7 +230,7 @@ def _print_changes(done: Sequence[ChangedOption], *, as_json: bool) -> None:
         else:
             print(f"{change.server}: {change.key}={_cell(change.after)} (it was {_cell(change.before)})")
     if not all(change.at_once for change in done):
-        print("a RocketMQ has noted it; whether it needs a restart for that it does not say")
+        print("a RocketMQ server has accepted it; it does not say whether the change needs a restart")
 
 
 def _print_differences(found: OptionDifferences, *, everything: bool, as_json: bool) -> None:
@@ -246,7 +253,7 @@ def _print_differences(found: OptionDifferences, *, everything: bool, as_json: b
         what = "all their options" if everything else "their options"
         if not shown and found.servers:
             print(f"{' and '.join(found.servers)}: no difference in {what}" if len(found.servers) > 1 else
-                  f"{found.servers[0]}: there is no other to compare it with")  # fmt: skip
+                  f"{found.servers[0]}: there is no other server to compare it with")  # fmt: skip
         if found.own and not everything:
             print(f"{count(len(found.own), 'option')} that are each server's own differ: --all shows them")
         for server, why in found.failed.items():

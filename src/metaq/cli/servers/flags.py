@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 SERVERS: Final = {
-    "namesrv": "Run a name server; with `config` behind it, look at the options of one that runs.",
-    "broker": "Run a broker; with a command behind it, look at one that runs: its replicas, its options.",
+    "namesrv": "Run a name server, or see and set options of running ones.",
+    "broker": "Run a broker, or inspect and operate running brokers.",
     "up": "Run a name server and a broker in one process.",
 }
 
@@ -40,31 +40,31 @@ def flags_of(server: str) -> list[Flag]:
     port = 9876 if server == "namesrv" else 10911
     file = {
         "namesrv": "a RocketMQ namesrv.properties",
-        "broker": "a RocketMQ broker.conf or a MetaQ 1.x server.ini as it stands",
-        "up": "a RocketMQ broker.conf or a MetaQ 1.x server.ini as it stands",
+        "broker": "a RocketMQ broker.conf, a MetaQ 1.x server.ini",
+        "up": "a RocketMQ broker.conf, a MetaQ 1.x server.ini",
     }[server]
     folder = {
         "namesrv": "folder of the KV configuration (default ~/namesrv)",
         "broker": "folder of the store (default ~/store)",
-        "up": f"folder of everything (default ./{DEFAULT_FOLDER})",
+        "up": f"folder of the store and the name server (default ./{DEFAULT_FOLDER})",
     }[server]
     at = Flag("namesrv", ("-n", "--namesrv"), str, "NAMESRV", "name servers to register at, host:port;host:port")
     beside = Flag("namesrv_port", ("--namesrv-port",), int, "P", "port of the name server (default 9876)")
     called = Flag("name", ("--name",), str, "NAME", "name of the broker (default: the host's name)")
     master = Flag(
         "samsa", ("--samsa",), str, "FILE",
-        "be the master of a synchronous pair of MetaQ 1.x, as this samsa_master.properties says; also -Fsamsa=FILE, as 1.x writes it",
+        "run as the master of a synchronous pair of MetaQ 1.x with this samsa_master.properties; also -Fsamsa=FILE, as in 1.x",
     )  # fmt: skip
     slave = Flag(
         "gregor", ("--gregor",), str, "FILE",
-        "be the slave of such a pair, as this gregor_slave.properties says; also -Fgregor=FILE",
+        "run as the slave of a synchronous pair of MetaQ 1.x with this gregor_slave.properties; also -Fgregor=FILE",
     )  # fmt: skip
     asynchronous = Flag(
         "metaslave", ("--metaslave",), str, "FILE",
-        "be an asynchronous slave of MetaQ 1.x, as this async_slave.properties says; also -Fmetaslave=FILE, as 1.x writes it",
+        "run as an asynchronous slave of MetaQ 1.x with this async_slave.properties; also -Fmetaslave=FILE, as in 1.x",
     )  # fmt: skip
     return [
-        Flag("file", ("-c", "-f", "--config"), str, "FILE", f"{file}, or a metaq.toml; flags beat it"),
+        Flag("file", ("-c", "-f", "--config"), str, "FILE", f"configuration file: {file}, or a metaq.toml; flags take precedence"),
         *([at] if server == "broker" else []),
         *([asynchronous] if server == "broker" else []),
         Flag("host", ("--host",), str, "H", "address to listen on (default 127.0.0.1)"),
@@ -80,11 +80,11 @@ def flags_of(server: str) -> list[Flag]:
         ),
         Flag(
             "insecure", ("--insecure",), bool, "",
-            "allow --host other than this machine, and administration from others, without access control",
+            "allow a --host that other machines reach, and administration by them, without access control",
         ),
         Flag(
             "log_level", ("--log-level",), str, "LEVEL",
-            "debug, info, warning or error, on standard error (default info); a logLevel in FILE can be changed while it runs",
+            "debug, info, warning or error, for the log on standard error (default info); set logLevel in FILE instead to change it later",
         ),
     ]  # fmt: skip
 

@@ -11,7 +11,7 @@ import typer
 from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, print_json
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="brokerName (its master), or host:port of one broker")]
-Lines = Annotated[int, typer.Option("--lines", min=1, max=500, help="so many at most")]
+Lines = Annotated[int, typer.Option("--lines", min=1, max=500, help="number of lines at most")]
 Level = Annotated[
     str,
     typer.Option(
@@ -27,13 +27,15 @@ def show_log(
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Print the last lines of a broker's log, the oldest first. A RocketMQ does not tell them."""
+    """Print the last lines of a broker's log, the oldest first. RocketMQ brokers do not offer their log."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
         found = admin.broker_log(name, count=lines, level=level)
     if found is None:
-        typer.echo(f"broker {name} does not tell its log: it is a RocketMQ, or an earlier release of ours", err=True)
+        typer.echo(
+            f"broker {name} does not offer its log: it is a RocketMQ broker, or an older release of MetaQ", err=True
+        )
         raise typer.Exit(EXIT_FAILED)
     if as_json:
         print_json(msgspec.to_builtins(found))

@@ -123,7 +123,7 @@ def _run(
 
         if not (configuration.broker.namesrv_addr or configuration.broker.fetch_namesrv_addr_by_address_server):
             log.warning(
-                "no name server is set: no client%s will find this broker; name one by -n, namesrvAddr, NAMESRV_ADDR or addressServer",
+                "no name server is set: no client%s will find this broker; set one with -n, namesrvAddr, NAMESRV_ADDR or addressServer",
                 " of RocketMQ's" if configuration.metaq1.enable else "",
             )
 

@@ -48,9 +48,9 @@ app = App("Start a server in the background (docs/running.md).", group=_Servers)
 _WHAT: Final = {"namesrv": "a name server", "broker": "a broker", "up": "a name server and a broker in one process"}
 _TEXT = """Start {what} in the background, and wait until it accepts clients.
 
-The options of `metaq {server}` hold, and all of docs/configuration.md by -o key=value. Its process goes on when the terminal is closed;
-`metaq stop` ends it, `metaq status` shows it. Exit codes: 0 it is ready, 1 it has ended, is not ready yet, or runs already, 2 wrong usage or
-configuration.
+It takes the options of `metaq {server}`; -o key=value sets any option of docs/configuration.md. The server keeps running when the
+terminal is closed; `metaq stop` ends it, `metaq status` shows it. Exit codes: 0 it is ready, 1 it has ended, is not ready yet, or runs
+already, 2 wrong usage or configuration.
 """
 
 
@@ -60,7 +60,7 @@ def _own_parameters() -> list[inspect.Parameter]:
         "called": (
             Annotated[
                 str | None,
-                typer.Option("--as", metavar="NAME", help="its name for stop and status (default: --name, else what kind it is)"),
+                typer.Option("--as", metavar="NAME", help="name of the server for stop and status (default: --name, else broker, namesrv or up)"),
             ],
             None,
         ),
@@ -71,11 +71,11 @@ def _own_parameters() -> list[inspect.Parameter]:
             64,
         ),
         "log_files": (
-            Annotated[int, typer.Option("--log-files", min=1, max=1000, metavar="N", help="older log files that are kept")],
+            Annotated[int, typer.Option("--log-files", min=1, max=1000, metavar="N", help="number of older log files to keep")],
             9,
         ),
         "timeout": (
-            Annotated[float, typer.Option(min=0, metavar="S", help="longest wait until it is ready; it goes on starting afterwards")],
+            Annotated[float, typer.Option(min=0, metavar="S", help="longest wait until it is ready; the server goes on starting after that")],
             READY_SECONDS,
         ),
         "as_json": (AsJson, False),

@@ -19,13 +19,15 @@ _DOES_NOT_RUN: Final = 3
 
 
 def status(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="which; none: all")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="names of servers (default: all)")
+    ] = None,
     run_dir: RunDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the servers that `metaq start` has started: how they are, since when, where they listen, and their stores.
+    """Show the servers that `metaq start` has started: state, age, addresses, store folder and log.
 
-    Exit codes as those of a service: 0 all shown run, 1 one has died, and its pid file is there, 3 one does not run, or there is none.
+    Exit codes, as of a service: 0 all shown run, 1 one has died and left its pid file, 3 one does not run, or there is none.
     """
     import os
 

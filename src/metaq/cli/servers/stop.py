@@ -18,21 +18,22 @@ STOP_SECONDS: Final = 120.0
 
 def stop(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="which; none: the one that runs")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="names of servers (default: the only one that runs)")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="all that run, name servers last")] = False,
+    every: Annotated[bool, typer.Option("--all", help="stop all that run, name servers last")] = False,
     timeout: Annotated[
         float, typer.Option(min=0, metavar="S", help="longest wait for the clean stop of each")
     ] = STOP_SECONDS,
     force: Annotated[
-        bool, typer.Option("--force", help="kill what has not ended in time; its next start recovers the store")
+        bool,
+        typer.Option("--force", help="kill a server that has not ended in time; its next start recovers the store"),
     ] = False,
     run_dir: RunDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop servers that `metaq start` has started: cleanly, and wait until they have ended.
+    """Stop servers that `metaq start` has started, cleanly, and wait until they have ended.
 
-    One that does not run any more is no failure. Exit codes: 0 none of them runs, 1 one still runs, 3 there is none of that name.
+    A server that does not run any more is not a failure. Exit codes: 0 none of them runs, 1 one still runs, 3 no server has that name.
     """
     import os
 
@@ -44,7 +45,7 @@ def stop(
     if as_json:
         print_json(results)
     elif not results:
-        print("no server runs here")
+        print(f"no server that was started in {places.folder} is running")
     if any(result["outcome"] == "still running" for result in results):
         raise typer.Exit(EXIT_FAILED)
 
@@ -57,7 +58,7 @@ def _chosen(places: Places, names: list[str], *, every: bool) -> list[str]:
     running = [found for found in running if found.pid is not None]
     if len(running) > 1 and not every:
         raise typer.BadParameter(
-            f"several run: {', '.join(found.name for found in running)}; name those to stop, or --all"
+            f"several run: {', '.join(found.name for found in running)}; give the names of those to stop, or --all"
         )
     # A broker says good-bye to its name server.
     return [found.name for found in sorted(running, key=lambda found: found.server == "namesrv")]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from metaq.store.offline.segments import Segment, SegmentReader
     from metaq.store.offline.staged import StagedRecord
 
-app = App("Look into store folders, and import those of MetaQ 1.x, without a broker.")
+app = App("Check, repair, copy and print store folders, and import those of MetaQ 1.x, without a broker.")
 
 
 app.command("import-meta")(import_files)
@@ -37,7 +37,7 @@ upkeep.add_to(app)
 
 @app.callback()
 def stores() -> None:
-    """Look into store folders, ours, RocketMQ's and MetaQ 1.x's, and import the last, without a broker."""
+    """Check, repair, copy and print store folders, and import those of MetaQ 1.x, without a broker."""
 
 
 @app.command("dump")
@@ -47,22 +47,24 @@ def dump(
         typer.Argument(
             metavar="PATH",
             exists=True,
-            help="a store's root folder; or a data folder of MetaQ 1.x, or a file of it or of an archive",
+            help="root folder of a store; or a data folder of MetaQ 1.x, or one file of it or of an archive of it",
         ),
     ],
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="only this topic; may be given several times")
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="only this topic; may be repeated")
     ] = None,
     start: Annotated[
         int | None, typer.Option("--from", min=0, metavar="OFFSET", help="first log offset, or first position of 1.x")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="what it prints anyway; here as every command has it")] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="accepted as in every command: the output is always JSON")
+    ] = True,
 ) -> None:
-    """Print every record of a folder as one line of JSON, in the order of the log.
+    """Print every record of a store folder as one line of JSON, in the order of the log.
 
-    A broker may be running on the folder. Says on standard error where the log ends, and why there, and which places of it
-    cannot be read. It reads what a start has cut off and kept, too (DIR/cut/OFFSET). Of MetaQ 1.x it reads .meta, .meta.arc,
-    .arc, .meta.zip and .zip. Exit code 1: something is damaged.
+    A broker may be running on the folder. Standard error says where the log ends and why, and which places of it cannot be read. A log
+    tail that a start has cut off is kept in DIR/cut/OFFSET, and can be printed, too. Of MetaQ 1.x it reads .meta, .meta.arc, .arc,
+    .meta.zip and .zip. Exit code 1: something is damaged.
     """
     from metaq.store.offline.reader import StoreReader, holds_log
     from metaq.store.offline.segments import find_segments
@@ -94,13 +96,13 @@ def dump(
 @app.command("transactions")
 def transactions(
     folder: Annotated[
-        pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="the store's root folder")
+        pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="root folder of the store")
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show the staged transactions of a folder, and hold what was delivered of them against what was decided.
+    """Show the staged transactions of a store folder, and check deliveries against decisions.
 
-    A broker may be running on the folder. Exit code 1: something does not fit together; it is named on standard error.
+    A broker may be running on the folder. Exit code 1: they do not agree; standard error names each problem.
     """
     from metaq.store.offline.reader import StoreReader
     from metaq.store.offline.staged import StagedSurvey
@@ -147,14 +149,14 @@ def transactions(
 @app.command("fold")
 def fold(
     folder: Annotated[
-        pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="the store's root folder")
+        pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="root folder of the store")
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Write topics.json and subscriptionGroup.json with what their journals say, for a RocketMQ broker that is to open the folder.
+    """Write the journals of topics and groups into topics.json and subscriptionGroup.json.
 
-    Needed only if our broker ended without stopping in order: a stop in order does it, and so does our next start. No
-    broker may be running on the folder.
+    Do this before a RocketMQ broker opens the folder. It is needed only after a MetaQ broker was killed: a clean stop does the same,
+    and so does its next start. No broker may be running on the folder.
     """
     from metaq.app.files import fold_tables
 
@@ -163,7 +165,7 @@ def fold(
         print_json({name: {"written": changed} for name, changed in tables.items()})
         return
     for name, changed in tables.items():
-        print(f"{name}: {'written, with what its journals say' if changed else 'has no journal'}")
+        print(f"{name}: {'written, with the changes of its journals' if changed else 'unchanged, it has no journal'}")
 
 
 def _dump_segments(segments: Sequence[Segment], topics: Collection[str], start: int) -> None:

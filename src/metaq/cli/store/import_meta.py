@@ -30,22 +30,21 @@ def import_files(
             metavar="DIR", exists=True, file_okay=False, help="dataPath of a MetaQ 1.x server that is stopped"
         ),
     ],
-    data: Annotated[
-        str | None, typer.Option(metavar="STORE", help="folder of the store that takes the messages")
-    ] = None,
+    data: Annotated[str | None, typer.Option(metavar="STORE", help="store folder to import into")] = None,
     file: Annotated[
         str | None,
-        typer.Option("-c", "--config", metavar="FILE", help="the broker's configuration: a server.ini or another"),
+        typer.Option("-c", "--config", metavar="FILE", help="configuration file of the broker, such as a server.ini"),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="set any option of the broker; may be repeated")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take over the messages of a MetaQ 1.x server, with ids and positions, so that offsets of its consumers stay true.
+    """Import the messages of a MetaQ 1.x server with their ids and positions.
 
-    The broker must not run. An import that was cut goes on where it stopped: give the same command again. Messages are kept from now
-    on as long as new ones. Exit code 1: a partition could not be taken, or not wholly; it is named on standard error.
+    The offsets of its consumers stay valid. The broker must be stopped. Run the same command again to continue an interrupted import.
+    From now on, the messages are kept as long as new ones. Exit code 1: a partition was not imported, or not wholly; standard error
+    names it.
     """
     import msgspec
 
@@ -53,7 +52,7 @@ def import_files(
     from metaq.app.import_meta import import_meta
 
     if data is None and file is None:
-        raise ConfigError("name the store that takes the messages (--data), or the broker's configuration (-c)")
+        raise ConfigError("give the store folder to import into (--data), or the broker's configuration file (-c)")
     configuration = load(
         file,
         flags={"store": {"store_path_root_dir": data}},
@@ -74,7 +73,7 @@ def import_files(
     for one in results:
         name = f"{one.topic}-{one.partition}"
         if one.damaged:
-            print(f"{name}: {one.damaged} at position {one.end}: not taken", file=sys.stderr)
+            print(f"{name}: {one.damaged} at position {one.end}: not imported", file=sys.stderr)
         if one.problem:
             print(f"{name}: {one.problem}", file=sys.stderr)
     if was_stopped or any(one.problem for one in results):

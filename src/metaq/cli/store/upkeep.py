@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 DelayLevels = Annotated[
     str | None,
-    typer.Option("--delay-levels", metavar="TEXT", help="the broker's messageDelayLevel, if it is not RocketMQ's"),
+    typer.Option("--delay-levels", metavar="TEXT", help="messageDelayLevel of the broker, if it is not the default"),
 ]
 Folder = Annotated[
-    pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="the store's root folder")
+    pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="root folder of the store")
 ]
 
 
@@ -33,18 +33,20 @@ class Opener(enum.StrEnum):
 def check(
     folder: Folder,
     opener: Annotated[
-        Opener, typer.Option("--for", help="whose broker is to open it: rocketmq would leave some of what is owed")
+        Opener,
+        typer.Option(
+            "--for",
+            help="broker that is to open the folder; rocketmq: report also unfinished work that a RocketMQ broker would leave undone",
+        ),
     ] = Opener.METAQ,
     delay_levels: DelayLevels = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check every record, consume-queue unit, index entry and small file of a folder. Changes nothing.
+    """Check the records, consume queues, index and small files (tables, checkpoint) of a store folder. Changes nothing.
 
-    A broker may be running on it: then what it has made durable is looked at. Exit code 1: something is damaged, or with
-    --for rocketmq something is owed that a RocketMQ would not act on. What no checksum covers (properties, hosts, born times) is
-    `metaq store scrub`'s.
-
-    Example: metaq store check /data/broker-a/store --for rocketmq
+    A broker may be running on the folder: then only what is durable is checked. Exit code 1: something is damaged, or with --for rocketmq
+    there is unfinished work that a RocketMQ broker would leave undone. Fields without a checksum (properties, hosts, born times) are checked
+    by `metaq store scrub`.
     """
     from metaq.store.upkeep.check import check as look
 
@@ -59,12 +61,10 @@ def check(
 
 
 def scrub(folder: Folder, as_json: AsJson = False) -> None:
-    """Compare closed log files with checksums that are kept beside them, and make those that are missing.
+    """Compare full log files with the checksums that are kept beside them, and create missing checksums.
 
-    This finds flipped bits anywhere, also in properties and fields that no record's checksum covers. A broker may be running on the
-    folder; it makes the checksums of the files that it closes. Exit code 1: something is damaged.
-
-    Example: metaq store scrub /data/broker-a/store
+    This finds flipped bits anywhere, also in properties and other fields that a record's own checksum does not cover. A broker may be
+    running on the folder; it creates the checksum of each log file that is full. Exit code 1: something is damaged.
     """
     from metaq.store.upkeep.scrub import scrub as look
 
@@ -80,16 +80,14 @@ def scrub(folder: Folder, as_json: AsJson = False) -> None:
 def copy(
     folder: Folder,
     target: Annotated[
-        pathlib.Path, typer.Argument(metavar="TARGET", help="the copy's folder, which must not be there, or be empty")
+        pathlib.Path, typer.Argument(metavar="TARGET", help="folder of the copy, which must not exist, or be empty")
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Copy a store's folder, also of a running broker, with all that was acknowledged before.
+    """Copy a store folder, also of a running broker, with everything that was acknowledged before.
 
-    A broker that opens the copy finds delays, transactions, tables and byte positions of 1.x as at one moment. Until all is durable the
-    copy is called TARGET.copying; run the command again to go on with one that was interrupted.
-
-    Example: metaq store copy /data/broker-a/store /backup/broker-a-0301
+    The copy is consistent: delays, transactions, tables and byte positions of 1.x are as at one moment. Its folder is TARGET.copying until
+    everything is durable; run the command again to continue an interrupted copy.
     """
     from metaq.store.upkeep.copy import copy as make
 
@@ -106,16 +104,14 @@ def copy(
 
 def repair(
     folder: Folder,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="make anew what is whole, too")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be done, and change nothing")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="rebuild intact files, too")] = False,
     delay_levels: DelayLevels = None,
     as_json: AsJson = False,
 ) -> None:
     """Rebuild damaged consume queues, index, checkpoint and tails from the log. No broker may be running on the folder.
 
-    The log, and tables that are damaged, stay as they are, and are named. Exit code 1: something damaged is left.
-
-    Example: metaq store repair /data/broker-a/store --dry-run
+    Damage in the log itself and in tables is not repaired, only reported. Exit code 1: something damaged is left.
     """
     from metaq.store.upkeep.repair import repair as rebuild
 

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from metaq.admin.groups import MovedProgress
     from metaq.errors import MetaqError
 
-app = App("Groups of consumers and producers: look at them, move, change and delete them.")
+app = App("List, show, move, change and delete consumer groups; list producers.")
 
 
 @app.callback()
 def groups() -> None:
-    """Groups of consumers and producers: look at them, move, change and delete them."""
+    """List, show, move, change and delete consumer groups; list producers."""
 
 
 app.command("list")(group_list.list_groups)
@@ -44,21 +44,25 @@ def show_group(
         str, typer.Argument(metavar="GROUP", help="name of the consumer group", autocompletion=complete_groups)
     ],
     client: Annotated[
-        str | None, typer.Option("--client", metavar="ID", help="ask this member for its options, queues and rates")
+        str | None,
+        typer.Option(
+            "--client", metavar="ID", help="ask this member (its client id) for its options, queues and rates"
+        ),
     ] = None,
     stacks: Annotated[
-        bool, typer.Option("--stacks", help="with --client: also the stacks of its threads and tasks")
+        bool, typer.Option("--stacks", help="with --client: also print the stacks of its threads and tasks")
     ] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Show a group's members and, per queue, how far it is behind: in messages, bytes, and time.
 
-    Bytes with a ~ are estimated from a part of the messages. The time is the age of the oldest message that the group has not consumed. Members that subscribe to different
-    things are marked: a broker keeps one subscription per group, so that each of them misses messages.
+    Bytes with a ~ are estimated from a part of the messages. The time is the age of the oldest message that the group has not
+    consumed. Members with different subscriptions are marked: a broker keeps one subscription per group, so each of them misses messages.
+    A stopped group is marked, too (`metaq group create GROUP --stop`, `metaq group move`): its members get no messages.
 
-    With `--client` the member itself answers: its options by RocketMQ's names, what it has of each queue, and its rates
-    of the last minute.
+    With `--client`, this member is asked: it reports its options by RocketMQ's names, its state in each queue, and its rates of the
+    last minute.
     """
     from metaq.admin import Admin
 
@@ -151,7 +155,7 @@ def show_producers(
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """List the processes that produce for a group: those that are asked what became of its transactions."""
+    """List the running producers of a group, which brokers ask for the outcome of its transactions."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -187,16 +191,17 @@ def skip_backlog(
     topic: Annotated[
         str,
         typer.Argument(
-            metavar="TOPIC", help="topic in which everything that waits is skipped", autocompletion=complete_topics
+            metavar="TOPIC", help="topic whose unconsumed messages are skipped", autocompletion=complete_topics
         ),
     ],
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Skip everything that waits for a group in a topic: it goes on with what comes from now on.
+    """Skip the unconsumed messages of a topic for a group.
 
-    Members that are online are told and go on there within seconds (Java members within ten). What they have in hand is
-    finished. `metaq group show GROUP` tells how much that is before you do it.
+    The group continues with messages that arrive from now on. Online members are notified and continue there within seconds (Java
+    members within ten); they finish the messages that they are processing. `metaq group show GROUP` shows beforehand how many
+    messages that skips.
     """
     from metaq.admin import Admin
 
@@ -207,7 +212,7 @@ def skip_backlog(
         print_json({"group": name, "topic": topic, "skipped": total, "queues": _moved_json(queues)})
         _raise(failure)
         return
-    told = "its members were told" if any(one.online for one in queues) else "nobody is online in it"
+    told = "its members were notified" if any(one.online for one in queues) else "it has no online members"
     print(f"group {name} skips {count(total, 'message')} of topic {topic}; {told}")
     _print_moved(queues)
     _raise(failure)
@@ -219,7 +224,7 @@ def reset_group(
         str, typer.Argument(metavar="GROUP", help="name of the consumer group", autocompletion=complete_groups)
     ],
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="topic in which it goes on elsewhere", autocompletion=complete_topics)
+        str, typer.Argument(metavar="TOPIC", help="topic in which the group is moved", autocompletion=complete_topics)
     ],
     to: Annotated[
         str, typer.Option("--to", metavar="WHERE", help="earliest, latest, or a time such as 2026-01-31T08:00:00Z")
@@ -228,11 +233,11 @@ def reset_group(
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group go on elsewhere in a topic: at its beginning, its end, or what was stored at a time or later.
+    """Move a group in a topic: to its beginning, its end, or the first message stored at a time or later.
 
-    Members that are online are told and go on there within seconds (Java members within ten). What they have in hand is
-    finished. A group that goes back gets messages again. No other group is touched. Times count to the millisecond; members at a
-    RocketMQ broker go on at the message stored nearest to it.
+    Online members are notified and continue there within seconds (Java members within ten); they finish the messages that they are
+    processing. A group that moves back consumes messages again. Other groups do not change. Times are exact to the millisecond; members
+    at a RocketMQ broker continue at the message stored nearest to the time.
     """
     from metaq.admin import Admin
 
@@ -254,7 +259,9 @@ def reset_group(
         _raise(failure)
         return
     online = any(one.online for one in queues)
-    told = ("it has members" if dry_run else "its members were told") if online else "nobody is online in it"
+    told = (
+        ("it has online members" if dry_run else "its members were notified") if online else "it has no online members"
+    )
     gets, skips = ("would get", "skip") if dry_run else ("gets", "skips")
     print(f"group {name} {gets} {count(again, 'message')} of topic {topic} again and {skips} {skipped:,}; {told}")
     _print_moved(queues)
@@ -297,7 +304,7 @@ def _moved_json(queues: Iterable[MovedProgress], *, told: bool = True) -> list[d
 
 def _print_moved(queues: Iterable[MovedProgress]) -> None:
     print_table(
-        ("broker", "queue", "was at", "goes on at"),
+        ("broker", "queue", "old offset", "new offset"),
         ((one.queue.broker, one.queue.queue_id, one.consumed, one.offset) for one in queues),
     )
 

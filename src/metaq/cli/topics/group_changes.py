@@ -17,28 +17,35 @@ Group = Annotated[
     str, typer.Argument(metavar="GROUP", help="name of the consumer group", autocompletion=complete_groups)
 ]
 Target = Annotated[
-    str, typer.Argument(metavar="TARGET", help="name of the other group", autocompletion=complete_groups)
+    str,
+    typer.Argument(metavar="TARGET", help="name of the group that gets the offsets", autocompletion=complete_groups),
 ]
 
 
 def create_group(
     name: Group,
     retries: Annotated[
-        int | None, typer.Option(min=-1, help="deliveries after the first one, before it is a dead letter")
+        int | None, typer.Option(min=-1, help="redeliveries of a message before it becomes a dead letter")
     ] = None,
-    retry_queues: Annotated[int | None, typer.Option(min=1, max=1024, help="queues of its retry topic")] = None,
-    consume: Annotated[bool | None, typer.Option("--consume/--stop", help="members get messages, or none")] = None,
+    retry_queues: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="number of queues of the group's retry topic")
+    ] = None,
+    consume: Annotated[
+        bool | None, typer.Option("--consume/--stop", help="deliver messages to its members, or stop the group")
+    ] = None,
     broadcast: Annotated[
-        bool | None, typer.Option("--broadcast/--no-broadcast", help="members may broadcast, or not")
+        bool | None,
+        typer.Option("--broadcast/--no-broadcast", help="allow members in broadcasting mode, or refuse them"),
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="only at the brokers of this cluster")] = None,
     broker: Annotated[str | None, typer.Option(help="only at this broker")] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Create a consumer group, or change what is given of one that exists. --stop keeps its members from getting messages.
+    """Create a consumer group, or change the given settings of one that exists.
 
-    Groups come into being with their first member, too, unless brokers have autoCreateSubscriptionGroup=false.
+    --stop keeps its members from getting messages until --consume. A group is also created by its first member, unless brokers have
+    autoCreateSubscriptionGroup=false.
     """
     from metaq.admin import Admin
 
@@ -65,29 +72,29 @@ def create_group(
     if as_json:
         print_json({"group": name, "brokers": rows})
         return
-    print(f"group {name} is at {count(len(rows), 'broker')}")
+    print(f"group {name} exists at {count(len(rows), 'broker')}")
     print_table(("broker", "consume", "broadcast", "retries", "retry queues"), (list(row.values()) for row in rows))
 
 
 def delete_group(
     name: Group,
     keep_progress: Annotated[
-        bool, typer.Option("--keep-progress", help="leave its progress and what waits to be retried")
+        bool, typer.Option("--keep-progress", help="keep the group's offsets and its retry topic")
     ] = False,
-    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="delete its dead letters, too")] = False,
-    force: Annotated[bool, typer.Option("--force", help="also if it has members")] = False,
+    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="also delete its dead-letter topic")] = False,
+    force: Annotated[bool, typer.Option("--force", help="delete the group even if it has members")] = False,
     yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a consumer group, its progress, and what waits to be retried. Dead letters stay.
+    """Delete a consumer group with its offsets and its retry topic. Its dead letters stay.
 
-    A group with members is refused: they would make it anew.
+    A group with members is refused: they would create it again.
     """
     from metaq.admin import Admin
 
     if not yes:
-        what = "" if keep_progress else ", its progress and its retry topic"
+        what = "" if keep_progress else ", its offsets and its retry topic"
         typer.confirm(f"Delete group {name}{what}{' and its dead letters' if dead_letters else ''}?", abort=True)
     with Admin(namesrv) as admin:
         topics = admin.delete_group(name, keep_progress=keep_progress, dead_letters=dead_letters, force=force)
@@ -101,16 +108,17 @@ def clone_group(
     name: Group,
     target: Target,
     topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="only in this topic", autocompletion=complete_topics)
+        str | None,
+        typer.Option(metavar="TOPIC", help="copy only the offsets of this topic", autocompletion=complete_topics),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be copied, and copy nothing")] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Give another group the progress of a group: it goes on where that one is now.
+    """Copy the offsets of a group to another group.
 
-    The other group may be new. It may have no members, which would overwrite the progress with theirs; what it had in these queues is
-    overwritten. What waits in the group's retry topic is not copied.
+    The other group then continues where the first one is now. It may be new. It must have no members, since they would overwrite the
+    offsets; offsets that it has in these queues are overwritten. Messages in the first group's retry topic are not copied.
     """
     from metaq.admin import Admin
 
@@ -119,7 +127,7 @@ def clone_group(
     if as_json:
         print_json({"group": name, "target": target, "dry_run": dry_run, "queues": _json(queues)})
         return
-    print(f"group {target} {'would go' if dry_run else 'goes'} on where group {name} is")
+    print(f"group {target} {'would get' if dry_run else 'has'} the offsets of group {name}")
     _print(queues)
 
 
@@ -127,16 +135,16 @@ def move_group(
     name: Group,
     target: Target,
     leave_retries: Annotated[
-        bool, typer.Option("--leave-retries", help="also if messages wait in its retry topic: they stay there")
+        bool, typer.Option("--leave-retries", help="move it even if messages wait in its retry topic; they stay there")
     ] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group go on under another name: that one gets its settings and progress, and the old group is left stopped.
+    """Rename a group: the new name gets its settings and offsets, and the old group is stopped.
 
-    Neither may have members: stop the consumers, move the group, and start them with the new name. Members that come back with the
-    old name get nothing (`metaq group create GROUP --consume` undoes that). Dead letters stay with the old group, and so does what
-    waits to be retried, which is why a group that has such messages is refused.
+    Neither group may have members: stop the consumers, move the group, and start them with the new name. Members that come back with the
+    old name get no messages (`metaq group create GROUP --consume` starts the old group again). Dead letters and messages that wait in the
+    retry topic stay with the old group: without --leave-retries, a group with such waiting messages is refused.
     """
     from metaq.admin import Admin
 
@@ -145,7 +153,7 @@ def move_group(
     if as_json:
         print_json({"group": name, "target": target, "queues": _json(queues)})
         return
-    print(f"group {name} is stopped; group {target} goes on where it was")
+    print(f"group {name} is stopped; group {target} has its settings and offsets")
     _print(queues)
 
 
@@ -164,6 +172,6 @@ def _json(queues: Iterable[MovedProgress]) -> list[dict[str, object]]:
 
 def _print(queues: Iterable[MovedProgress]) -> None:
     print_table(
-        ("topic", "broker", "queue", "was at", "goes on at"),
+        ("topic", "broker", "queue", "old offset", "new offset"),
         ((one.queue.topic, one.queue.broker, one.queue.queue_id, one.consumed, one.offset) for one in queues),
     )

@@ -38,11 +38,11 @@ class Sort(enum.StrEnum):
 
 
 def list_groups(
-    sort: Annotated[Sort, typer.Option(help="what comes first: the largest, or the first name")] = Sort.LAG,
+    sort: Annotated[Sort, typer.Option(help="sort by this column, the largest first, names from a to z")] = Sort.LAG,
     topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="only groups of this topic", autocompletion=complete_topics)
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="also those of brokers themselves")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="also the groups of the brokers themselves")] = False,
     watch: Watch = False,
     interval: Interval = INTERVAL_DEFAULT,
     namesrv: NameServers = NAMESRV_DEFAULT,
@@ -51,8 +51,8 @@ def list_groups(
     """List the consumer groups: members, and how far each is behind in messages, bytes, and time.
 
     The time is the age of the oldest message that a group has not consumed. Bytes with a ~ are estimated from a part of the
-    messages. Marked are groups without members, and with queues that none of its members reads. --watch adds how many messages a
-    second each consumes.
+    messages. Groups are marked that are stopped, have no members, or have queues that no member reads. --watch adds the messages per
+    second that each group consumes.
     """
     from metaq.admin import Admin
 
@@ -123,9 +123,9 @@ def _mark(group: GroupProgress) -> str:
         marks.append("no members")
     elif unread := group.unread:
         topics = ", ".join(sorted({queue.topic for queue in unread}))
-        marks.append(f"nobody reads {count(len(unread), 'queue')} of {topics}")
+        marks.append(f"no member reads {count(len(unread), 'queue')} of {topics}")
     if group.broadcasting:
-        marks.append("broadcasting: members keep their progress themselves")
+        marks.append("broadcasting: each member keeps its own progress")
     if group.differs:
         marks.append("members subscribe differently")
     return "; ".join(marks)

@@ -10,14 +10,14 @@ from metaq.cli.completing import complete_topics
 from metaq.cli.groups import App
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, print_json
 
-app = App("The fixed queues of a strictly ordered topic: show, set, delete.")
+app = App("Show, set and delete the fixed queues of a strictly ordered topic.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic", autocompletion=complete_topics)]
 
 
 @app.command("show")
 def show_order(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Show a topic's fixed queues, as every name server has them."""
+    """Show the fixed queues of a topic, as each name server has them."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -28,25 +28,34 @@ def show_order(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJs
     if order.layout is not None:
         print(f"topic {name} has the fixed queues {order.layout}")
     elif any(order.layouts.values()):
-        print(f"the name servers differ over topic {name}; set its order again:")
+        print(
+            f"the name servers have different fixed queues of topic {name}; `metaq topic order set` makes them the same:"
+        )
         for server, layout in order.layouts.items():
             print(f"  {server}  {layout or '-'}")
     else:
         print(f"topic {name} has no fixed queues")
     if any(order.layouts.values()) and not order.in_routes:
-        print("routes do not tell it (orderMessageEnable=false): Java producers do not know of it")
+        print("the name servers do not put it into routes (orderMessageEnable=false): Java producers do not use it")
 
 
 @app.command("set")
 def set_order(
     name: Name,
     layout: Annotated[
-        str | None, typer.Argument(metavar="[BROKER:QUEUES;...]", help="by default the queues that the topic has now")
+        str | None,
+        typer.Argument(
+            metavar="[BROKER:QUEUES;...]",
+            help="brokers and their numbers of queues (default: the queues that the topic has now)",
+        ),
     ] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Fix a topic's queues at every name server: keys are hashed over them also while a broker is down."""
+    """Fix the queues of a topic at every name server.
+
+    Strict order needs this: an ordering key then keeps its queue while a broker is down.
+    """
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -59,7 +68,7 @@ def set_order(
 
 @app.command("delete")
 def delete_order(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Let a topic's queues be those of the brokers that are up."""
+    """Delete the fixed queues of a topic: it has the queues of the running brokers again."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:

@@ -29,8 +29,8 @@ _PERM_NAMES = {int(perm): name for name, perm in _PERMS.items()}
 @app.command("create")
 def create_topic(
     name: Name,
-    queues: Annotated[int, typer.Option(min=1, max=1024, help="queues at each broker")] = 8,
-    perm: Annotated[str, typer.Option(help="rw, r or w")] = "rw",
+    queues: Annotated[int, typer.Option(min=1, max=1024, help="number of queues at each broker")] = 8,
+    perm: Annotated[str, typer.Option(help="permission: rw, r or w")] = "rw",
     cluster: Annotated[str | None, typer.Option(help="only at the brokers of this cluster")] = None,
     broker: Annotated[str | None, typer.Option(help="only at this broker")] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
@@ -52,7 +52,10 @@ def create_topic(
 @app.command("list")
 def list_topics(
     everything: Annotated[
-        bool, typer.Option("--all", help="also those of brokers, retries (%RETRY%) and dead letters (%DLQ%)")
+        bool,
+        typer.Option(
+            "--all", help="also the brokers' own topics, retry topics (%RETRY%) and dead-letter topics (%DLQ%)"
+        ),
     ] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
@@ -71,7 +74,7 @@ def list_topics(
 
 @app.command("show")
 def show_topic(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
-    """Show where a topic's queues are, what may be done with them, and which offsets they keep."""
+    """Show the queues of a topic at each broker: permission, offsets, messages, time of the last one."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -105,7 +108,7 @@ def show_topic(name: Name, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJs
         return
     for data in details.route.queues:
         perm = _PERM_NAMES.get(data.perm, str(data.perm))
-        print(f"{data.broker}: {perm}, {data.read_queues} queues are read, {data.write_queues} written")
+        print(f"{data.broker}: permission {perm}, {data.read_queues} read queues, {data.write_queues} write queues")
     print_table(
         ("broker", "queue", "min offset", "max offset", "messages", "last stored"),
         (
@@ -129,20 +132,28 @@ app.command("stats")(topic_stats.show_stats)
 @app.command("update")
 def update_topic(
     name: Name,
-    queues: Annotated[int | None, typer.Option(min=1, max=1024, help="queues at each broker, read and written")] = None,
-    read_queues: Annotated[int | None, typer.Option(min=1, max=1024, help="queues that are read")] = None,
-    write_queues: Annotated[int | None, typer.Option(min=1, max=1024, help="queues that are written")] = None,
-    perm: Annotated[str | None, typer.Option(help="rw, r or w")] = None,
+    queues: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="number of read and write queues at each broker")
+    ] = None,
+    read_queues: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="number of queues at each broker that consumers read")
+    ] = None,
+    write_queues: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="number of queues at each broker that producers send to")
+    ] = None,
+    perm: Annotated[str | None, typer.Option(help="permission: rw, r or w")] = None,
     cluster: Annotated[str | None, typer.Option(help="only at the brokers of this cluster")] = None,
     broker: Annotated[str | None, typer.Option(help="only at this broker")] = None,
-    force: Annotated[bool, typer.Option("--force", help="also if messages that wait would reach nobody")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="change it even if unconsumed messages would reach no consumer")
+    ] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Change the queues or the permission of a topic where it is; what is not given stays.
+    """Change the number of queues or the permission of a topic. What is not given stays as it is.
 
-    A topic gets smaller in two steps, so that nothing is missed: fewer queues are written (--write-queues), and when the groups have
-    consumed the others, fewer are read.
+    Reduce the number of queues in two steps, so that no message is missed: lower --write-queues first, and --read-queues when the groups
+    have consumed the other queues.
     """
     from metaq.admin import Admin
 
@@ -180,12 +191,12 @@ def update_topic(
 @app.command("delete")
 def delete_topic(
     name: Name,
-    force: Annotated[bool, typer.Option("--force", help="also while members of groups read it")] = False,
+    force: Annotated[bool, typer.Option("--force", help="delete it even while members of groups read it")] = False,
     yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic and all its messages. Not while members of groups read it, unless with --force."""
+    """Delete a topic and all its messages. Refused while members of groups read it, unless --force is given."""
     from metaq.admin import Admin
 
     if not yes:

@@ -31,10 +31,10 @@ def show_stats(
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show per queue of a topic where it begins and ends, its messages, their bytes, and when the last one came.
+    """Show figures of each queue of a topic: offsets, messages, bytes, time of the last message.
 
-    Bytes with a ~ are estimated from a part of the messages. Queues that no group reads are marked; readers without a group are known
-    to no broker. --watch adds how many messages a second each queue gets.
+    Bytes with a ~ are estimated from a part of the messages. Queues that no group reads are marked (brokers do not know of readers
+    without a group). --watch adds the messages per second that each queue gets.
     """
     from metaq.admin import Admin
 
@@ -65,7 +65,7 @@ def show_stats(
                     waiting_text(one.size),
                     iso_time(one.last_ms),
                     *((rate_text(pace),) if watch else ()),
-                    "nobody reads it" if found.unread(one) else "",
+                    "no group reads it" if found.unread(one) else "",
                 )
                 for one, pace in zip(found.queues, paces, strict=True)
             ),

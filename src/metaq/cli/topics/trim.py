@@ -33,36 +33,42 @@ def trim_topic(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic", autocompletion=complete_topics)],
     before: Annotated[
         str | None,
-        typer.Option("--before", metavar="TIME", help="what was stored before this time, as 2026-01-31T08:00:00Z"),
+        typer.Option(
+            "--before", metavar="TIME", help="trim the messages stored before this time, such as 2026-01-31T08:00:00Z"
+        ),
     ] = None,
     keep_last: Annotated[
-        str | None, typer.Option("--keep-last", metavar="DURATION", help="all but the last 90s, 30m, 12h, 7d or 2w")
+        str | None,
+        typer.Option(
+            "--keep-last", metavar="DURATION", help="trim all messages but those of the last 90s, 30m, 12h, 7d or 2w"
+        ),
     ] = None,
     offset: Annotated[
         int | None,
         typer.Option(
-            "-o", "--offset", metavar="OFFSET", help="what lies before this offset of each queue, or of --queue"
+            "-o", "--offset", metavar="OFFSET", help="trim the messages before this offset of each queue, or of --queue"
         ),
     ] = None,
     queue: Annotated[
-        str | None, typer.Option("-p", "--queue", metavar="[BROKER:]ID", help="only in this queue, with --offset")
+        str | None, typer.Option("-p", "--queue", metavar="[BROKER:]ID", help="with --offset: trim only this queue")
     ] = None,
     broker: Annotated[str | None, typer.Option(help="only at this broker")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would go, and do nothing")] = False,
-    force: Annotated[bool, typer.Option("--force", help="also if groups have not read what goes")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be trimmed, and trim nothing")] = False,
+    force: Annotated[bool, typer.Option("--force", help="also trim messages that groups have not consumed")] = False,
     yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Make a topic's messages before a time, or before an offset, unreadable for good.
+    """Make the messages of a topic before a time or an offset unreadable for good.
 
-    The min offsets of its queues move up, on slaves too. Log files are shared by all topics: they go when their time is up, so this
-    frees no disk space at once. Consumers that run go on with what is left. Delayed messages that are still to come stay.
+    The minimum offsets of its queues move up, on slaves too. This frees no disk space at once: all topics share the log files, which are
+    deleted after fileReservedTime. Running consumers continue with the messages that are left. Delayed messages that are not due yet
+    stay.
     """
     if sum(one is not None for one in (before, keep_last, offset)) != 1:
         raise typer.BadParameter("give one of --before, --keep-last and --offset")
     if queue is not None and offset is None:
-        raise typer.BadParameter("a time is one of all queues: give --offset, too", param_hint="--queue")
+        raise typer.BadParameter("--queue needs --offset: a time applies to all queues", param_hint="--queue")
     at, number = ("", None) if queue is None else broker_and_queue(queue, "--queue")
     if at and broker and at != broker:
         raise typer.BadParameter(f"{queue} is not at {broker}", param_hint="--queue")
@@ -90,14 +96,14 @@ def _moment(before: str | None, keep_last: str | None) -> dt.datetime | None:
     if before is not None:
         found = place_of(before, "--before")
         if isinstance(found, str):
-            raise typer.BadParameter(f"{before!r} is no time", param_hint="--before")
+            raise typer.BadParameter(f"{before!r} is not a time, such as 2026-01-31T08:00:00Z", param_hint="--before")
         return found
     if keep_last is None:
         return None
     match = re.fullmatch(r"([0-9]{1,9})([smhdw])", keep_last)
     if match is None:
         raise typer.BadParameter(
-            f"{keep_last!r} is no duration: a number with s, m, h, d or w, as 7d", param_hint="--keep-last"
+            f"{keep_last!r} is not a duration: give a number with s, m, h, d or w, such as 7d", param_hint="--keep-last"
         )
     now, seconds = dt.datetime.now(dt.UTC), int(match[1]) * _SECONDS[match[2]]
     if seconds > now.timestamp():
@@ -145,7 +151,7 @@ def _print(name: str, trims: Mapping[str, TopicTrim], *, done: bool, dry_run: bo
         return
     _table(trims)
     _tell_unread(trims)
-    print(f"{amount} of topic {name} {'cannot be read any more' if done else 'would go'}")
+    print(f"{amount} of topic {name} {'cannot be read any more' if done else 'would become unreadable'}")
 
 
 def _table(trims: Mapping[str, TopicTrim]) -> None:
@@ -169,4 +175,4 @@ def _tell_unread(trims: Mapping[str, TopicTrim]) -> None:
     from metaq.model.upkeep.cleaning import unread_by_group
 
     for group, messages in sorted(unread_by_group(trims.values()).items()):
-        print(f"group {group} has not read {count(messages, 'message')} of them", file=sys.stderr)
+        print(f"group {group} has not consumed {count(messages, 'message')} of them", file=sys.stderr)

@@ -16,19 +16,21 @@ if TYPE_CHECKING:
 
 def show_units(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic", autocompletion=complete_topics)],
-    queue: Annotated[str, typer.Option("-p", "--queue", metavar="[BROKER:]ID", help="its queue")],
+    queue: Annotated[str, typer.Option("-p", "--queue", metavar="[BROKER:]ID", help="queue of the topic")],
     start: Annotated[
-        int | None, typer.Option("-o", "--from", metavar="OFFSET", help="first offset; -N: the last N")
+        int | None, typer.Option("-o", "--from", metavar="OFFSET", help="first offset; -N: the last N entries")
     ] = None,
-    count: Annotated[int, typer.Option("-c", "--count", min=1, help="so many")] = 10,
+    count: Annotated[int, typer.Option("-c", "--count", min=1, help="number of entries")] = 10,
     group: Annotated[
         str | None,
-        typer.Option(help="say what this group gets of them, by its tags", autocompletion=complete_groups),
+        typer.Option(
+            help="also show which of these messages the group gets, by its tags", autocompletion=complete_groups
+        ),
     ] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show units of a consume queue: where in the broker's log each message is, its size there, and the hash of its tag."""
+    """Show entries (units) of a consume queue: offset of each message in the log, its size, hash of its tag."""
     from metaq.admin import Admin
 
     broker, number = broker_and_queue(queue, "--queue")
@@ -65,7 +67,11 @@ def show_units(
         f"queue {at.broker}:{at.queue_id} of topic {topic} has the offsets {found.min_offset} to {found.max_offset - 1}"
     )
     if group is not None:
-        print(f"group {group} wants {wanted.spelling}" if wanted is not None else f"group {group} is not online")
+        print(
+            f"group {group} subscribes to {wanted.spelling}"
+            if wanted is not None
+            else f"group {group} has no online members, so its tags are unknown"
+        )
     columns = ("offset", "log offset", "bytes", "tags code", *(("wanted",) if group is not None else ()))
     print_table(
         columns,

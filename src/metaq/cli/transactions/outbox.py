@@ -18,7 +18,7 @@ from metaq.errors import ConfigError
 if TYPE_CHECKING:
     from metaq.outbox import Entry, Outbox
 
-app = App("Messages that wait in a database of an application (docs/outbox.md).")
+app = App("List, resend and delete messages in the outbox table of an application's database (docs/outbox.md).")
 
 _BATCH: Final = 200
 """Messages of one transaction."""
@@ -31,7 +31,7 @@ Database = Annotated[
         help=f"mysql://user@host:port/database, postgresql://..., or sqlite:///path; its password by {PASSWORD_VARIABLE} or --password-file",
     ),
 ]
-Table = Annotated[str, typer.Option(metavar="NAME", help="the outbox's table")]
+Table = Annotated[str, typer.Option(metavar="NAME", help="table of the outbox")]
 State = Annotated[str | None, typer.Option(metavar="waiting|parked|sent", help="only messages of this state")]
 Topic = Annotated[str | None, typer.Option(metavar="NAME", help="only messages of this topic")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="ids of messages")]
@@ -42,13 +42,15 @@ def list_messages(
     database: Database,
     state: State = None,
     topic: Topic = None,
-    number: Annotated[int, typer.Option("-c", "--count", min=1, max=10_000, help="at most so many")] = 100,
-    after: Annotated[int, typer.Option(min=0, help="only behind this position, the last one of the page before")] = 0,
+    number: Annotated[int, typer.Option("-c", "--count", min=1, max=10_000, help="list at most this many")] = 100,
+    after: Annotated[
+        int, typer.Option(min=0, help="only messages after this position, which ends the previous page")
+    ] = 0,
     table: Table = "metaq_outbox",
     password_file: PasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List messages in the order in which they were added, without their bodies."""
+    """List the messages of an outbox in the order in which they were added, without their bodies."""
     with _opened(database, password_file, table) as (outbox, connection):
         found = outbox.listed(connection, state=state, topic=topic, after=after, count=number)
     if as_json:
@@ -67,15 +69,15 @@ def list_messages(
 def resend_messages(
     database: Database,
     ids: Ids = None,
-    parked: Annotated[bool, typer.Option("--parked", help="all that are parked, instead of ids")] = False,
+    parked: Annotated[bool, typer.Option("--parked", help="all parked messages, instead of ids")] = False,
     topic: Topic = None,
     table: Table = "metaq_outbox",
     password_file: PasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have messages sent anew under their ids, with all their tries; the application's senders do it.
+    """Mark messages of an outbox to be sent again under their ids, with all their tries.
 
-    Exits with 3 if one of the ids is not there, or is being sent at this moment.
+    The application's senders send them. Exit code 3: one of the ids does not exist, or is being sent at this moment.
     """
     _change(
         "resend",
@@ -94,14 +96,17 @@ def resend_messages(
 def drop_messages(
     database: Database,
     ids: Ids = None,
-    parked: Annotated[bool, typer.Option("--parked", help="all that are parked, instead of ids")] = False,
+    parked: Annotated[bool, typer.Option("--parked", help="all parked messages, instead of ids")] = False,
     topic: Topic = None,
     table: Table = "metaq_outbox",
     password_file: PasswordFile = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete messages for good, unsent ones too. Exits with 3 if one of the ids is not there, or is being sent at this moment."""
+    """Delete messages of an outbox for good, unsent ones too.
+
+    Exit code 3: one of the ids does not exist, or is being sent at this moment.
+    """
     if not yes:
         typer.confirm(
             f"Drop {'all parked messages' if parked else count(len(ids or []), 'message')}, for good?", abort=True
@@ -124,7 +129,7 @@ def _change(
     as_json: bool,
 ) -> None:
     if bool(ids) == parked or (topic is not None and not parked):
-        raise ConfigError("which messages? Give their ids, or --parked, perhaps with --topic")
+        raise ConfigError("give the ids of messages, or --parked (with --topic: those of one topic)")
     done = 0
     with _opened(database, password_file, table) as (outbox, connection):
         for some in _parked(outbox, connection, topic) if parked else _pieces(ids or []):

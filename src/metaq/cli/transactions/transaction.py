@@ -27,26 +27,33 @@ from metaq.model.transactions.staging import Decision, Outcome, RowState
 if TYPE_CHECKING:
     from metaq.admin import Admin, StagedTransaction
 
-app = App("Look at staged transactions, and end them by hand.")
+app = App(
+    "List staged transactions, and commit or roll them back by hand.\n\n"
+    "A staged transaction is an atomic send: brokers hold its messages until all of them are delivered, or none (docs/atomic.md)."
+)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="of the transaction: UNIQUE@BROKER")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="id of the transaction: UNIQUE@BROKER")]
 _ENDED = {Outcome.COMMIT: "committed", Outcome.ROLLBACK: "rolled back", Outcome.PREPARED: "prepared"}
 
 
 @app.callback()
 def transactions() -> None:
-    """Look at staged transactions, and end them by hand."""
+    """List staged transactions, and commit or roll them back by hand."""
 
 
 @app.command("list")
 def list_transactions(
-    broker: Annotated[str | None, typer.Option(metavar="NAME", help="what this broker has; else all brokers")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="list so many")] = 1000,
-    rows: Annotated[bool, typer.Option("--rows", help="list writers that number their transactions instead")] = False,
+    broker: Annotated[
+        str | None, typer.Option(metavar="NAME", help="only transactions of this broker (default: all brokers)")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="list at most this many")] = 1000,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="list the writers that number their transactions, instead of transactions")
+    ] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """List transactions that are not over, with age and size: how many messages and bytes brokers hold for them."""
+    """List staged transactions that are not finished: phase, age, and the messages that brokers hold."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -85,12 +92,14 @@ def list_transactions(
 
 @app.command("show")
 def show_transaction(
-    transaction: Annotated[str, typer.Argument(metavar="ID", help="of the transaction; with --row the writer's key")],
+    transaction: Annotated[
+        str, typer.Argument(metavar="ID", help="id of the transaction; with --row, the key of the writer")
+    ],
     row: Annotated[bool, typer.Option("--row", help="show the last transaction of a writer that numbers them")] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show a transaction: what was decided, and what each broker holds and has delivered of it."""
+    """Show a staged transaction: its decision, and what each broker holds of it and has delivered."""
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
@@ -140,7 +149,7 @@ def show_transaction(
                     f"  WARNING: {broker} does not have the parts {', '.join(state.missing)}, which were decided about"
                 )
             if state.unconfirmed:
-                print(f"  {', '.join(state.unconfirmed)} have not told {broker} yet that they are done")
+                print(f"  {', '.join(state.unconfirmed)} have not confirmed to {broker} yet that they are done")
         print_table(
             ("broker", "part", "topic", "queue", "chunks", "delivered", "messages", "size", "sealed", "staged"),
             (
@@ -171,8 +180,8 @@ def commit_transaction(
 ) -> None:
     """Commit a prepared transaction and deliver its messages.
 
-    One that is not prepared cannot be committed by hand: only its writer knows whether it is complete. Exits with 1 if it
-    was rolled back before, or some broker has not delivered all of it yet; each broker goes on by itself.
+    A transaction that is not prepared cannot be committed by hand: only its writer knows whether it is complete. Exit code 1: it was
+    rolled back before, or a broker has not delivered all of it yet (brokers continue by themselves).
     """
     _end(transaction, Outcome.COMMIT, namesrv, yes=yes, as_json=as_json)
 
@@ -184,28 +193,33 @@ def roll_transaction_back(
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Roll a transaction back: its messages are dropped, and its writer can commit it no more.
+    """Roll back a transaction: its messages are dropped, and its writer cannot commit it any more.
 
-    Exits with 1 if it was committed before.
+    Exit code 1: it was committed before.
     """
     _end(transaction, Outcome.ROLLBACK, namesrv, yes=yes, as_json=as_json)
 
 
 @app.command("forget")
 def forget_transaction(
-    subject: Annotated[str, typer.Argument(metavar="ID", help="of the transaction; with --row the writer's key")],
+    subject: Annotated[
+        str, typer.Argument(metavar="ID", help="id of the transaction; with --row, the key of the writer")
+    ],
     row: Annotated[
         bool, typer.Option("--row", help="forget the row of a writer that numbers its transactions")
     ] = False,
-    broker: Annotated[str | None, typer.Option(metavar="NAME", help="at this broker; else at all that know it")] = None,
+    broker: Annotated[
+        str | None, typer.Option(metavar="NAME", help="only at this broker (default: at all that know it)")
+    ] = None,
     yes: Yes = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Drop what brokers keep of a transaction whose coordinator will never come back, or a writer's row.
+    """Drop what brokers keep of a transaction whose coordinator is lost for good; with --row, of a writer.
 
-    Its undecided messages are gone; a broker that has committed messages of it to deliver refuses. Of a writer that is
-    forgotten, an old transaction that is repeated is taken for a new one. Use rollback while the coordinator can be reached.
+    The coordinator is the broker in the id. Messages without a decision are deleted; a broker refuses if it has committed messages
+    still to deliver. If a forgotten writer repeats an old transaction, it counts as a new one. Use rollback as long as the
+    coordinator can be reached.
     """
     from metaq.admin import Admin
 
@@ -244,7 +258,7 @@ def _end(transaction: str, outcome: Outcome, namesrv: str, *, yes: bool, as_json
             said = f"was {_ENDED[decision.outcome]} already, at {iso_time(decision.decided_ms) or 'an unknown time'}"
         print(f"transaction {transaction} {said}")
         for broker, why in ended.remaining.items():
-            print(f"  {broker} is not done with it, and goes on by itself: {why}")
+            print(f"  {broker} has not finished it, and continues by itself: {why}")
     # A script must not take another decision, or messages that are still to come, for success.
     if decision.outcome is not outcome or ended.remaining:
         raise typer.Exit(EXIT_FAILED)

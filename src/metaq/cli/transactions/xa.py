@@ -12,36 +12,40 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from metaq.cli.groups import App
-from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, Yes, iso_time, print_json
+from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, Yes, count, iso_time, print_json
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
     from metaq.xa import Recovered
     from metaq.xa.decisions import Open
 
-app = App("Transactions over databases and brokers that wait for their end, in a coordinator's folder (docs/xa.md).")
+app = App(
+    "List and finish unfinished transactions over databases and brokers, in the folder of their coordinator (docs/xa.md)."
+)
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="of the coordinator", exists=True, file_okay=False)]
-Id = Annotated[str, typer.Argument(metavar="ID", help="of the transaction")]
+Folder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="folder of the coordinator", exists=True, file_okay=False)
+]
+Id = Annotated[str, typer.Argument(metavar="ID", help="id of the transaction")]
 Resources = Annotated[
     str,
     typer.Option(
         metavar="MODULE:FUNCTION",
-        help="what returns the coordinator's resources, or a context manager that does; modules of this folder are found",
+        help="function that returns the coordinator's resources, or a context manager of them; modules are found from the working directory, too",
     ),
 ]
 
 
 @app.callback()
 def xa() -> None:
-    """Transactions over databases and brokers that wait for their end, in a coordinator's folder (docs/xa.md)."""
+    """List and finish unfinished transactions over databases and brokers, in the folder of their coordinator (docs/xa.md)."""
 
 
 @app.command("list")
 def list_transactions(folder: Folder, as_json: AsJson = False) -> None:
-    """List what is not over: decided or not, since when, its branches, and what stood in the way the last time.
+    """List the transactions that are not finished: decision, age, branches, and what prevented the last attempt.
 
-    The program whose folder it is may be running: then some of these are under way.
+    The coordinator's program may be running: then some of them are in progress.
     """
     from metaq.xa.decisions import look
 
@@ -49,27 +53,32 @@ def list_transactions(folder: Folder, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"coordinator": coordinator, "transactions": [_json(name, one) for name, one in found.items()]})
         return
-    print(f"coordinator {coordinator}: {len(found) or 'no'} transactions are not over")
+    print(f"coordinator {coordinator}: {count(len(found), 'unfinished transaction')}")
     for name, one in found.items():
         print(f"{name}: {_described(one)}")
         for branch in one.branches:
             print(f"  branch {branch.text} at {branch.resource}")
         for reason in one.reasons:
-            print(f"  in the way: {reason}")
+            print(f"  not finished because: {reason}")
 
 
 @app.command("retry")
 def retry_transaction(
     folder: Folder, transaction: Id, resources: Resources, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """End a transaction at its resources, as it was decided; one without a decision is rolled back.
+    """Finish a transaction at its resources as it was decided; one without a decision is rolled back.
 
-    No program may run on the folder: a program that runs does the same by Coordinator.recover(). Exits with 1 if something is
-    still in the way.
+    The coordinator's program must be stopped; while it runs, Coordinator.recover() does the same. Exit code 1: the transaction could not
+    be finished.
     """
     from metaq.xa import Coordinator
 
-    _confirm(folder, transaction, "{end} it now at all resources that still have it? Nothing else is touched.", yes=yes)
+    _confirm(
+        folder,
+        transaction,
+        "{end} it now at all resources that still have it? No other transaction is touched.",
+        yes=yes,
+    )
     with _resources_of(resources) as found, Coordinator(folder, found) as coordinator:
         done = coordinator.recover(only=transaction)
         left = transaction in coordinator.open
@@ -83,16 +92,16 @@ def retry_transaction(
 
 @app.command("drop")
 def drop_transaction(folder: Folder, transaction: Id, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Forget a transaction that can never be ended, such as one whose database is gone for good.
+    """Forget a transaction that can never be finished, for instance because its database is lost.
 
-    A branch of it that some system still holds prepared is rolled back by the next recovery, whatever was decided: end those by hand
-    first, by the names that `metaq xa list` shows. No program may run on the folder.
+    A branch that a system still holds prepared is rolled back by the next recovery, whatever was decided: end such branches by hand
+    first, by the names that `metaq xa list` shows. The coordinator's program must be stopped.
     """
     from metaq.xa.decisions import Decisions
 
     meaning = (
-        "Forget it, for good? Branches above that are still prepared will be rolled back by the next recovery; where it was committed "
-        "it stays so, and these systems disagree. End such branches by hand first."
+        "Forget it, for good? Branches above that are still prepared will be rolled back by the next recovery; branches that were committed "
+        "stay committed, and the systems disagree then. End prepared branches by hand first."
     )
     _confirm(folder, transaction, meaning, yes=yes)
     with contextlib.closing(Decisions(folder)) as decisions:
@@ -122,7 +131,7 @@ def _confirm(folder: Path, transaction: str, question: str, *, yes: bool) -> Non
 
 
 def _refuse(folder: Path, transaction: str) -> NoReturn:
-    print(f"metaq xa: {folder} has no transaction {transaction} that waits for its end", file=sys.stderr)
+    print(f"metaq xa: {folder} has no unfinished transaction {transaction}", file=sys.stderr)
     raise typer.Exit(EXIT_NOT_FOUND)
 
 
@@ -141,11 +150,11 @@ def _resources_of(text: str) -> Iterator[Any]:
 
 
 def _tell(transaction: str, done: Recovered, *, left: bool) -> None:
-    said = "waits still" if left else "is over"
+    said = "is still unfinished" if left else "is finished"
     how = "committed" if transaction in done.committed else "rolled back" if transaction in done.rolled_back else ""
     print(f"{transaction} {said}{f': {how}' if how and not left else ''}")
     for text in (*done.pending, *done.otherwise):
-        print(f"  in the way: {text}")
+        print(f"  not finished because: {text}")
 
 
 def _described(one: Open) -> str:
