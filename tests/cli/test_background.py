@@ -190,7 +190,10 @@ def test_there_is_none_of_that_name(run):
     for command in ("stop", "status"):
         done = run(command, "nobody")
         assert (done.returncode, "no server was started as nobody" in done.stderr) == (3, True)
-    assert (run("stop").returncode, run("stop").stdout) == (0, f"no server that was started in {run.places.folder} is running\n")
+    assert (run("stop").returncode, run("stop").stdout) == (
+        0,
+        f"no server that was started in {run.places.folder} is running\n",
+    )
     assert (run("status").returncode, run("status", "--json").stdout) == (3, "[]\n")
 
 

@@ -59,7 +59,10 @@ def test_a_trim_is_shown_first_asked_for_and_done(server, cli):
     (queue,) = shown["queues"]
     assert (queue["min_offset"], queue["new_min_offset"], queue["max_offset"]) == (0, 4, 10)
     assert queue["oldest"] <= queue["newest"]
-    assert "4 messages of topic cli-trim would become unreadable" in cli("topic", "trim", "cli-trim", "-o", "4", "--dry-run").stdout
+    assert (
+        "4 messages of topic cli-trim would become unreadable"
+        in cli("topic", "trim", "cli-trim", "-o", "4", "--dry-run").stdout
+    )
     asked = cli("topic", "trim", "cli-trim", "-o", "4", stdin="n\n")
     assert asked.returncode == 1
     assert "Make 4 messages of topic cli-trim unreadable for good?" in asked.stderr

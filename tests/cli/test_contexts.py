@@ -7,7 +7,8 @@ import json
 import pytest
 
 from metaq.cli.contexts.files import Context, Contexts, name_servers_of_context
-from metaq.errors import ConfigError
+from metaq.cli.output import NAMESRV_DEFAULT, chosen_name_servers
+from metaq.errors import ConfigError, ConnectionFailed
 from tests.support import run_metaq
 
 
@@ -64,7 +65,8 @@ def test_wrong_input_is_one_sentence(home, words, says):
 
 
 def chosen(environ, **told):
-    return name_servers_of_context("given", **{"by_hand": False, "from_environment": False, **told}, environ=environ)
+    found = name_servers_of_context(**{"by_hand": False, "from_environment": False, **told}, environ=environ)
+    return "given" if found is None else found
 
 
 def test_what_beats_what(home):
@@ -82,6 +84,17 @@ def test_what_beats_what(home):
     assert chosen(asked, by_hand=True) == "given"
     with pytest.raises(ConfigError, match="there is no context three"):
         chosen({**environ, "METAQ_CONTEXT": "three"})
+
+
+def test_a_context_comes_before_an_address_server(home, monkeypatch):
+    """Also one whose name servers are those that are the default: the page is not asked then."""
+    monkeypatch.setenv("METAQ_ADDRESS_SERVER", "http://127.0.0.1:1/nobody")
+    contexts = Contexts({"XDG_CONFIG_HOME": str(home)})
+    contexts.write("here", Context(namesrv=NAMESRV_DEFAULT))
+    with pytest.raises(ConnectionFailed, match="nobody does not answer"):
+        chosen_name_servers(NAMESRV_DEFAULT, "DEFAULT")
+    contexts.use("here")
+    assert chosen_name_servers(NAMESRV_DEFAULT, "DEFAULT") == NAMESRV_DEFAULT
 
 
 def test_account_and_certificates_go_to_their_own_cluster_only(home):

@@ -82,7 +82,9 @@ def test_units_are_shown(cli, sent):
     [unit] = told["units"]
     assert unit["log_offset"] == int(sent[0]["offset_id"][16:], 16)
     assert (unit["tags_code"], unit["wanted"], told["filter"]) == (ord("t"), None, None)
-    assert "group nobody has no online members" in cli("topic", "units", "cli-find", "-p", "0", "--group", "nobody").stdout
+    assert (
+        "group nobody has no online members" in cli("topic", "units", "cli-find", "-p", "0", "--group", "nobody").stdout
+    )
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,9 @@ def test_a_topic_is_moved_and_a_broker_removed_and_added(cli, cluster):
     assert "there is nothing to do" in cli(*move)
     assert json.loads(cli(*move, "--json"))["steps"] == []
     told = cli("cluster", "remove-broker", A, "--quiet-seconds", "0.1", "--yes")
-    assert told.startswith("broker broker-0 is stopped, and registered at no name server any more\nnothing is left behind")
+    assert told.startswith(
+        "broker broker-0 is stopped, and registered at no name server any more\nnothing is left behind"
+    )
     assert cluster.brokers[0].wait_ended(PATIENCE) == 0
     cluster.brokers[0].start()
     assert f"is drained, and nobody would send to it: `metaq broker drain {A} --undo` first" in cli(

@@ -155,7 +155,10 @@ def test_fold_makes_a_folder_ready_for_rocketmq(tmp_path):
     folded = run_metaq("store", "fold", str(tmp_path))
     assert (folded.returncode, folded.stdout.splitlines()) == (
         0,
-        ["topics.json: written, with the changes of its journals", "subscriptionGroup.json: unchanged, it has no journal"],
+        [
+            "topics.json: written, with the changes of its journals",
+            "subscriptionGroup.json: unchanged, it has no journal",
+        ],
     )
     assert list(TOPICS.parse((config / "topics.json").read_text())[1]) == ["orders", "bills"]
     assert not list(config.glob("*.journal.*"))

@@ -41,10 +41,12 @@ def chosen_name_servers(given: str, origin: str) -> str:
     from metaq.cli.contexts.files import name_servers_of_context
 
     by_hand, from_environment = origin == "COMMANDLINE", origin == "ENVIRONMENT"
-    chosen = name_servers_of_context(given, by_hand=by_hand, from_environment=from_environment, environ=os.environ)
-    url = os.environ.get(ADDRESS_SERVER)
-    if chosen != given or by_hand or from_environment or not url:
+    chosen = name_servers_of_context(by_hand=by_hand, from_environment=from_environment, environ=os.environ)
+    if chosen is not None:
         return chosen
+    url = os.environ.get(ADDRESS_SERVER)
+    if by_hand or from_environment or not url:
+        return given
     from metaq.admin.address_server import name_servers_at
 
     return name_servers_at(url)

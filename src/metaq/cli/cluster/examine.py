@@ -159,7 +159,11 @@ def _limits() -> list[Finding]:
     text = f"{soft} open files (at most {hard})"
     if soft < _FILES_WANTED:
         return [
-            Finding("limits", NOTICE, f"{text}: each queue and each connection takes one; ulimit -n {_FILES_WANTED}")
+            Finding(
+                "limits",
+                NOTICE,
+                f"{text}: each queue and each connection takes one: raise the limit with ulimit -n {_FILES_WANTED}",
+            )
         ]
     return [Finding("limits", OK, f"{text}, {os.cpu_count()} processors")]
 

@@ -114,10 +114,8 @@ class Contexts:
             raise ConfigError(f"{path} cannot be written: {fault.strerror}") from None
 
 
-def name_servers_of_context(
-    given: str, *, by_hand: bool, from_environment: bool, environ: MutableMapping[str, str]
-) -> str:
-    """Return name servers as the context says, if it counts, and have its TLS and account count too; else `given`.
+def name_servers_of_context(*, by_hand: bool, from_environment: bool, environ: MutableMapping[str, str]) -> str | None:
+    """Return name servers as the context says, if it counts, and have its TLS and account count too; None: no context says them.
 
     A context that is asked for counts before NAMESRV_ADDR, the one in use after it. `-n` beats both; then the one in use is not
     looked at: its account and certificates are for its own cluster.
@@ -126,13 +124,13 @@ def name_servers_of_context(
     asked = contexts.asked_for()
     name = asked or ("" if by_hand or from_environment else contexts.used())
     if not name:
-        return given
+        return None
     context = contexts.read(name)
     context.put_into(environ)
     if by_hand:
-        return given
+        return None
     if context.address_server:
         from metaq.admin.address_server import name_servers_at
 
         return name_servers_at(context.address_server)
-    return context.namesrv or given
+    return context.namesrv or None

@@ -75,9 +75,7 @@ def move_partitions(folder: pathlib.Path, topic: str, first: int, last: int, off
     if not offset:
         raise ConfigError("an offset of 0 moves nothing: partition N becomes N + offset")
     if first + offset < 0 or last + offset > NUMBER_MAX:
-        raise ConfigError(
-            f"partitions {first + offset} to {last + offset} there cannot be: numbers are 0 to {NUMBER_MAX}"
-        )
+        raise ConfigError(f"partitions {first + offset} to {last + offset} cannot exist: numbers are 0 to {NUMBER_MAX}")
     journal = folder / JOURNAL
     move = _begun(journal)
     if move is None:
@@ -87,7 +85,7 @@ def move_partitions(folder: pathlib.Path, topic: str, first: int, last: int, off
     elif (move.topic, move.first, move.last, move.offset) != (topic, first, last, offset):
         raise ConfigError(
             f"a move of partitions {move.first} to {move.last} of {move.topic} by {move.offset} was interrupted in {folder}: finish it first, with "
-            "the same words"
+            "the same arguments"
         )
     else:
         refuse_if_open(folder, topic)
@@ -110,7 +108,7 @@ def delete_partitions(folder: pathlib.Path, topic: str, first: int, last: int) -
     """
     _check(folder, topic, first, last)
     if (folder / JOURNAL).exists():
-        raise ConfigError(f"a move of partitions was interrupted in {folder}: finish it first, with the same words")
+        raise ConfigError(f"a move of partitions was interrupted in {folder}: finish it first, with the same arguments")
     found = _within(partitions_of(folder, topic), first, last)
     left = [number for number in _left(folder, topic) if first <= number <= last]
     if not found and not left:
