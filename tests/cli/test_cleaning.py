@@ -194,7 +194,7 @@ def test_a_broker_is_cleaned(server, cli):
     shown = json.loads(cli("broker", "clean", name, "--dry-run", "--json").stdout)
     (row,) = shown["brokers"]
     assert (shown["dry_run"], row["address"], row["log_files"], row["topics"]) == (True, server.broker, 0, [])
-    assert "this would be deleted" in cli("broker", "clean", name, "--dry-run").stdout
+    assert "this is what would be deleted" in cli("broker", "clean", name, "--dry-run").stdout
     assert cli("broker", "clean", name, stdin="n\n").returncode == 1
     done = cli("broker", "clean", server.broker, "--yes", "--log-files", "--json")
     assert done.returncode == 0, done.stderr

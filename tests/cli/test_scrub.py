@@ -105,7 +105,7 @@ def test_nothing_to_compare_is_told(tmp_path):
             await one.stop("b")
             alone = await cli(one, "pair")
             assert alone.returncode == 3
-            assert "no master and slave of ours answer" in alone.stderr
+            assert "has no master and slave that answer" in alone.stderr
 
     asyncio.run(body())
 

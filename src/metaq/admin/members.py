@@ -117,7 +117,7 @@ async def _online(core: ClientCore, group: str) -> list[_Online]:
         if known is not None and known[0]
     ]  # fmt: skip
     if not online:
-        raise GroupNotFound(f"nobody is online in consumer group {group} at name servers {core.name_servers}")
+        raise GroupNotFound(f"consumer group {group} has no online members at name servers {core.name_servers}")
     return online
 
 

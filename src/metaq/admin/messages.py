@@ -86,8 +86,8 @@ async def find(core: ClientCore, wanted: Wanted) -> FoundMessages:
             return FoundMessages((placed,))
         if wanted.topic is None:
             raise MessageNotFound(
-                f"no broker has a message {wanted.message_id} at the place that the id names. If it is the id that its "
-                "producer gave, name the topic as well"
+                f"no broker has a message with the offset id {wanted.message_id}. If this is the message id that the producer gave, "
+                "name the topic as well"
             )
     topic = wanted.topic or ""
     route = await core.routes.route(topic, fresh=True)

@@ -98,7 +98,9 @@ async def promote(
     found = await replicas(core, broker)
     slaves = [one for one in found if one.state is not None and not one.leads and broker_id in {None, one.broker_id}]
     if not slaves:
-        raise NoSuchReplica(f"no slave of ours{_numbered(broker_id)} answers: {told(broker, found)}")
+        raise NoSuchReplica(
+            f"no slave{_numbered(broker_id)} of broker {broker} answers that can be promoted: {told(broker, found)}"
+        )
     # Whose log is the longest of the newest epoch has lost the least.
     chosen = max(slaves, key=_rank)
     end, restarts = core.clock.monotonic() + AGAIN_SECONDS, False

@@ -114,7 +114,9 @@ async def _pairs(core: ClientCore, broker: str) -> list[_Pair]:
     masters = [(one, one.state) for one in found if one.state is not None and one.leads]
     slaves = [(one, one.state) for one in found if one.state is not None and not one.leads]
     if not masters or not slaves:
-        raise NoSuchReplica(f"no master and slave of ours answer, whose logs could be compared: {told(broker, found)}")
+        raise NoSuchReplica(
+            f"broker {broker} has no master and slave that answer and can be compared: {told(broker, found)}"
+        )
     (master, state), *_ = masters
     return [_Pair(master.address, slave.address, state, own) for slave, own in slaves]
 

@@ -59,7 +59,7 @@ def _print(name: str, found: Sequence[CleanedBroker], wanted: dict[str, bool], *
         print_json({"name": name, "dry_run": not done, "brokers": [_row(one, wanted) for one in found]})
         return
     _table(found, wanted)
-    print(f"broker {name} is cleaned" if done else "this would be deleted")
+    print(f"broker {name} is cleaned" if done else "this is what would be deleted")
 
 
 def _row(one: CleanedBroker, wanted: dict[str, bool]) -> dict[str, Any]:

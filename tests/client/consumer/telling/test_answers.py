@@ -352,7 +352,7 @@ def test_who_has_no_handler_says_so(broker, admin, producer, topic):
         with pytest.raises(ConfigError, match="no message id"):
             admin.consume_directly(topic, "z" * 32)
         assert not consumer.stopped
-    with pytest.raises(GroupNotFound, match="nobody is online"):
+    with pytest.raises(GroupNotFound, match="has no online members"):
         admin.consumer_running_info(topic, client)
 
 
