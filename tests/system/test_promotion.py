@@ -152,7 +152,7 @@ def test_nobody_leads_behind_a_master_that_has_stepped_down(pair):
     assert "pair has no master until a slave is promoted" in done.stdout
     eventually(lambda: set(pair.status()) == {1, 2}, what="both are slaves")
     table = run_metaq("broker", "status", "pair", "-n", pair.namesrv)
-    assert "nobody leads" in table.stdout
+    assert "there is no master" in table.stdout
     pair.promote("--id", "2", "--force")
     eventually(pair.is_even, what="one leads, and the other follows")
 
