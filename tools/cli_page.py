@@ -36,12 +36,13 @@ TOOLS = "accessKey: operator\nsecretKey: only-an-example\n"
 INTRODUCTION = """\
 # The command line
 
-`metaq` is the command of MetaQ for Python. It runs brokers and name servers, sends and reads messages, and administers clusters, of MetaQ and, as far
-as their protocol allows, of RocketMQ 4.x. It is installed with the package ([getting-started.md](getting-started.md)); `metaq --version` prints its release.
+`metaq` is the command of MetaQ for Python. It runs brokers and name servers, sends and reads messages, and administers clusters; most of its commands
+work with clusters of RocketMQ 4.x, too. It is installed with the package ([getting-started.md](getting-started.md)); `metaq --version` prints its release.
 
 This page is for operators. It has the rules that hold for every command, a session that shows what the commands print, and a
 [table of all commands](#all-commands). `metaq COMMAND --help` prints the options of a command, with examples. To try the session, start a broker
-and a name server in one terminal with `metaq up`, and type the commands in another one; some of them show a mistake and its exit code. `$STORE` is the folder `metaq-data` then.
+and a name server in one terminal with `metaq up`, and type the commands in another one, in the same folder (`export STORE=metaq-data`). Some of the
+commands show a mistake and its exit code.
 
 ## Rules for every command
 
@@ -53,12 +54,13 @@ and a name server in one terminal with `metaq up`, and type the commands in anot
   saves it in `$XDG_CONFIG_HOME/metaq/contexts` (by default `~/.config/metaq/contexts`). It has no secrets.
 - **Accounts and TLS.** Requests are signed with the keys in `--acl-file FILE`, an option of each command; TLS is set by options in front of the
   command, as in `metaq --tls --ca ca.pem topic list`. Environment variables (`METAQ_ACL_FILE`, `METAQ_TLS` and others, see `metaq --help`) come next, then
-  the context. The account and the certificates of the context in use are not used with `-n`. No option takes a secret itself, because other users of the machine can
-  see command lines.
+  the context. The account and the certificates of the context in use are not used with `-n`. No option takes a secret itself, because other users of
+  the machine can see command lines.
 - **Exit codes.** 0: done. 1: the command failed, or a check found a problem. 2: wrong usage or a wrong value. 3: not found (topic, group, route, broker,
   message, trace, transaction). 130: Ctrl-C. 143: SIGTERM. A failure is reported in one sentence on standard error.
-- **Output for programs.** Every command has `--json`, except those that run a server or a dashboard; times are then ISO 8601 in UTC, and sizes are bytes. Tables are for
-  people: sizes have units (KiB, MiB, GiB). Colours, progress and status lines appear on terminals only, and colours not if `NO_COLOR` is set.
+- **Output for programs.** Every command has `--json`, except those that run a server or a dashboard; times are then ISO 8601 in UTC, and sizes are
+  bytes. Tables are for people: sizes have units (KiB, MiB, GiB). Colours, progress and status lines appear on terminals only; `NO_COLOR` turns colours
+  off.
 - **Completion.** `metaq completion bash|zsh|fish` prints a script with which the shell completes commands, options, topics and groups.
 """
 
