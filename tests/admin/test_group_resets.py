@@ -120,7 +120,9 @@ def test_the_command_shows_first(metaq_broker):
         return done.stdout
 
     look = ("reset", topic, topic, "--to", "earliest", "--dry-run")
-    assert f"group {topic} would get 2 messages of topic {topic} again and skip 0; it has no online members" in cli(*look)
+    assert f"group {topic} would get 2 messages of topic {topic} again and skip 0; it has no online members" in cli(
+        *look
+    )
     shown = json.loads(cli(*look, "--json"))
     assert (shown["dry_run"], shown["repeated"]) == (True, 2)
     group = json.loads(cli("show", topic, "--json"))
