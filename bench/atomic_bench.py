@@ -34,7 +34,7 @@ from pathlib import Path
 
 import metaq
 import processes
-from metaq.model.transactions.staging import Chunk, ManifestPart, Outcome, Seal, chunk_crc, part_crc
+from metaq.model.transactions.staging import Chunk, DecisionOutcome, ManifestPart, PartSeal, chunk_crc, part_crc
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, request
@@ -88,7 +88,7 @@ def batches(number: int) -> list[bytes]:
 def chunks_of(bodies: Sequence[bytes], queue_id: int) -> tuple[list[Chunk], tuple[ManifestPart, ...]]:
     found, manifest = [], []
     for number, (topic, body, rows) in enumerate(zip(TOPICS, bodies, SHARES, strict=True)):
-        seal = Seal(1, rows, len(body), part_crc(0, chunk_crc(body)))
+        seal = PartSeal(1, rows, len(body), part_crc(0, chunk_crc(body)))
         found.append(Chunk(f"p{number}", 0, topic, queue_id, body, seal))
         manifest.append(ManifestPart(BROKER, f"p{number}", topic, queue_id, seal))
     return found, tuple(manifest)
@@ -97,7 +97,7 @@ def chunks_of(bodies: Sequence[bytes], queue_id: int) -> tuple[list[Chunk], tupl
 def transaction(number: int, *, decided: bool = True) -> Template:
     unique = b"U" * ID_DIGITS
     chunks, manifest = chunks_of(batches(number), number % QUEUES)
-    body = sections(chunks, DecideBody(Outcome.COMMIT, manifest) if decided else None)
+    body = sections(chunks, DecideBody(DecisionOutcome.COMMIT, manifest) if decided else None)
     header = StageHeader(transaction=f"{unique.decode()}@{BROKER}", born_ms=time.time_ns() // 1_000_000)
     return Template(with_opaque(request(RequestCode.STAGE, header, body)), unique)
 

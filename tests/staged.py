@@ -14,7 +14,7 @@ from metaq.client.conversation.call import Call
 from metaq.client.conversation.sending.sending import Outgoing, Send
 from metaq.client.conversation.staged.staging import Stage
 from metaq.model import MessageQueue
-from metaq.model.transactions.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
+from metaq.model.transactions.staging import Chunk, ManifestPart, PartSeal, chunk_crc, part_crc
 from metaq.testing import EmbeddedBroker
 from metaq.wire.record import encode_batch
 from tests.support import exchange
@@ -51,12 +51,12 @@ class PlannedPart(Struct, frozen=True):
         return [body for chunk in self.chunks for body in chunk]
 
     @property
-    def seal(self) -> Seal:
+    def seal(self) -> PartSeal:
         crc = size = 0
         for chunk in self.chunks:
             body = batch_of(chunk, self.properties)
             crc, size = part_crc(crc, chunk_crc(body)), size + len(body)
-        return Seal(len(self.chunks), sum(map(len, self.chunks)), size, crc)
+        return PartSeal(len(self.chunks), sum(map(len, self.chunks)), size, crc)
 
     @property
     def manifest(self) -> ManifestPart:

@@ -25,7 +25,7 @@ from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, Heartbeat, MessageQueue, Perm, QueueLocks, TopicConfig
 from metaq.model.filters.sql import Sql
 from metaq.model.topics.route import ORDER_NAMESPACE
-from metaq.model.transactions.staging import Chunk, Outcome, Phase
+from metaq.model.transactions.staging import Chunk, DecisionOutcome, Phase
 from metaq.net.page import fetch_text
 from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions, camel
 from metaq.saved import Saving
@@ -558,7 +558,11 @@ def _(root):
 
         def commit(number):
             decide = Decide(
-                transaction=f"t{number}@broker-a", outcome=Outcome.COMMIT, parts=(), row=f"r{number}", sequence=1
+                transaction=f"t{number}@broker-a",
+                outcome=DecisionOutcome.COMMIT,
+                parts=(),
+                row=f"r{number}",
+                sequence=1,
             )
             return running.answer(lambda: running.broker.staging.decide(decide, SOMEBODY))
 

@@ -24,7 +24,7 @@ from metaq.clock import FakeClock
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.net.address import split_address
 from metaq.options import KIB, Metaq1Options, StoreOptions, camel
-from metaq.registry.offset_table import TABLE, OffsetTable, Row
+from metaq.registry.offset_table import TABLE, OffsetTable, PartitionOffset
 from metaq.saved import Saving
 from metaq.testing import FaultyDisk, free_port
 from tests.metaq1_slave_options import config_after, slave_settings
@@ -393,7 +393,7 @@ def told_lag(root, *lines, table=TABLE, folder="store"):
     sqlite3.connect(database).close()
     kept = OffsetTable.of_url(f"sqlite:///{database}", name=table)
     kept.create()
-    kept.save([Row("g", "test", "7-0", 25), Row("g", "test", "8-0", 50)])
+    kept.save([PartitionOffset("g", "test", "7-0", 25), PartitionOffset("g", "test", "8-0", 50)])
     kept.close()
 
     async def ask(running):

@@ -15,7 +15,7 @@ from tests.wire.test_hostile_bodies import DECODERS, KEYS, TREES
 
 from metaq.errors import BadRequest, Refused
 from metaq.in_pieces import finish
-from metaq.model.transactions.staging import Outcome
+from metaq.model.transactions.staging import DecisionOutcome
 from metaq.wire import beans, bodies, extensions, fastjson, following, staging, trace
 from metaq.wire.bodies.clients import HeartbeatLimits
 
@@ -125,7 +125,7 @@ EXTENSIONS = {
 
 
 def some_extensions() -> list[bytes]:
-    decide = staging.DecideBody(Outcome.COMMIT, (PART.manifest,), "writer", 3)
+    decide = staging.DecideBody(DecisionOutcome.COMMIT, (PART.manifest,), "writer", 3)
     state = staging.TransactionState(T, DECISION) if hasattr(staging, "TransactionState") else DECISION
     return [
         staging.sections(PART.sections(), decide), staging.sections(PART.sections()), staging.decide_body(decide),

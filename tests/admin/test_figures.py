@@ -9,7 +9,7 @@ import pytest
 import metaq
 from metaq.admin import Admin, TopicNotFound
 from metaq.admin.figures import sizes
-from metaq.admin.figures.sizes import Size, size_of, total
+from metaq.admin.figures.sizes import MessagesSize, size_of, total
 from metaq.client.conversation.reading.offsets import GetMinOffset
 from metaq.errors import BrokerError
 from metaq.model import MessageQueue, Perm
@@ -46,11 +46,11 @@ def test_all_groups_have_lag_in_messages_bytes_and_seconds(admin, metaq_broker):
     consume(metaq_broker, topic, "figures-done", 3)
     found = {one.group: one for one in admin.list_groups()}
     behind, done = found["figures-behind"], found["figures-done"]
-    assert (behind.lag, done.lag, done.lag_seconds, done.waiting) == (2, 0, 0.0, Size(0))
+    assert (behind.lag, done.lag, done.lag_seconds, done.waiting) == (2, 0, 0.0, MessagesSize(0))
     with metaq.Reader(metaq_broker.namesrv, topic, stop_at_end=True) as reader:
         one = next(iter(reader))
     records = admin.topic_stats(topic).size
-    assert behind.waiting == Size(records.bytes * 2 // 3)
+    assert behind.waiting == MessagesSize(records.bytes * 2 // 3)
     assert behind.waiting.bytes > 2 * len(one.body)
     assert behind.lag_seconds > 0
     assert not behind.members
@@ -139,12 +139,12 @@ class Core:
 @pytest.mark.parametrize(
     ("core", "start", "end", "size"),
     [
-        (Core(0, 50), 10, 50, Size(400)),
-        (Core(0, 50), 50, 50, Size(0)),
-        (Core(20, 50), 0, 50, Size(300)),  # what retention has taken is not counted
-        (Core(0, 50), 40, 90, Size(100)),  # the end was told a moment later than it is here
-        (Core(0, 5000), 0, 5000, Size(50_000, exact=False)),
-        (Core(4500, 5000), 0, 5000, Size(5000)),
+        (Core(0, 50), 10, 50, MessagesSize(400)),
+        (Core(0, 50), 50, 50, MessagesSize(0)),
+        (Core(20, 50), 0, 50, MessagesSize(300)),  # what retention has taken is not counted
+        (Core(0, 50), 40, 90, MessagesSize(100)),  # the end was told a moment later than it is here
+        (Core(0, 5000), 0, 5000, MessagesSize(50_000, exact=False)),
+        (Core(4500, 5000), 0, 5000, MessagesSize(5000)),
         (Core(0, 50, refuses=True), 0, 50, None),
     ],
 )  # fmt: skip
@@ -153,5 +153,5 @@ def test_bytes_of_a_range(core, start, end, size):
 
 
 def test_a_total_is_an_estimate_if_a_part_is():
-    assert total([Size(1), Size(2, exact=False)]) == Size(3, exact=False)
-    assert total([Size(1), None]) is None
+    assert total([MessagesSize(1), MessagesSize(2, exact=False)]) == MessagesSize(3, exact=False)
+    assert total([MessagesSize(1), None]) is None

@@ -8,7 +8,14 @@ from metaq.admin import Admin, StagedTransaction, TransactionNotFound
 from metaq.admin.transactions import UNSUPPORTED
 from metaq.cli import output
 from metaq.errors import BrokerError
-from metaq.model.transactions.staging import Decision, Lifetime, Outcome, PartState, Phase, TransactionState
+from metaq.model.transactions.staging import (
+    DecisionOutcome,
+    PartLifetime,
+    PartState,
+    Phase,
+    TransactionDecision,
+    TransactionState,
+)
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import reply
 from tests.scripted import BROKER, ScriptedCluster
@@ -25,7 +32,7 @@ def state(phase, *parts, decision=None):
 
 
 def part(name, staged_ms=4_000, rows=2, size=300):
-    return PartState(name, "orders", 0, 1, rows, size, True, Lifetime.AGE, staged_ms)
+    return PartState(name, "orders", 0, 1, rows, size, True, PartLifetime.AGE, staged_ms)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +57,7 @@ def test_phase_of_a_transaction_is_its_coordinators_unless_others_are_behind(pha
 
 def test_decision_is_the_coordinators_if_it_tells_one():
     """Else that of a participant that has learned it."""
-    own, learned = Decision(T, Outcome.COMMIT), Decision(T, Outcome.ROLLBACK)
+    own, learned = TransactionDecision(T, DecisionOutcome.COMMIT), TransactionDecision(T, DecisionOutcome.ROLLBACK)
     committed, rolled_back = state(Phase.COMMITTED, decision=own), state(Phase.ROLLED_BACK, decision=learned)
     assert told(b=rolled_back, a=committed).decision is own
     assert told(b=rolled_back, a=state(Phase.OPEN)).decision is learned
@@ -62,7 +69,7 @@ def test_age_and_size_are_those_of_what_brokers_hold():
     shown = told(b=state(Phase.OPEN, part("q", 7_000), part("p")), a=state(Phase.OPEN, part("r", rows=1, size=5)))
     assert (shown.age_seconds, shown.rows, shown.bytes) == (6.0, 5, 605)
     assert [(broker, one.part) for broker, one in shown.parts] == [("a", "r"), ("b", "p"), ("b", "q")]
-    decided = Decision(T, Outcome.COMMIT, decided_ms=9_500)
+    decided = TransactionDecision(T, DecisionOutcome.COMMIT, decided_ms=9_500)
     assert told(a=state(Phase.COMMITTED, decision=decided)).age_seconds == 0.5
     assert told(a=state(Phase.OPEN, part("p", staged_ms=99_000))).age_seconds == 0.0
     assert told(a=state(Phase.OPEN)).age_seconds is None

@@ -20,7 +20,7 @@ from metaq.client.conversation.administration import GetReplicaState, GetRuntime
 from metaq.client.conversation.scrubbing.calls import GetLogBytes, GetLogChecksums, RepairLog
 from metaq.clock import seeded
 from metaq.errors import BrokerError
-from metaq.model.scrub import RANGE_BYTES, Damaged, ScrubState
+from metaq.model.scrub import RANGE_BYTES, DamagedSide, ScrubState
 from metaq.options import BrokerOptions
 from metaq.store.log.mend import overwrite
 from metaq.wire import extensions, hot
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 BODY_AT = 88
 """Within each record."""
-NAMES = {Damaged.MASTER: "a", Damaged.SLAVE: "b"}
+NAMES = {DamagedSide.MASTER: "a", DamagedSide.SLAVE: "b"}
 
 
 class ScrubbedPair(Brokers):
@@ -90,7 +90,7 @@ async def pair(root: pathlib.Path, messages: int = 60, **options: Any) -> AsyncI
         yield one
 
 
-@pytest.mark.parametrize("damaged", [Damaged.MASTER, Damaged.SLAVE])
+@pytest.mark.parametrize("damaged", [DamagedSide.MASTER, DamagedSide.SLAVE])
 @pytest.mark.parametrize("at", [1, 6, BODY_AT])
 def test_a_flipped_bit_is_told_and_repaired_from_the_other_side(tmp_path, caplog, damaged, at):
     """In head or body, of either side: file and offset are in the log and in the runtime information; a restart finds the same
@@ -138,7 +138,7 @@ def test_both_sides_are_damaged_at_different_places(tmp_path):
                     one.flip(name, records[number][0] + BODY_AT + (name == "b"))
             state = await one.scrub()
             assert [(found.log_offset, found.damaged) for found in state.differences] == [
-                (records[10][0], Damaged.MASTER), (records[11][0], Damaged.SLAVE), (records[40][0], Damaged.BOTH),
+                (records[10][0], DamagedSide.MASTER), (records[11][0], DamagedSide.SLAVE), (records[40][0], DamagedSide.BOTH),
             ]  # fmt: skip
             for number, damaged in ((10, "a"), (11, "b")):
                 await one.ask(damaged, RepairLog(*records[number], one.running["b" if damaged == "a" else "a"].address))
@@ -147,7 +147,7 @@ def test_both_sides_are_damaged_at_different_places(tmp_path):
                     await one.ask(name, RepairLog(*records[40], one.running[other].address))
             state = await one.scrub()
             assert [(found.log_offset, found.damaged) for found in state.differences] == [
-                (records[40][0], Damaged.BOTH)
+                (records[40][0], DamagedSide.BOTH)
             ]
 
     asyncio.run(body())
@@ -161,7 +161,7 @@ def test_records_that_both_look_right_are_told_and_never_repaired(tmp_path, capl
             start, size = one.records()[5]
             one.flip("b", start + 60)
             (found,) = (await one.scrub()).differences
-            assert (found.log_offset, found.damaged) == (start, Damaged.UNKNOWN)
+            assert (found.log_offset, found.damaged) == (start, DamagedSide.UNKNOWN)
             assert "it is not known which one is damaged" in caplog.text
             before = raw_log(tmp_path / "b", 0, one.end)
             with pytest.raises(BrokerError, match="nothing was changed"):
@@ -285,7 +285,7 @@ def test_a_master_without_checksums_leaves_its_slave_to_check_its_own_records(tm
             one.flip("b", start + BODY_AT)
             state = await one.scrub()
             (found,) = state.differences
-            assert (found.log_offset, found.size, found.damaged) == (start, size, Damaged.SLAVE)
+            assert (found.log_offset, found.size, found.damaged) == (start, size, DamagedSide.SLAVE)
             assert found.file == str(one.file("b", start))
 
     asyncio.run(body())
@@ -309,7 +309,7 @@ def test_a_master_that_answers_garbage_harms_nobody(tmp_path, monkeypatch):
             master.piece = garbled
             one.flip("b", one.records()[31][0] + BODY_AT)
             state = await one.scrub()
-            assert Damaged.SLAVE not in {found.damaged for found in state.differences}
+            assert DamagedSide.SLAVE not in {found.damaged for found in state.differences}
             start, size = one.records()[31]
             with pytest.raises(BrokerError, match="nothing was changed"):
                 await one.ask("b", RepairLog(start, size, one.running["a"].address))

@@ -8,7 +8,7 @@ import threading
 from metaq.app import peers as peers_module
 from metaq.app.peers import QUESTIONS_MAX, BrokerPeers
 from metaq.broker.staged.peers import Finish, NoAnswer, Settle, StateOf
-from metaq.model.transactions.staging import Decided, Decision, Outcome, Phase, TransactionState
+from metaq.model.transactions.staging import Decided, DecisionOutcome, Phase, TransactionDecision, TransactionState
 from metaq.wire import staging
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import reply
@@ -17,7 +17,7 @@ from tests.support import PATIENCE
 
 T = "t1@broker-a"
 STATE = TransactionState(T, Phase.COMMITTED)
-DECISION = Decision(T, Outcome.ROLLBACK, decided_ms=1)
+DECISION = TransactionDecision(T, DecisionOutcome.ROLLBACK, decided_ms=1)
 OURS = {RequestCode.STAGED_STATE, RequestCode.APPLY, RequestCode.DECIDE}
 
 

@@ -25,7 +25,7 @@ from metaq.model import TopicConfig, TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.metaq1.partition import PartitionPut
 from metaq.model.transactions.metaq1 import BranchKey, LocalKey
-from metaq.model.transactions.staging import Lifetime, Outcome
+from metaq.model.transactions.staging import DecisionOutcome, PartLifetime
 from metaq.options import BrokerOptions
 from metaq.saved import Saving
 from metaq.store.config_file import ConfigFile
@@ -157,13 +157,13 @@ def lead_for_a_while(broker: Broker, clock: FakeClock) -> tuple[list[tuple[int, 
         if number:
             commit(broker, part, transaction=f"t-{number}@broker-a", row="writer", sequence=4)
     chunk, _ = whole_part("p0", "orders", 3, b"of a connection")
-    stage(broker, chunk, transaction="c-1@broker-a", lifetime=Lifetime.CONNECTION, channel=channel)
+    stage(broker, chunk, transaction="c-1@broker-a", lifetime=PartLifetime.CONNECTION, channel=channel)
     for key in (PREPARED, OPEN_XA, BY_HAND):
         branches.begin(key, 0, channel)
         branch_put(broker, key, str(key).encode(), channel)
     branches.prepare(PREPARED, channel)
     branches.prepare(BY_HAND, channel)
-    branches.end_by_hand(str(BY_HAND), Outcome.ROLLBACK)
+    branches.end_by_hand(str(BY_HAND), DecisionOutcome.ROLLBACK)
     big, part = whole_part("p0", "orders", 2, *(bytes([65 + row]) * 900 for row in range(20)))
     stage(broker, big, transaction="t-2@broker-a")
     commit(broker, part, transaction="t-2@broker-a")

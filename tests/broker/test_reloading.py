@@ -9,7 +9,7 @@ from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.process.reloading import Reloading, ended
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
-from metaq.model.reload import Reloaded
+from metaq.model.reload import ReloadedFile
 
 HERE, THERE = Caller("127.0.0.1", loopback=True), Caller("10.0.0.9", loopback=False)
 
@@ -51,9 +51,9 @@ def test_a_wish_that_comes_during_a_reading_waits_for_the_next():
     first = reloading.ask(HERE)
     taken = reloading.begin()
     second = reloading.ask(HERE)
-    ended(taken, Reloaded("f", ("one",)))
+    ended(taken, ReloadedFile("f", ("one",)))
     assert first.done
-    assert first.outcome() == Reloaded("f", ("one",))
+    assert first.outcome() == ReloadedFile("f", ("one",))
     assert not second.done
     ended(reloading.begin(), Refused(Reason.INVALID, "line 3"))
     assert second.done

@@ -9,15 +9,25 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from metaq.admin.monitoring.judging import Changes, CheckResult, Gap, Limits, Seen, State, Unknown, judge, judge_gaps
+from metaq.admin.monitoring.judging import (
+    Changes,
+    CheckResult,
+    Limits,
+    Metaq1Gap,
+    SeenServer,
+    State,
+    UnknownFigure,
+    judge,
+    judge_gaps,
+)
 from metaq.admin.monitoring.reading import WatchedServer
-from metaq.admin.offsets.places import InDatabase, InZookeeper, Place
+from metaq.admin.offsets.places import OffsetsInDatabase, OffsetsInZookeeper, Place
 from metaq.cli.meta1 import machine, monitor
 from metaq.errors import ConnectionFailed
-from metaq.registry.offset_table import Row
+from metaq.registry.offset_table import PartitionOffset
 from tests.support import run_metaq
 
-FINE = Seen(
+FINE = SeenServer(
     server="10.9.9.9:8123", probe=0.1, put_failed=9, load=8.0, disk=0.85, memory=0.80, connections=150,
     per_ip={"10.0.0.1": 5}, prepared=9,
 )  # fmt: skip
@@ -33,7 +43,7 @@ class TestClock:
         return self.now
 
 
-def states(seen: Seen, limits: Limits | None = None) -> dict[str, State]:
+def states(seen: SeenServer, limits: Limits | None = None) -> dict[str, State]:
     return {one.check: one.state for one in judge(seen, limits or Limits())}
 
 
@@ -57,14 +67,19 @@ def test_beyond_a_limit_is_an_alarm_and_the_unknown_is_unknown(check: str, field
     found = states(structs.replace(FINE, **{field: value}))
     assert found.pop(check) == State.ALARM
     assert set(found.values()) == {State.OK}
-    found = states(structs.replace(FINE, **{field: Unknown("nobody says")}))
+    found = states(structs.replace(FINE, **{field: UnknownFigure("nobody says")}))
     assert found.pop(check) == State.UNKNOWN
     assert set(found.values()) == {State.OK}
 
 
 def test_gaps_are_told_by_group() -> None:
     """Behind and ahead; the worst partition, and how many others."""
-    gaps = [Gap("a", "t", "0-0", 0), Gap("b", "t", "0-0", 7), Gap("b", "t", "0-1", 900), Gap("c", "t", "0-0", -1)]
+    gaps = [
+        Metaq1Gap("a", "t", "0-0", 0),
+        Metaq1Gap("b", "t", "0-0", 7),
+        Metaq1Gap("b", "t", "0-1", 900),
+        Metaq1Gap("c", "t", "0-0", -1),
+    ]
     a, b, c = judge_gaps("s", gaps, Limits())
     assert (a.state, b.state, c.state) == (State.OK, State.ALARM, State.ALARM)
     assert "900 bytes behind the end of partition 0-1 of t, and 1 others" in b.text
@@ -86,20 +101,20 @@ class Answers:
         self.asked: list[str] = []
         self.away = self.silent = False
 
-    def metaq1_seen(self, place: WatchedServer) -> Seen:
+    def metaq1_seen(self, place: WatchedServer) -> SeenServer:
         return structs.replace(FINE, server=place.address)
 
-    def metaq1_offsets(self, place: Place) -> tuple[list[Row], dict[Any, str]]:
+    def metaq1_offsets(self, place: Place) -> tuple[list[PartitionOffset], dict[Any, str]]:
         self.asked.append(str(place))
         if self.away and "database" not in str(place):
             raise ConnectionFailed("ZooKeeper cannot be reached")
-        return [Row("g", "t", "0-0", 5)], {}
+        return [PartitionOffset("g", "t", "0-0", 5)], {}
 
-    def metaq1_gaps(self, rows: list[Row], addresses: list[str]) -> dict[str, list[Gap]]:
+    def metaq1_gaps(self, rows: list[PartitionOffset], addresses: list[str]) -> dict[str, list[Metaq1Gap]]:
         assert {row.group for row in rows} == {"g"}
         if self.silent:
             raise ConnectionFailed("no answer")
-        return {addresses[0]: [Gap("g", "t", "0-0", 5)]}
+        return {addresses[0]: [Metaq1Gap("g", "t", "0-0", 5)]}
 
 
 def test_offsets_are_looked_at_each_six_hours_and_a_lost_zookeeper_at_once_again() -> None:
@@ -109,7 +124,7 @@ def test_offsets_are_looked_at_each_six_hours_and_a_lost_zookeeper_at_once_again
         answers,
         [WatchedServer(address="10.9.9.9:8123")],
         Limits(),
-        {"zookeeper": InZookeeper("zk")},
+        {"zookeeper": OffsetsInZookeeper("zk")},
         None,
         21_600,
         clock,
@@ -136,7 +151,7 @@ def test_offsets_are_looked_at_each_six_hours_and_a_lost_zookeeper_at_once_again
 def test_offsets_in_zookeeper_and_a_database_are_judged_together_or_not_at_all() -> None:
     """Without those of one of them, groups would look as if they were behind. A server that does not answer has no gaps."""
     answers = Answers()
-    kept = {"zookeeper": InZookeeper("zk"), "database": InDatabase("mysql://a:secret@h/d", "database")}
+    kept = {"zookeeper": OffsetsInZookeeper("zk"), "database": OffsetsInDatabase("mysql://a:secret@h/d", "database")}
     address = "10.9.9.9:8123"
     look = monitor.Look(answers, [WatchedServer(address=address)], Limits(), kept, None, 21_600, TestClock())  # type: ignore[arg-type]
 

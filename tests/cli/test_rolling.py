@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from metaq.admin.rolling.plan import Process
+from metaq.admin.rolling.plan import BrokerProcess
 from metaq.admin.rolling.restarting import RollingPhase, RollingProgress
 from metaq.cli.cluster.rolling import _Lines, _run, _words
 from metaq.errors import ConfigError, MetaqError
 from tests.support import PATIENCE
 
-FIRST = Process("broker-a", 1, "127.0.0.1:10911")
+FIRST = BrokerProcess("broker-a", 1, "127.0.0.1:10911")
 
 
 def progress(phase: RollingPhase, seconds: float, address: str = FIRST.address, detail: str = "") -> RollingProgress:
@@ -38,7 +38,7 @@ def test_what_is_filled_in_stays_one_word(tmp_path):
     file = tmp_path / "told"
     program = f"import sys; open({str(file)!r}, 'w').write('|'.join(sys.argv[1:]))"
     words = [sys.executable, "-c", program, *_words("'{name} $HOME' -{member}- {address}; {other}")]
-    _run(words, Process("a b;", 2, "h:1"), PATIENCE)
+    _run(words, BrokerProcess("a b;", 2, "h:1"), PATIENCE)
     assert file.read_text() == "a b; $HOME|-2-|h:1;|{other}"
 
 

@@ -14,7 +14,7 @@ import metaq
 from metaq import aio
 from metaq.broker.replication.ranges import Reading
 from metaq.clock import seeded
-from metaq.model.scrub import Damaged
+from metaq.model.scrub import DamagedSide
 from tests.app.test_pair_scrub import BODY_AT, ScrubbedPair, pair
 from tests.app.test_promotion import FILE, opened
 from tests.store.log.test_raw import raw_log
@@ -82,7 +82,7 @@ def test_a_program_has_the_same(tmp_path):
                 with metaq.admin.Admin(one.namesrv.address) as admin:
                     (done,) = admin.scrub("pair", progress=seen.append)
                     assert [(each.log_offset, each.size, each.damaged) for each in done.differences] == [
-                        (start, size, Damaged.SLAVE)
+                        (start, size, DamagedSide.SLAVE)
                     ]
                     assert (done.left, done.start, done.stop) == (1, 0, one.end)
                     (done,) = admin.scrub("pair", repair=True)

@@ -13,7 +13,7 @@ import metaq
 from metaq.admin import Admin
 from metaq.cli import commands
 from metaq.client.conversation.staged.staging import Decide, GetTransaction
-from metaq.model.transactions.staging import Lifetime, Outcome
+from metaq.model.transactions.staging import DecisionOutcome, PartLifetime
 from metaq.testing import Cluster
 from metaq.wire.staging import DecideBody
 from tests import staged
@@ -52,8 +52,8 @@ def prepared(cluster, name, **more):
         for n, broker in enumerate(cluster.brokers)
     ]
     for broker, part in zip(cluster.brokers, parts, strict=True):
-        staged.ask(broker.listens, staged.stage(transaction, [part], lifetime=Lifetime.PREPARED))
-    body = DecideBody(Outcome.PREPARED, tuple(part.manifest for part in parts), **more)
+        staged.ask(broker.listens, staged.stage(transaction, [part], lifetime=PartLifetime.PREPARED))
+    body = DecideBody(DecisionOutcome.PREPARED, tuple(part.manifest for part in parts), **more)
     staged.ask(cluster.brokers[0].listens, Decide(transaction, body))
     return transaction, parts
 
@@ -121,7 +121,7 @@ def test_transaction_and_row_are_forgotten(cluster, cli):
     assert forgotten == {"transaction": transaction, "brokers": sorted(broker.name for broker in cluster.brokers)}
     assert cli("forget", transaction, "--yes").returncode == 3
     counted, parts = prepared(cluster, "counted")
-    body = DecideBody(Outcome.COMMIT, tuple(part.manifest for part in parts), "query-1", 7)
+    body = DecideBody(DecisionOutcome.COMMIT, tuple(part.manifest for part in parts), "query-1", 7)
     staged.ask(cluster.brokers[0].listens, Decide(counted, body))
     for command in (("show", "query-1", "--row", "--json"), ("list", "--rows", "--json")):
         [row] = json.loads(cli(*command).stdout)["rows"]
@@ -139,8 +139,8 @@ def test_what_waits_for_a_broker_that_is_gone_is_forgotten_though_others_are_don
     transaction = f"stuck@{coordinator.name}"
     here = PlannedPart(participant.name, "p", "orders", 0, ((b"stuck-0",),))
     gone = PlannedPart("broker-gone", "q", "orders", 0, ((b"stuck-1",),))
-    staged.ask(participant.listens, staged.stage(transaction, [here], lifetime=Lifetime.PREPARED))
-    body = DecideBody(Outcome.COMMIT, (here.manifest, gone.manifest))
+    staged.ask(participant.listens, staged.stage(transaction, [here], lifetime=PartLifetime.PREPARED))
+    body = DecideBody(DecisionOutcome.COMMIT, (here.manifest, gone.manifest))
     staged.ask(coordinator.listens, Decide(transaction, body))
     asks = GetTransaction(transaction)
     eventually(lambda: staged.ask(coordinator.listens, asks).unconfirmed == ("broker-gone",))

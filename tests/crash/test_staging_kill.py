@@ -17,7 +17,7 @@ import metaq
 from metaq.client.conversation.call import Call
 from metaq.client.conversation.staged.staging import Apply, Decide, GetTransaction, SealPart, Stage
 from metaq.errors import BrokerError
-from metaq.model.transactions.staging import Decision, Outcome, Phase, coordinator_of, transaction_id
+from metaq.model.transactions.staging import DecisionOutcome, Phase, TransactionDecision, coordinator_of, transaction_id
 from metaq.store.offline.reader import StoreReader
 from metaq.store.offline.staged import DECISIONS_TOPIC, StagedSurvey, staged_record
 from metaq.testing import Cluster, ServerDied
@@ -87,9 +87,9 @@ class Run:
         try:
             self._stage(transaction, parts, stays=stays, seconds=seconds)
             at = self.brokers[coordinator]
-            body = DecideBody(Outcome.COMMIT, tuple(part.manifest for part in parts))
+            body = DecideBody(DecisionOutcome.COMMIT, tuple(part.manifest for part in parts))
             decided = self._ask(at, Decide(transaction, body), stays=stays)
-            if decided.decision.outcome is not Outcome.COMMIT:
+            if decided.decision.outcome is not DecisionOutcome.COMMIT:
                 assert not stays
                 raise Gone
             for broker in self.brokers:
@@ -114,7 +114,9 @@ class Run:
             if apart:
                 self._ask(at, SealPart(transaction, part.part, part.seal), stays=stays)
 
-    def _apply(self, broker: ClusterServer, transaction: str, decision: Decision | None, *, stays: bool) -> None:
+    def _apply(
+        self, broker: ClusterServer, transaction: str, decision: TransactionDecision | None, *, stays: bool
+    ) -> None:
         while (state := self._ask(broker, Apply(transaction, decision), stays=stays)).remaining:
             assert state.phase is Phase.COMMITTING
         assert state.phase in {Phase.COMMITTING, Phase.COMMITTED}, "the coordinator waits for the others' word"

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 import metaq
 from metaq.client.conversation.staged.staging import Apply, Decide, GetTransaction
-from metaq.model.transactions.staging import Outcome, Phase, transaction_id
+from metaq.model.transactions.staging import DecisionOutcome, Phase, transaction_id
 from metaq.store.offline.reader import StoreReader
 from metaq.store.offline.staged import StagedSurvey
 from metaq.testing import Cluster
@@ -98,7 +98,7 @@ def commit(broker, name: str, part: PlannedPart, place: int) -> bool:
     for first in range(0, CHUNKS, AT_ONCE):
         ask(broker.listens, stage(transaction, [part], only=sections[first : first + AT_ONCE]))
     die_behind(broker, place)
-    decide = Decide(transaction, DecideBody(Outcome.COMMIT, (part.manifest,)))
+    decide = Decide(transaction, DecideBody(DecisionOutcome.COMMIT, (part.manifest,)))
 
     def is_there() -> bool:
         if broker.death:

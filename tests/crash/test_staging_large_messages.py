@@ -9,7 +9,7 @@ import pytest
 import metaq
 from metaq.client.conversation.staged.staging import Decide, GetTransaction
 from metaq.errors import BrokerError
-from metaq.model.transactions.staging import Outcome, Phase, transaction_id
+from metaq.model.transactions.staging import DecisionOutcome, Phase, transaction_id
 from metaq.store.offline.reader import StoreReader
 from metaq.store.offline.staged import StagedSurvey
 from metaq.testing import Cluster
@@ -57,7 +57,7 @@ def deliver(broker: ClusterServer, name: str, part: PlannedPart, place: int) -> 
     """Stage and commit it, each request until it is answered, and let the broker die behind so many records. Returns whether it did."""
     transaction = transaction_id(name, broker.name)
     die_behind(broker, place)
-    decide = Decide(transaction, DecideBody(Outcome.COMMIT, (part.manifest,)))
+    decide = Decide(transaction, DecideBody(DecisionOutcome.COMMIT, (part.manifest,)))
     steps = [stage(transaction, [part], only=(section,)) for section in part.sections()] + [decide]
     died = False
 

@@ -14,7 +14,15 @@ from metaq.model.acl.accounts import AclRules
 from metaq.model.acl.judgement import judge, needed
 from metaq.model.acl.secret import Secret
 from metaq.model.topics.system import HALF_TOPIC
-from metaq.model.transactions.staging import Decision, Lifetime, ManifestPart, Outcome, Seal, chunk_crc, part_crc
+from metaq.model.transactions.staging import (
+    DecisionOutcome,
+    ManifestPart,
+    PartLifetime,
+    PartSeal,
+    TransactionDecision,
+    chunk_crc,
+    part_crc,
+)
 from metaq.wire import command, record, signing, staging
 from metaq.wire.acl.reading import read
 from tests.support import ROOT
@@ -79,7 +87,7 @@ def test_sections_of_the_page_are_what_it_says():
     assert [(one.part, one.number, one.topic, one.queue_id, one.body) for one in chunks] == [
         ("p1", 0, "orders", 3, bytes(range(3))), ("p2", 7, "stock", 0, b"bb"),
     ]  # fmt: skip
-    assert (chunks[0].seal, chunks[1].seal, decide) == (None, Seal(8, 100, 4096, 0xDEADBEEF), None)
+    assert (chunks[0].seal, chunks[1].seal, decide) == (None, PartSeal(8, 100, 4096, 0xDEADBEEF), None)
     assert staging.sections(chunks) == body
 
 
@@ -89,14 +97,14 @@ def test_staging_records_of_the_page_are_what_we_write():
         record.decode_record(example("staging.md", kind)) for kind in ("chunk", "decide", "copy", "done")
     )
     name = "t1@broker-a"
-    seal = Seal(1, 2, len(chunk.body), part_crc(0, chunk_crc(chunk.body)))
-    place = staging_records.ChunkName(name, "p1", 0, 2, "orders", 3, staging_records.life_text(Lifetime.AGE, 86400))
+    seal = PartSeal(1, 2, len(chunk.body), part_crc(0, chunk_crc(chunk.body)))
+    place = staging_records.ChunkName(name, "p1", 0, 2, "orders", 3, staging_records.life_text(PartLifetime.AGE, 86400))
     ours = staging_records.stage_record(
         staging_records.CHUNK, place, seal, chunk.body, chunk.born_ms, chunk.born_host_raw
     )
     assert encoded(ours, chunk) == example("staging.md", "chunk")
-    decision = Decision(
-        name, Outcome.COMMIT, (ManifestPart("broker-a", "p1", "orders", 3, seal),), decided_ms=decided.store_ms
+    decision = TransactionDecision(
+        name, DecisionOutcome.COMMIT, (ManifestPart("broker-a", "p1", "orders", 3, seal),), decided_ms=decided.store_ms
     )
     ours = staging_records.decide_record(decision, decided.born_ms, decided.born_host_raw)
     assert encoded(ours, decided) == example("staging.md", "decide")

@@ -8,7 +8,7 @@ import pytest
 
 import metaq
 from metaq.client.conversation.staged.staging import Decide
-from metaq.model.transactions.staging import Outcome, transaction_id
+from metaq.model.transactions.staging import DecisionOutcome, transaction_id
 from metaq.wire.staging import DecideBody
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import MetaqServer
@@ -45,7 +45,7 @@ def test_only_the_group_gets_them_and_as_messages_of_their_topic(java: ForeignCl
         )
         transaction = transaction_id(name, queue.broker)
         ask(server.broker, stage(transaction, [part]))
-        ask(server.broker, Decide(transaction, DecideBody(Outcome.COMMIT, (part.manifest,))))
+        ask(server.broker, Decide(transaction, DecideBody(DecisionOutcome.COMMIT, (part.manifest,))))
     java.producer("p", server.namesrv)
     java.send("p", TOPIC, ["all"])
     got = java.wait("c", 4)

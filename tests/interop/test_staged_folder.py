@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metaq.client.conversation.staged.staging import Apply, Decide, GetTransaction
-from metaq.model.transactions.staging import Decided, Lifetime, Outcome, Phase, transaction_id
+from metaq.model.transactions.staging import Decided, DecisionOutcome, PartLifetime, Phase, transaction_id
 from metaq.store.offline.reader import StoreReader
 from metaq.store.offline.staged import DECISIONS_TOPIC, STAGE_TOPIC, StagedSurvey
 from metaq.wire.codes import RequestCode
@@ -33,7 +33,7 @@ def bodies_of(*names: str) -> list[str]:
     return [body.decode() for name in names for body in part_of(name).bodies]
 
 
-def decide(broker: str, name: str, outcome: Outcome, *, named: bool = True) -> Decided:
+def decide(broker: str, name: str, outcome: DecisionOutcome, *, named: bool = True) -> Decided:
     body = DecideBody(outcome, (part_of(name).manifest,) if named else None)
     decided = ask(broker, Decide(transaction_id(name, BROKER), body))
     while ask(broker, Apply(transaction_id(name, BROKER))).remaining:
@@ -58,11 +58,11 @@ def test_rocketmq_delivers_no_undecided_message_and_hands_the_folder_back(
         java.call("create_topic", producer="p", cluster=CLUSTER, topic=TOPIC, queues=1)
         java.send("p", TOPIC, ["plain"])
         for name in NAMES:
-            lifetime = Lifetime.PREPARED if name == "prepared" else Lifetime.AGE
+            lifetime = PartLifetime.PREPARED if name == "prepared" else PartLifetime.AGE
             ask(first.broker, stage(transaction_id(name, BROKER), [part_of(name)], lifetime=lifetime))
-        decide(first.broker, "prepared", Outcome.PREPARED)
-        decide(first.broker, "rolled-back", Outcome.ROLLBACK)
-        assert decide(first.broker, "committed", Outcome.COMMIT).first
+        decide(first.broker, "prepared", DecisionOutcome.PREPARED)
+        decide(first.broker, "rolled-back", DecisionOutcome.ROLLBACK)
+        assert decide(first.broker, "committed", DecisionOutcome.COMMIT).first
         java.shutdown_all()
     finally:
         end(first, data, ending)
@@ -100,11 +100,11 @@ def test_rocketmq_delivers_no_undecided_message_and_hands_the_folder_back(
             "undecided": Phase.OPEN, "committed": Phase.COMMITTED, "rolled-back": Phase.ROLLED_BACK,
             "prepared": Phase.PREPARED, "late": Phase.OPEN,
         }  # fmt: skip
-        assert decide(third.broker, "prepared", Outcome.COMMIT, named=False).first
-        assert decide(third.broker, "late", Outcome.COMMIT).first
-        assert decide(third.broker, "undecided", Outcome.ROLLBACK, named=False).first
-        again = decide(third.broker, "committed", Outcome.ROLLBACK, named=False)
-        assert (again.first, again.decision.outcome) == (False, Outcome.COMMIT)
+        assert decide(third.broker, "prepared", DecisionOutcome.COMMIT, named=False).first
+        assert decide(third.broker, "late", DecisionOutcome.COMMIT).first
+        assert decide(third.broker, "undecided", DecisionOutcome.ROLLBACK, named=False).first
+        again = decide(third.broker, "committed", DecisionOutcome.ROLLBACK, named=False)
+        assert (again.first, again.decision.outcome) == (False, DecisionOutcome.COMMIT)
         wanted += bodies_of("prepared", "late")
         with RemotingClient(third.broker) as client:
             assert client.bodies(TOPIC) == wanted

@@ -8,11 +8,11 @@ import sqlite3
 import pytest
 
 from metaq.errors import ConfigError, ConnectionFailed, MetaqError
-from metaq.registry.offset_table import TABLE, OffsetTable, Row, statements_to_make
+from metaq.registry.offset_table import TABLE, OffsetTable, PartitionOffset, statements_to_make
 from metaq.sql.opening import Database, OwnConnections
 from metaq.sql.statements import MYSQL, POSTGRESQL, SQLITE
 
-A, B = Row("g", "t", "0-0", 100, 7), Row("g", "t", "0-1", 200, -5468926395948204032)
+A, B = PartitionOffset("g", "t", "0-0", 100, 7), PartitionOffset("g", "t", "0-1", 200, -5468926395948204032)
 
 
 @pytest.fixture
@@ -38,7 +38,13 @@ def test_rows_are_inserted_updated_and_found_by_topic_partition_and_group(table,
     table.create()
     assert table.load("g", [("t", "0-0")]) == {}
     table.save([A, B])
-    table.save([Row("g", "t", "0-0", 150, 8), Row("h", "t", "0-0", 1), Row("g", "u", "0-0", 2)])
+    table.save(
+        [
+            PartitionOffset("g", "t", "0-0", 150, 8),
+            PartitionOffset("h", "t", "0-0", 1),
+            PartitionOffset("g", "u", "0-0", 2),
+        ]
+    )
     assert sorted(rows(url), key=lambda row: (row[2], row[0])) == [
         ("t", "0-0", "g", 150, 8),
         ("t", "0-1", "g", 200, -5468926395948204032),
@@ -47,7 +53,7 @@ def test_rows_are_inserted_updated_and_found_by_topic_partition_and_group(table,
     ]
     assert table.load("g", [("t", "0-1"), ("t", "0-2"), ("u", "0-0")]) == {
         ("t", "0-1"): B,
-        ("u", "0-0"): Row("g", "u", "0-0", 2),
+        ("u", "0-0"): PartitionOffset("g", "u", "0-0", 2),
     }
     assert table.groups() == ["g", "h"]
     assert [one.offset for one in table.rows()] == [150, 200, 2, 1]
@@ -56,14 +62,14 @@ def test_rows_are_inserted_updated_and_found_by_topic_partition_and_group(table,
 
 
 def test_many_partitions_are_read_in_pieces(table):
-    many = [Row("g", "t", f"0-{number}", number) for number in range(1000)]
+    many = [PartitionOffset("g", "t", f"0-{number}", number) for number in range(1000)]
     table.save(many)
     assert set(table.load("g", [("t", f"0-{number}") for number in range(1000)]).values()) == set(many)
 
 
 def test_add_never_overwrites(table, url):
     table.save([A])
-    assert table.add([Row("g", "t", "0-0", 5), B]) == {("g", "t", "0-0"): A}
+    assert table.add([PartitionOffset("g", "t", "0-0", 5), B]) == {("g", "t", "0-0"): A}
     assert rows(url) == [("t", "0-0", "g", 100, 7), ("t", "0-1", "g", 200, B.message_id)]
 
 
@@ -78,14 +84,23 @@ def test_of_rows_that_two_have_inserted_the_oldest_counts(table, url):
         raw.commit()
     assert table.load("g", [("t", "0-0")]) == {("t", "0-0"): A}
     assert table.rows() == [A]
-    table.save([Row("g", "t", "0-0", 170, 9)])
+    table.save([PartitionOffset("g", "t", "0-0", 170, 9)])
     assert [row[3] for row in rows(url)] == [170, 3]
 
 
 def test_rows_under_another_name_are_given_to_a_group_that_has_none(table, url):
-    table.save([Row("host-1", "t", "0-0", 70, 1), Row("host-1", "t", "0-1", 71, 1), Row("g", "t", "0-1", 200)])
+    table.save(
+        [
+            PartitionOffset("host-1", "t", "0-0", 70, 1),
+            PartitionOffset("host-1", "t", "0-1", 71, 1),
+            PartitionOffset("g", "t", "0-1", 200),
+        ]
+    )
     found = table.load("g", [("t", "0-0"), ("t", "0-1")], adopt=["host-0", "host-1"])
-    assert found == {("t", "0-0"): Row("g", "t", "0-0", 70, 1), ("t", "0-1"): Row("g", "t", "0-1", 200)}
+    assert found == {
+        ("t", "0-0"): PartitionOffset("g", "t", "0-0", 70, 1),
+        ("t", "0-1"): PartitionOffset("g", "t", "0-1", 200),
+    }
     assert [row[2:4] for row in rows(url)] == [("g", 70), ("host-1", 71), ("g", 200)]
 
 

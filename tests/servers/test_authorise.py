@@ -17,7 +17,7 @@ from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import MessageQueue, QueueLocks
 from metaq.model.access import Action, Caller
-from metaq.model.transactions.staging import Outcome
+from metaq.model.transactions.staging import DecisionOutcome
 from metaq.net import sweep as sweeps
 from metaq.net.listener import listen
 from metaq.net.peer import Peer
@@ -107,7 +107,7 @@ def test_staged_transactions_may_what_their_topics_allow(tmp_path) -> None:
         assert told(staged.stage("t1@broker-a", [orders])) == 0
         closed.add("orders")
         broker.gatekeeper.changed()
-        commit = Decide("t1@broker-a", DecideBody(Outcome.COMMIT, (orders.manifest,)))
+        commit = Decide("t1@broker-a", DecideBody(DecisionOutcome.COMMIT, (orders.manifest,)))
         assert told(commit) == ResponseCode.NO_PERMISSION
         assert told(SealPart("t1@broker-a", "p", orders.seal)) == ResponseCode.NO_PERMISSION
         assert told(ForgetStaged(transaction="t1@broker-a")) == ResponseCode.NO_PERMISSION
@@ -288,7 +288,7 @@ def test_whoever_was_judged_once_commits_in_one_request(tmp_path, rules, who) ->
             number += 1
             name = f"t{number}@broker-a"
             part = PlannedPart("broker-a", "p", "orders", 0, ((b"x",),))
-            decide = DecideBody(Outcome.COMMIT, (part.manifest,))
+            decide = DecideBody(DecisionOutcome.COMMIT, (part.manifest,))
             asked = staged.stage(name, [part], only=(part.section(0, seal=True),), decide=decide).request()
             return client.ask(asked.code, asked.ext, asked.body).code
 

@@ -12,7 +12,15 @@ import metaq
 from metaq.client.conversation.administration import DeleteTopic
 from metaq.client.conversation.staged.staging import Apply, Decide, GetTransaction, SealPart, Stage
 from metaq.errors import BrokerError
-from metaq.model.transactions.staging import Chunk, Decision, ManifestPart, Outcome, Phase, Seal, transaction_id
+from metaq.model.transactions.staging import (
+    Chunk,
+    DecisionOutcome,
+    ManifestPart,
+    PartSeal,
+    Phase,
+    TransactionDecision,
+    transaction_id,
+)
 from metaq.store.offline.reader import StoreReader
 from metaq.store.offline.staged import STAGE_TOPIC, StagedSurvey
 from metaq.testing import EmbeddedBroker, FaultyDisk
@@ -48,7 +56,7 @@ def one(chunk):
 
 
 def commit(*parts):
-    return Decide(T, DecideBody(Outcome.COMMIT, tuple(part.manifest for part in parts)))
+    return Decide(T, DecideBody(DecisionOutcome.COMMIT, tuple(part.manifest for part in parts)))
 
 
 def refused(cluster, call, words):
@@ -67,7 +75,7 @@ def finish(cluster, *parts):
     """The transaction goes on as if nothing had been: it is staged, sealed, committed and read."""
     ask(cluster.broker, stage(T, parts))
     decided = ask(cluster.broker, commit(*parts))
-    assert decided.decision.outcome is Outcome.COMMIT
+    assert decided.decision.outcome is DecisionOutcome.COMMIT
     while ask(cluster.broker, Apply(T)).remaining:
         pass
     assert read(cluster) == sorted(body for part in parts for body in part.bodies)
@@ -82,7 +90,7 @@ BAD_CHUNKS = {
     "no batch": (structs.replace(CHUNK, number=1, body=b"no batch"), "batch"),
     "an empty batch": (structs.replace(CHUNK, number=1, body=b""), "0 bytes"),
     "a batch cut off": (structs.replace(CHUNK, number=1, body=batch_of([b"abc"])[:-1]), "batch"),
-    "a seal that is wrong": (structs.replace(PART.section(1), seal=Seal(2, 3, 4, 5)), "seal"),
+    "a seal that is wrong": (structs.replace(PART.section(1), seal=PartSeal(2, 3, 4, 5)), "seal"),
     "a part id with a slash": (structs.replace(CHUNK, part="a/b"), "part"),
     "a delay": (structs.replace(CHUNK, number=1, body=batch_of([b"x"], b"DELAY\x013")), "DELAY"),
     "a half message": (structs.replace(CHUNK, number=1, body=batch_of([b"x"], b"TRAN_MSG\x01true")), "TRAN_MSG"),
@@ -199,7 +207,7 @@ def test_a_commit_that_names_a_wrong_part_is_refused_and_decides_nothing(cluster
     foreign = structs.replace(PART, part="foreign")
     ask(cluster.broker, stage(transaction_id("u", BROKER), [foreign]))
     parts = (MANIFEST, WRONG_MANIFESTS[wrong]) if "part" in wrong else (WRONG_MANIFESTS[wrong],)
-    refused(cluster, Decide(T, DecideBody(Outcome.COMMIT, parts)), parts[-1].part)
+    refused(cluster, Decide(T, DecideBody(DecisionOutcome.COMMIT, parts)), parts[-1].part)
     assert ask(cluster.broker, GetTransaction(T)).phase is Phase.OPEN
     assert read(cluster) == []
     finish(cluster, PART)
@@ -210,7 +218,7 @@ def test_only_the_coordinator_decides(cluster):
     elsewhere = transaction_id("t", "broker-b")
     part = structs.replace(PART, broker="broker-a")
     ask(cluster.broker, stage(elsewhere, [part]))
-    refused(cluster, Decide(elsewhere, DecideBody(Outcome.COMMIT, (part.manifest,))), "broker-b")
+    refused(cluster, Decide(elsewhere, DecideBody(DecisionOutcome.COMMIT, (part.manifest,))), "broker-b")
     for bad in ("t", "@broker-a", "t@", "a b@broker-a", "x" * 101 + "@broker-a"):
         refused(cluster, stage(bad, [PART]), "transaction id" if "@" not in bad or not bad.endswith("@") else "name")
     assert read(cluster) == []
@@ -220,7 +228,7 @@ def test_a_part_of_the_manifest_that_is_not_there_is_reported_by_its_broker(clus
     """The coordinator elsewhere has decided; what is here is delivered, and what is missing is named."""
     elsewhere = transaction_id("t", "broker-b")
     ask(cluster.broker, stage(elsewhere, [PART]))
-    decision = Decision(elsewhere, Outcome.COMMIT, (PART.manifest, OTHER.manifest), decided_ms=1)
+    decision = TransactionDecision(elsewhere, DecisionOutcome.COMMIT, (PART.manifest, OTHER.manifest), decided_ms=1)
     assert ask(cluster.broker, Apply(elsewhere, decision)).missing == ("q",)
     assert read(cluster) == sorted(PART.bodies)
     eventually(lambda: not ask(cluster.broker, GetTransaction(elsewhere)).parts, what="it is done with what is there")
@@ -233,7 +241,7 @@ def test_a_topic_that_is_deleted_between_decision_and_apply_is_made_again(cluste
     elsewhere = transaction_id("t", "broker-b")
     ask(cluster.broker, stage(elsewhere, [PART]))
     ask(cluster.broker, DeleteTopic(TOPIC))
-    decision = Decision(elsewhere, Outcome.COMMIT, (PART.manifest,), decided_ms=1)
+    decision = TransactionDecision(elsewhere, DecisionOutcome.COMMIT, (PART.manifest,), decided_ms=1)
     eventually(lambda: ask(cluster.broker, Apply(elsewhere, decision)).phase is Phase.COMMITTED, what="it is applied")
     eventually(lambda: read(cluster) == sorted(PART.bodies), what="it is delivered")
 
@@ -252,14 +260,16 @@ def test_two_clients_that_decide_differently_at_once_get_one_outcome(rounds):
             start = threading.Barrier(2)
 
             def decide(outcome, transaction=transaction, part=part, start=start):
-                parts = (part.manifest,) if outcome is Outcome.COMMIT else None
+                parts = (part.manifest,) if outcome is DecisionOutcome.COMMIT else None
                 start.wait(PATIENCE)
                 return ask(broker.broker, Decide(transaction, DecideBody(outcome, parts)))
 
-            one, two = threads.map(decide, (Outcome.COMMIT, Outcome.ROLLBACK), timeout=PATIENCE)
+            one, two = threads.map(decide, (DecisionOutcome.COMMIT, DecisionOutcome.ROLLBACK), timeout=PATIENCE)
             assert one.decision == two.decision
             assert {one.first, two.first} == {True, False}
-            assert (one if one.first else two).decision.outcome is (Outcome.COMMIT if one.first else Outcome.ROLLBACK)
+            assert (one if one.first else two).decision.outcome is (
+                DecisionOutcome.COMMIT if one.first else DecisionOutcome.ROLLBACK
+            )
             if one.first:
                 expected += part.bodies
             eventually(
@@ -311,7 +321,7 @@ def full(tmp_path):
         for queue_id in range(2):  # whose queue files are there
             running.put(TOPIC, queue_id, [b"before"])
         ask(running.broker, stage(transaction_id("before", BROKER), [structs.replace(OTHER, part="before")]))
-        ask(running.broker, Decide(transaction_id("before", BROKER), DecideBody(Outcome.ROLLBACK)))
+        ask(running.broker, Decide(transaction_id("before", BROKER), DecideBody(DecisionOutcome.ROLLBACK)))
         yield FullDisk(running, disk)
         disk.room = None
 
@@ -341,19 +351,19 @@ def test_a_full_disk_refuses_a_chunk_and_a_seal_and_takes_them_later(full):
     assert read(cluster) == sorted([b"before", b"before", *BIG.bodies])
 
 
-@pytest.mark.parametrize("outcome", [Outcome.COMMIT, Outcome.ROLLBACK])
+@pytest.mark.parametrize("outcome", [DecisionOutcome.COMMIT, DecisionOutcome.ROLLBACK])
 def test_a_full_disk_refuses_a_decision_and_takes_another_one_later(full, outcome):
     """It is open until one is stored."""
     cluster = full.cluster
     ask(cluster.broker, stage(T, [BIG]))
     full.fill(100)
-    decide = Decide(T, DecideBody(outcome, (BIG.manifest,) if outcome is Outcome.COMMIT else None))
+    decide = Decide(T, DecideBody(outcome, (BIG.manifest,) if outcome is DecisionOutcome.COMMIT else None))
     refused(cluster, decide, "room")
     assert ask(cluster.broker, GetTransaction(T)).phase is Phase.OPEN
     full.mend()
     assert ask(cluster.broker, decide).first
     eventually(lambda: ask(cluster.broker, Apply(T)).phase in {Phase.COMMITTED, Phase.ROLLED_BACK})
-    assert read(cluster) == sorted([b"before", b"before", *(BIG.bodies if outcome is Outcome.COMMIT else [])])
+    assert read(cluster) == sorted([b"before", b"before", *(BIG.bodies if outcome is DecisionOutcome.COMMIT else [])])
 
 
 def test_a_full_disk_lets_a_commit_wait_and_loses_nothing_of_it(full):

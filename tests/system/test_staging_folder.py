@@ -6,7 +6,7 @@ import shutil
 
 import metaq
 from metaq.client.conversation.staged.staging import Apply, Decide, GetRow, GetTransaction
-from metaq.model.transactions.staging import Decision, Lifetime, Outcome, Phase, transaction_id
+from metaq.model.transactions.staging import DecisionOutcome, PartLifetime, Phase, TransactionDecision, transaction_id
 from metaq.store.offline.reader import StoreReader
 from metaq.store.offline.staged import StagedSurvey
 from metaq.testing import EmbeddedBroker
@@ -28,7 +28,7 @@ def id_of(name):
 
 
 def decide(address, name, outcome, **more):
-    parts = (part_of(name).manifest,) if outcome is not Outcome.ROLLBACK else None
+    parts = (part_of(name).manifest,) if outcome is not DecisionOutcome.ROLLBACK else None
     return ask(address, Decide(id_of(name), DecideBody(outcome, parts, **more)))
 
 
@@ -58,15 +58,17 @@ def test_a_broker_on_a_copy_of_the_log_files_knows_what_the_first_one_knew(tmp_p
         with metaq.Producer(first.namesrv) as producer:
             producer.send(TOPIC, b"plain")
         for name in NAMES:
-            lifetime = Lifetime.PREPARED if name == "prepared" else Lifetime.AGE
+            lifetime = PartLifetime.PREPARED if name == "prepared" else PartLifetime.AGE
             ask(first.broker, stage(id_of(name), [part_of(name)], lifetime=lifetime))
-        decide(first.broker, "prepared", Outcome.PREPARED)
-        decide(first.broker, "rolled-back", Outcome.ROLLBACK)
-        decide(first.broker, "committed", Outcome.COMMIT)
+        decide(first.broker, "prepared", DecisionOutcome.PREPARED)
+        decide(first.broker, "rolled-back", DecisionOutcome.ROLLBACK)
+        decide(first.broker, "committed", DecisionOutcome.COMMIT)
         settled(first, "committed")
-        decide(first.broker, "row", Outcome.COMMIT, row=ROW, sequence=7)
+        decide(first.broker, "row", DecisionOutcome.COMMIT, row=ROW, sequence=7)
         settled(first, "row")
-        learned = Decision(id_of("learned"), Outcome.COMMIT, (part_of("learned").manifest,), decided_ms=1)
+        learned = TransactionDecision(
+            id_of("learned"), DecisionOutcome.COMMIT, (part_of("learned").manifest,), decided_ms=1
+        )
         eventually(lambda: not ask(first.broker, Apply(id_of("learned"), learned)).remaining, what="it is applied")
         before, row, read = states(first), ask(first.broker, GetRow(ROW)), delivered(first)
         first.kill()
@@ -86,13 +88,15 @@ def test_a_broker_on_a_copy_of_the_log_files_knows_what_the_first_one_knew(tmp_p
         with metaq.admin.Admin(second.namesrv) as admin:  # the table of topics was not copied
             admin.create_topic(TOPIC, queues=4)
         assert sorted(delivered(second)) == sorted(read)
-        decide(second.broker, "open", Outcome.COMMIT)
+        decide(second.broker, "open", DecisionOutcome.COMMIT)
         settled(second, "open")
-        assert ask(second.broker, Decide(id_of("prepared"), DecideBody(Outcome.COMMIT))).first
+        assert ask(second.broker, Decide(id_of("prepared"), DecideBody(DecisionOutcome.COMMIT))).first
         settled(second, "prepared")
-        foreign = Decision(id_of("foreign"), Outcome.COMMIT, (part_of("foreign").manifest,), decided_ms=1)
+        foreign = TransactionDecision(
+            id_of("foreign"), DecisionOutcome.COMMIT, (part_of("foreign").manifest,), decided_ms=1
+        )
         eventually(lambda: not ask(second.broker, Apply(id_of("foreign"), foreign)).remaining, what="it is applied")
-        assert not decide(second.broker, "committed", Outcome.ROLLBACK).first
+        assert not decide(second.broker, "committed", DecisionOutcome.ROLLBACK).first
         late = [body for name in ("open", "prepared", "foreign") for body in part_of(name).bodies]
         assert delivered(second)[-len(late) :] == late
         assert len(delivered(second)) == len(read) + len(late)

@@ -7,7 +7,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.client.conversation.staged.staging import Decide, GetTransaction, ListStaged, end
-from metaq.model.transactions.staging import Lifetime, Outcome, Phase
+from metaq.model.transactions.staging import DecisionOutcome, PartLifetime, Phase
 from metaq.testing import Cluster
 from metaq.wire.staging import DecideBody
 from tests import staged
@@ -44,7 +44,7 @@ def stage(cluster, transaction, parts, **more):
 
 
 def commit(cluster, transaction, parts, coordinator=0):
-    body = DecideBody(Outcome.COMMIT, tuple(part.manifest for part in parts))
+    body = DecideBody(DecisionOutcome.COMMIT, tuple(part.manifest for part in parts))
     return staged.ask(cluster.brokers[coordinator].listens, Decide(transaction, body))
 
 
@@ -94,7 +94,7 @@ def test_participant_asks_a_coordinator_that_was_away(cluster):
     transaction = f"asked@{coordinator.name}"
     parts = parts_of(cluster, "asked")
     stage(cluster, transaction, parts)
-    staged.ask(coordinator.listens, end(transaction, Outcome.ROLLBACK))
+    staged.ask(coordinator.listens, end(transaction, DecisionOutcome.ROLLBACK))
     coordinator.kill()
     assert phase(other, transaction) in {Phase.OPEN, Phase.ROLLED_BACK}
     other.kill()
@@ -112,10 +112,10 @@ def test_parts_of_a_lost_connection_are_rolled_back_at_the_coordinator(cluster):
     transaction = f"lost@{coordinator.name}"
     parts = parts_of(cluster, "lost")
     # `exchange` closes each connection behind its answer.
-    stage(cluster, transaction, parts, lifetime=Lifetime.CONNECTION)
+    stage(cluster, transaction, parts, lifetime=PartLifetime.CONNECTION)
     eventually(lambda: phase(other, transaction) is Phase.ROLLED_BACK, what="the participant has learned it")
     late = commit(cluster, transaction, parts)
-    assert (late.first, late.decision.outcome) == (False, Outcome.ROLLBACK)
+    assert (late.first, late.decision.outcome) == (False, DecisionOutcome.ROLLBACK)
     assert seen(cluster, "lost") == []
 
 
@@ -146,7 +146,7 @@ def test_many_decisions_reach_the_others_soon(cluster):
     assert {len(one.parts) for one in listed.transactions if one.transaction in planned} == {2}
     assert (len(cut.transactions), cut.complete, listed.complete) == (450, False, True)
     calls = [
-        Decide(transaction, DecideBody(Outcome.COMMIT, tuple(part.manifest for part in parts)))
+        Decide(transaction, DecideBody(DecisionOutcome.COMMIT, tuple(part.manifest for part in parts)))
         for transaction, parts in planned.items()
     ]
     for call, answer in zip(calls, exchange(coordinator.listens, [one.request() for one in calls]), strict=True):

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from metaq.errors import BadRequest
-from metaq.model.upkeep.cleaning import Cleanable, Part, QueueTrim, TopicTrim, Unread
+from metaq.model.upkeep.cleaning import Cleanable, CleanableFiles, QueueTrim, TopicTrim, UnreadInQueue
 from metaq.wire import extensions, headers
 from metaq.wire.codes import RequestCode
 
-TRIM = TopicTrim("orders", (QueueTrim(3, 5, 20, 9, 1000, 2000),), (Unread("g", 3, 2),), done=True)
-FOUND = Cleanable(Part(2, 2 << 30), Part(1, 6_000_000), ("lost",), Part(4, 80))
+TRIM = TopicTrim("orders", (QueueTrim(3, 5, 20, 9, 1000, 2000),), (UnreadInQueue("g", 3, 2),), done=True)
+FOUND = Cleanable(CleanableFiles(2, 2 << 30), CleanableFiles(1, 6_000_000), ("lost",), CleanableFiles(4, 80))
 
 
 def test_codes_headers_and_answers_are_as_documented():

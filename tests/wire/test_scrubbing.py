@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.errors import BadRequest
-from metaq.model.scrub import Damaged, Difference, LogChecksums, Mended, ScrubState
+from metaq.model.scrub import DamagedSide, LogChecksums, LogDifference, Mended, ScrubState
 from metaq.wire import extensions, headers
 from metaq.wire.codes import RequestCode
 
 NUMBERS = st.integers(0, 2**62)
 TEXTS = st.text(max_size=20)
 CHECKSUMS = st.lists(st.integers(-1, 2**32 - 1), max_size=16).map(tuple)
-DIFFERENCES = st.builds(Difference, NUMBERS, NUMBERS, st.sampled_from(Damaged), TEXTS, NUMBERS)
+DIFFERENCES = st.builds(LogDifference, NUMBERS, NUMBERS, st.sampled_from(DamagedSide), TEXTS, NUMBERS)
 
 
 def test_codes_and_headers_are_as_documented():
@@ -37,7 +37,7 @@ def test_answers_are_as_documented():
     assert (
         extensions.mended(Mended(4096, 210, "/data/cut/x")) == b'{"logOffset":4096,"size":210,"keptIn":"/data/cut/x"}'
     )
-    state = ScrubState(1, 2, 3, False, 1, (Difference(4096, 210, Damaged.SLAVE, "/data/commitlog/0", 4096),))
+    state = ScrubState(1, 2, 3, False, 1, (LogDifference(4096, 210, DamagedSide.SLAVE, "/data/commitlog/0", 4096),))
     assert extensions.scrub_state(state) == (
         '{"beganMs":1,"endedMs":2,"compared":3,"alone":false,"found":1,"differences":[{"logOffset":4096,"size":210,'
         '"damaged":"slave","file":"/data/commitlog/0","at":4096}]}'

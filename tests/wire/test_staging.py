@@ -11,15 +11,15 @@ from metaq.errors import BadRequest, LocalProtocolError
 from metaq.model.transactions.staging import (
     Chunk,
     Decided,
-    Decision,
-    Lifetime,
+    DecisionOutcome,
     ManifestPart,
-    Outcome,
+    PartLifetime,
+    PartSeal,
     PartState,
     Phase,
-    RowState,
-    Seal,
     Staged,
+    TransactionDecision,
+    TransactionRow,
     TransactionState,
 )
 from metaq.wire import staging
@@ -33,7 +33,7 @@ GOLDEN = bytes.fromhex(
     "7032 73746f636b 6262"
 )
 DECISION_HEAD = "0000004a 03 00 00 00 00000000 00000000"  # 74 bytes, a decision: 58 of JSON
-SEAL = Seal(8, 100, 4096, 0xDEADBEEF)
+SEAL = PartSeal(8, 100, 4096, 0xDEADBEEF)
 CHUNKS = (
     Chunk("p1", 0, "orders", 3, b"\x00\x01\x02"),
     Chunk("p2", 7, "stock", 0, b"bb", SEAL),
@@ -41,13 +41,15 @@ CHUNKS = (
 
 NAMES = st.text("abcXYZ019_.:%-", min_size=1, max_size=20)
 INTS, LONGS = st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)
-SEALS = st.builds(Seal, INTS, INTS, LONGS, st.integers(0, 2**32 - 1))
+SEALS = st.builds(PartSeal, INTS, INTS, LONGS, st.integers(0, 2**32 - 1))
 PARTS = st.lists(st.builds(ManifestPart, NAMES, NAMES, NAMES, INTS, SEALS), max_size=3).map(tuple)
 SEQUENCES = st.integers(-1, 2**63 - 1)
-DECIDES = st.builds(DecideBody, st.sampled_from(Outcome), st.none() | PARTS, st.just("") | NAMES, SEQUENCES)
-DECISIONS = st.builds(Decision, NAMES, st.sampled_from(Outcome), PARTS, st.just("") | NAMES, SEQUENCES, LONGS)
+DECIDES = st.builds(DecideBody, st.sampled_from(DecisionOutcome), st.none() | PARTS, st.just("") | NAMES, SEQUENCES)
+DECISIONS = st.builds(
+    TransactionDecision, NAMES, st.sampled_from(DecisionOutcome), PARTS, st.just("") | NAMES, SEQUENCES, LONGS
+)
 PART_STATES = st.builds(
-    PartState, NAMES, NAMES, INTS, INTS, INTS, LONGS, st.booleans(), st.sampled_from(Lifetime), LONGS, INTS
+    PartState, NAMES, NAMES, INTS, INTS, INTS, LONGS, st.booleans(), st.sampled_from(PartLifetime), LONGS, INTS
 )
 STATES = st.builds(
     TransactionState,
@@ -63,7 +65,7 @@ STATES = st.builds(
 
 def test_sections_are_these_bytes() -> None:
     """A chunk, a last chunk with its seal, and a decision."""
-    decide = DecideBody(Outcome.ROLLBACK)
+    decide = DecideBody(DecisionOutcome.ROLLBACK)
     body = staging.sections(CHUNKS, decide)
     text = b'{"outcome":"rollback","parts":null,"row":"","sequence":-1}'
     assert body.hex() == (GOLDEN + bytes.fromhex(DECISION_HEAD) + text).hex()
@@ -73,23 +75,25 @@ def test_sections_are_these_bytes() -> None:
 
 def test_json_bodies_are_these_bytes() -> None:
     """A decision as clients send it, and as it is told."""
-    part = ManifestPart("broker-a", "p1", "orders", 3, Seal(1, 2, 3, 4))
-    assert staging.decide_body(DecideBody(Outcome.COMMIT, (part,), "query-1", 7)) == (
+    part = ManifestPart("broker-a", "p1", "orders", 3, PartSeal(1, 2, 3, 4))
+    assert staging.decide_body(DecideBody(DecisionOutcome.COMMIT, (part,), "query-1", 7)) == (
         b'{"outcome":"commit","parts":[{"broker":"broker-a","part":"p1","topic":"orders","queue_id":3,'
         b'"seal":{"chunks":1,"rows":2,"bytes":3,"crc":4}}],"row":"query-1","sequence":7}'
     )
-    made = Decision("t@broker-a", Outcome.PREPARED, (), decided_ms=1795226546496)
+    made = TransactionDecision("t@broker-a", DecisionOutcome.PREPARED, (), decided_ms=1795226546496)
     assert staging.decided(Decided(made, first=True, remaining=2)) == (
         b'{"decision":{"transaction":"t@broker-a","outcome":"prepared","parts":[],"row":"","sequence":-1,'
         b'"decided_ms":1795226546496},"first":true,"remaining":2}'
     )
-    state = TransactionState("t@b", Phase.OPEN, parts=(PartState("p", "T", 1, 2, 3, 4, True, Lifetime.CONNECTION, 5),))
+    state = TransactionState(
+        "t@b", Phase.OPEN, parts=(PartState("p", "T", 1, 2, 3, 4, True, PartLifetime.CONNECTION, 5),)
+    )
     assert staging.transaction_state(state) == (
         b'{"transaction":"t@b","phase":"open","decision":null,"parts":[{"part":"p","topic":"T","queue_id":1,"chunks":2,'
         b'"rows":3,"bytes":4,"sealed":true,"lifetime":"c","staged_ms":5,"applied_chunks":0}],"remaining":0,'
         b'"missing":[],"unconfirmed":[]}'
     )
-    row = RowState("query-1", 7, "t@b", Phase.COMMITTED)
+    row = TransactionRow("query-1", 7, "t@b", Phase.COMMITTED)
     assert staging.row_state(row) == b'{"key":"query-1","sequence":7,"transaction":"t@b","phase":"committed"}'
     assert staging.row_state(None) == b"null"
 
@@ -118,7 +122,7 @@ def test_sections_come_back_as_they_were(chunks: tuple[Chunk, ...], decide: Deci
 def test_large_chunks_come_back_as_they_were() -> None:
     """Of a view, too, which the server gives."""
     chunks = tuple(Chunk("p", n, "orders", 0, bytes([n]) * (1 << 20), SEAL if n == 2 else None) for n in range(3))
-    decide = DecideBody(Outcome.COMMIT)
+    decide = DecideBody(DecisionOutcome.COMMIT)
     body = staging.sections(chunks, decide)
     assert staging.sections_of(body) == staging.sections_of(memoryview(body)) == (chunks, decide)
     with pytest.raises(BadRequest, match="says that it has"):
@@ -127,7 +131,7 @@ def test_large_chunks_come_back_as_they_were() -> None:
 
 @given(DECIDES, DECISIONS, STATES, INTS, st.booleans())
 def test_json_bodies_come_back_as_they_were(
-    decide: DecideBody, made: Decision, state: TransactionState, remaining: int, first: bool
+    decide: DecideBody, made: TransactionDecision, state: TransactionState, remaining: int, first: bool
 ) -> None:
     """Encoding and reading are inverse, for every body."""
     assert staging.decide_body_of(staging.decide_body(decide)) == decide
@@ -140,7 +144,7 @@ def test_json_bodies_come_back_as_they_were(
     assert staging.transaction_list_of(staging.transaction_list([state, state], 1 << 30)) == [state, state]
     assert staging.transaction_list_of(staging.transaction_list([state, state], 1)) == [state]
     assert staging.transaction_list_of(staging.transaction_list([], 1)) == []
-    row = RowState("k", 1, made.transaction, state.phase)
+    row = TransactionRow("k", 1, made.transaction, state.phase)
     assert staging.row_state_of(staging.row_state(row)) == row
     assert staging.row_state_of(staging.row_state(None)) is None
     assert staging.row_list_of(staging.row_list([row, row])) == [row, row]
@@ -164,8 +168,8 @@ def hostile(at: int, value: int, size: int = 1) -> bytes:
         (hostile(4, 2), "27 bytes"),
         (hostile(4, 9), "of kind 9"),
         (hostile(16, 0xFF), "not UTF-8"),
-        (staging.sections((), DecideBody(Outcome.COMMIT)), "no chunk"),
-        (staging.sections(CHUNKS, DecideBody(Outcome.COMMIT)) + GOLDEN[:27], "follows the decision"),
+        (staging.sections((), DecideBody(DecisionOutcome.COMMIT)), "no chunk"),
+        (staging.sections(CHUNKS, DecideBody(DecisionOutcome.COMMIT)) + GOLDEN[:27], "follows the decision"),
         (staging.sections(CHUNKS[:1] * (staging.SECTIONS_MAX + 1)), "more than 1024 chunks"),
         (GOLDEN + bytes.fromhex("0000001203000000 0000000000000000") + b"{}", "outcome"),
     ],
@@ -214,13 +218,15 @@ def test_hostile_decision_is_a_bad_request(body: bytes, why: str) -> None:
 )
 def test_number_of_a_manifest_out_of_range_is_named(field: str, value: int) -> None:
     """In a decision of a client, and in one of a coordinator."""
-    part = ManifestPart("b", "p", "T", 0, Seal(1, 1, 1, 1))
+    part = ManifestPart("b", "p", "T", 0, PartSeal(1, 1, 1, 1))
     seal = part.seal if field == "queue_id" else structs.replace(part.seal, **{field: value})
     wrong = structs.replace(part, seal=seal, queue_id=value if field == "queue_id" else 0)
     with pytest.raises(BadRequest, match=f"{field}={value}"):
-        staging.decide_body_of(staging.decide_body(DecideBody(Outcome.COMMIT, (wrong,))))
+        staging.decide_body_of(staging.decide_body(DecideBody(DecisionOutcome.COMMIT, (wrong,))))
     with pytest.raises(BadRequest, match=f"{field}={value}"):
-        staging.apply_body_of(staging.apply_body(ApplyBody(Decision("t@b", Outcome.COMMIT, (wrong,)))))
+        staging.apply_body_of(
+            staging.apply_body(ApplyBody(TransactionDecision("t@b", DecisionOutcome.COMMIT, (wrong,))))
+        )
 
 
 @pytest.mark.parametrize(
@@ -229,7 +235,7 @@ def test_number_of_a_manifest_out_of_range_is_named(field: str, value: int) -> N
         Chunk("p" * 256, 0, "T", 0, b""),
         Chunk("p", -1, "T", 0, b""),
         Chunk("p", 0, "T", 2**31, b""),
-        Chunk("p", 0, "T", 0, b"", Seal(1, 1, 1, -1)),
+        Chunk("p", 0, "T", 0, b"", PartSeal(1, 1, 1, -1)),
     ],
 )
 def test_chunk_that_fits_no_section_is_not_sent(chunk: Chunk) -> None:

@@ -13,7 +13,7 @@ from metaq.client.shared.core import ClientCore
 from metaq.errors import ConfigError, MetaqError
 from metaq.model.access import Action
 from metaq.model.acl.accounts import AccountView, AclView
-from metaq.model.acl.judgement import Explanation
+from metaq.model.acl.judgement import AccessExplanation
 from metaq.model.topics.topic import RETRY_PREFIX
 
 TOPIC, GROUP = "topic", "group"
@@ -107,7 +107,7 @@ async def _having(core: ClientCore, name: str, at: str | None) -> dict[str, tupl
 
 async def explain(
     core: ClientCore, name: str, action: str, resource: str, address: str, at: str | None, *, signed: bool = True
-) -> dict[str, Explanation]:
+) -> dict[str, AccessExplanation]:
     """Return server name → whether a request would be allowed there, and by which rule.
 
     Args:

@@ -41,14 +41,14 @@ from metaq.client.shared.pending import PendingCalls
 from metaq.errors import ClientClosed
 from metaq.model import GroupConfig, MessageQueue, QueueData, StoredMessage
 from metaq.model.acl.accounts import AclView
-from metaq.model.acl.judgement import Explanation
+from metaq.model.acl.judgement import AccessExplanation
 from metaq.model.acl.secret import Secret
 from metaq.model.inspection import QueueUnits
 from metaq.model.quota import QuotaUse
-from metaq.model.reload import Reloaded
+from metaq.model.reload import ReloadedFile
 from metaq.model.topics.system import TRACE_TOPIC
 from metaq.model.topics.topic import check_topic
-from metaq.model.transactions.staging import Outcome, RowState
+from metaq.model.transactions.staging import DecisionOutcome, TransactionRow
 
 Result = TypeVar("Result")
 
@@ -216,7 +216,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
 
     def explain_access(
         self, name: str, action: str, resource: str = "", *, address: str, signed: bool = True, at: str | None = None
-    ) -> dict[str, Explanation]:
+    ) -> dict[str, AccessExplanation]:
         """Return server name → `allowed`, whether a request of an account would be; `why`, in words; `file`; `remark` of the refusal.
 
         Args: name: of the account, "": none. action: `publish`, `subscribe`, `observe`, `administer` or `register`. resource: `topic:NAME`,
@@ -465,7 +465,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             scrubbing.scrub(self._open, broker, repair=repair, bytes_per_second=bytes_per_second, progress=progress)
         )
 
-    def reload_broker(self, address: str) -> Reloaded:
+    def reload_broker(self, address: str) -> ReloadedFile:
         """Have a broker of ours on this machine read its configuration file again, as SIGHUP does.
 
         Args: address: `host:port` of its remoting server; name servers are not asked. Returns: the `file`, and sentences: `changed`,
@@ -521,7 +521,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """
         return self._run(transactions.show(self._open, transaction))
 
-    def transaction_row(self, key: str) -> tuple[dict[str, RowState], dict[str, str]]:
+    def transaction_row(self, key: str) -> tuple[dict[str, TransactionRow], dict[str, str]]:
         """Return broker → last transaction of a numbered writer, with `sequence` and `phase`; and broker → reason of those not asked.
 
         Raises also transactions.TransactionNotFound.
@@ -530,7 +530,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
 
     def list_transaction_rows(
         self, *, broker: str | None = None, limit: int = 1000
-    ) -> tuple[dict[str, list[RowState]], dict[str, str]]:
+    ) -> tuple[dict[str, list[TransactionRow]], dict[str, str]]:
         """Return broker → its first `limit` writers' rows, and broker → reason for those that could not be asked.
 
         Raises also brokers.BrokerNotFound.
@@ -562,7 +562,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         The first decision stands: if there is one already, that is applied and returned. Returns: the `decision`;
         `first`, whether it is this one; `remaining`, broker → why it has not applied all. Raises also brokers.BrokerNotFound.
         """
-        outcome = Outcome.COMMIT if commit else Outcome.ROLLBACK
+        outcome = DecisionOutcome.COMMIT if commit else DecisionOutcome.ROLLBACK
         return self._run(transactions.decide(self._open, transaction, outcome))
 
     def forget_transaction(self, subject: str, *, row: bool = False, broker: str | None = None) -> list[str]:

@@ -12,7 +12,7 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
 from metaq.errors import MetaqError
 from metaq.model import BrokerData
-from metaq.model.reload import Reloaded
+from metaq.model.reload import ReloadedFile
 from metaq.model.topics.route import MASTER_ID
 
 
@@ -178,6 +178,6 @@ async def close_partitions(core: ClientCore, address: str, topic: str, first: in
     return await core.ask(address, ClosePartitions(topic, first, last))
 
 
-async def reload(core: ClientCore, address: str) -> Reloaded:
+async def reload(core: ClientCore, address: str) -> ReloadedFile:
     """Have the broker at an address of this machine read its configuration file again."""
     return await core.ask(address, ReloadConfiguration())

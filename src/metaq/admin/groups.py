@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 from metaq.admin.brokers import BrokerNotFound, masters
-from metaq.admin.figures.sizes import Size, size_of, total
+from metaq.admin.figures.sizes import MessagesSize, size_of, total
 from metaq.client.conversation.administration import ResetOffsets
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.following import GROUP_OFFSETS, GROUPS, GetTable
@@ -107,7 +107,7 @@ class QueueProgress(Struct, frozen=True):
     consumed: int
     """QueueOffset of the message that the group consumes next."""
     oldest_waiting_ms: int | None = None
-    waiting: Size | None = Size(0)
+    waiting: MessagesSize | None = MessagesSize(0)
 
     @property
     def lag(self) -> int:
@@ -152,7 +152,7 @@ class GroupProgress(Struct, frozen=True):
         return sum(queue.lag for queue in self.queues)
 
     @property
-    def waiting(self) -> Size | None:
+    def waiting(self) -> MessagesSize | None:
         """Bytes not consumed yet, all queues together; None: not all brokers tell."""
         return total(queue.waiting for queue in self.queues)
 

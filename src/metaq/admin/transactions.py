@@ -23,11 +23,11 @@ from metaq.client.conversation.staged.staging import (
 from metaq.client.shared.core import ClientCore
 from metaq.errors import BrokerError, MetaqError
 from metaq.model.transactions.staging import (
-    Decision,
-    Outcome,
+    DecisionOutcome,
     PartState,
     Phase,
-    RowState,
+    TransactionDecision,
+    TransactionRow,
     TransactionState,
     check_row,
     coordinator_of,
@@ -82,7 +82,7 @@ class StagedTransaction(Struct, frozen=True):
         return next((phase for phase in order if phase in phases), Phase.UNKNOWN)
 
     @property
-    def decision(self) -> Decision | None:
+    def decision(self) -> TransactionDecision | None:
         """What was decided: its outcome, and when; None: no broker that was asked knows a decision."""
         own = self.states.get(self.coordinator)
         # The coordinator's comes first: the others have theirs from it.
@@ -128,7 +128,7 @@ class TransactionList(Struct, frozen=True):
 class EndedTransaction(Struct, frozen=True):
     """The result of ending a transaction by hand."""
 
-    decision: Decision
+    decision: TransactionDecision
     """The valid decision; perhaps an earlier one with another outcome."""
     first: bool
     """Whether it was decided by this call."""
@@ -187,7 +187,7 @@ async def _states(
     return StagedTransaction(transaction, states, core.clock.now_ms()), unreached
 
 
-async def row(core: ClientCore, key: str) -> tuple[dict[str, RowState], dict[str, str]]:
+async def row(core: ClientCore, key: str) -> tuple[dict[str, TransactionRow], dict[str, str]]:
     """Return broker → a writer's row, and broker → reason for those that could not be asked. Raises TransactionNotFound."""
     check_row(key)
     found, unreached = await ask_all(await masters(core), lambda name, address: core.ask(address, GetRow(key, name)))
@@ -197,11 +197,13 @@ async def row(core: ClientCore, key: str) -> tuple[dict[str, RowState], dict[str
     return rows, unreached
 
 
-async def rows(core: ClientCore, *, broker: str | None, limit: int) -> tuple[dict[str, list[RowState]], dict[str, str]]:
+async def rows(
+    core: ClientCore, *, broker: str | None, limit: int
+) -> tuple[dict[str, list[TransactionRow]], dict[str, str]]:
     """Return broker → its first `limit` rows, and broker → reason for those that could not be asked. Raises BrokerNotFound."""
 
-    async def of_broker(address: str) -> list[RowState]:
-        states: list[RowState] = []
+    async def of_broker(address: str) -> list[TransactionRow]:
+        states: list[TransactionRow] = []
         while len(states) < limit:
             page = await core.ask(address, ListRows(states[-1].key if states else "", min(PAGE, limit)))
             if not page:
@@ -212,7 +214,7 @@ async def rows(core: ClientCore, *, broker: str | None, limit: int) -> tuple[dic
     return await ask_all(await masters(core, broker=broker), lambda _name, address: of_broker(address))
 
 
-async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedTransaction:
+async def decide(core: ClientCore, transaction: str, outcome: DecisionOutcome) -> EndedTransaction:
     """Commit a transaction as it was prepared, or roll it back, and have every broker apply the decision.
 
     Raises BrokerNotFound: its coordinator is not there; BrokerError: it was not prepared, for example.
@@ -240,7 +242,7 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
     return EndedTransaction(decision, answer.first, {**remaining, **failed, **left})
 
 
-async def _apply(core: ClientCore, broker: str, address: str, decision: Decision) -> int:
+async def _apply(core: ClientCore, broker: str, address: str, decision: TransactionDecision) -> int:
     """Have a broker apply a decision, for a bounded time. Returns the number of chunks that remain."""
     # The coordinator has the decision already; other brokers get it with the request.
     brought = None if broker == coordinator_of(decision.transaction) else decision
@@ -279,7 +281,7 @@ async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | Non
     return sorted(known)
 
 
-def _named(decision: Decision | None) -> set[str]:
+def _named(decision: TransactionDecision | None) -> set[str]:
     """Return the brokers in a decision's manifest."""
     return {part.broker for part in decision.parts} if decision is not None else set()
 

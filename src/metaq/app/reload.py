@@ -14,7 +14,7 @@ from metaq.app.configuration import Configuration
 from metaq.app.role.pending import all_ended
 from metaq.broker.process.reloading import Reloading, ended
 from metaq.errors import ConfigError, Reason, Refused
-from metaq.model.reload import Reloaded
+from metaq.model.reload import ReloadedFile
 from metaq.option_table import text_of
 from metaq.options import Settings, camel
 from metaq.saved import Pending
@@ -105,7 +105,7 @@ class Reload:
                 Reason.BUSY, f"{what} yet: it is not saved within {Pending.wait_seconds:g} s, see what the disk does"
             ) from None
 
-    def apply(self, found: Configuration, service: Reloadable) -> Reloaded:
+    def apply(self, found: Configuration, service: Reloadable) -> ReloadedFile:
         """Apply the differences from the previous configuration; log and return the outcome.
 
         Raises ConfigError: nothing was changed.
@@ -142,7 +142,7 @@ class Reload:
         elif found.metaq1.enable and METAQ1 not in service.settings and service.reloading is not None:
             refused.append("metaq1.enable=true (it was false)")
         self._log(found.warnings, changed, refused)
-        return Reloaded(self._file, tuple(changed), tuple(refused), found.warnings)
+        return ReloadedFile(self._file, tuple(changed), tuple(refused), found.warnings)
 
     def _log(self, warnings: tuple[str, ...], changed: list[str], refused: list[str]) -> None:
         for warning in warnings:

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.errors import Reason, Refused
-from metaq.model.upkeep.cleaning import Cleanable, Part
+from metaq.model.upkeep.cleaning import Cleanable, CleanableFiles
 from metaq.saved import PendingOutcome
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Cleaning:
         outcome: PendingOutcome[Cleanable] = PendingOutcome()
         unused = tuple(self._unused())
 
-        def ended(found: tuple[Part, Part, Part] | None) -> None:
+        def ended(found: tuple[CleanableFiles, CleanableFiles, CleanableFiles] | None) -> None:
             self._previews -= 1
             if found is None:
                 outcome.finish(Refused(Reason.NOT_STORED, "what may go cannot be told: the broker's log says why"))

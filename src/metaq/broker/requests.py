@@ -8,7 +8,14 @@ from msgspec import Struct
 
 from metaq.model import TransactionOutcome
 from metaq.model.topics.system import AUTO_CREATE_TOPIC
-from metaq.model.transactions.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, Seal
+from metaq.model.transactions.staging import (
+    Chunk,
+    DecisionOutcome,
+    ManifestPart,
+    PartLifetime,
+    PartSeal,
+    TransactionDecision,
+)
 
 ANY_QUEUE: Final = -1
 
@@ -135,7 +142,7 @@ class Decide(Struct, frozen=True, kw_only=True):
     """Commit, roll back or prepare a staged transaction. Only its coordinator accepts it."""
 
     transaction: str
-    outcome: Outcome
+    outcome: DecisionOutcome
     parts: tuple[ManifestPart, ...] | None = None
     """The manifest. None: that of the preparation; for a rollback, all parts."""
     row: str = ""
@@ -152,7 +159,7 @@ class Stage(Struct, frozen=True, kw_only=True):
     chunks: tuple[Chunk, ...]
     born_ms: int
     born_host: bytes
-    lifetime: Lifetime = Lifetime.AGE
+    lifetime: PartLifetime = PartLifetime.AGE
     seconds: int = 0
     """With AGE: time until rollback, s; 0: the broker's `stagedSecondsMax`."""
     decide: Decide | None = None
@@ -163,14 +170,14 @@ class SealPart(Struct, frozen=True, kw_only=True):
 
     transaction: str
     part: str
-    seal: Seal
+    seal: PartSeal
 
 
 class Apply(Struct, frozen=True, kw_only=True):
     """Apply a committed transaction for a bounded time: deliver its messages to their queues."""
 
     transaction: str
-    decision: Decision | None = None
+    decision: TransactionDecision | None = None
     """The coordinator's decision, for a participant that may not have it."""
     confirmed: tuple[str, ...] = ()
     """To the coordinator: brokers that reported to the client that nothing remains there; they need not be asked."""

@@ -17,7 +17,7 @@ from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.model.clients import MessageModel
-from metaq.model.upkeep.cleaning import QueueTrim, TopicTrim, Unread
+from metaq.model.upkeep.cleaning import QueueTrim, TopicTrim, UnreadInQueue
 from metaq.model.upkeep.floors import queue_key
 from metaq.saved import PendingOutcome
 from metaq.store.queues.consume_queue import ConsumeQueue
@@ -161,7 +161,7 @@ class Trimming:
         """Return where the log file begins that holds `floor`: what is archived is whole files that take no more messages."""
         return max((file.start for file in self._store.log.run.files if file.start <= floor), default=0)
 
-    def _unread(self, topic: str, going: list[QueueTrim], read: ReadByMetaq1) -> InPieces[tuple[Unread, ...]]:
+    def _unread(self, topic: str, going: list[QueueTrim], read: ReadByMetaq1) -> InPieces[tuple[UnreadInQueue, ...]]:
         """Return what groups have not read of it: those with progress in the topic, also of MetaQ 1.x, and those that consume it now."""
         offsets, consumers = self._tables.offsets, self._tables.members.consumers
         online = {
@@ -175,12 +175,12 @@ class Trimming:
             for group in sorted({*offsets.groups_of(topic), *online})
         ]
         readers += [(group, progress, False) for group, progress in sorted(read.items())]
-        found = list[Unread]()
+        found = list[UnreadInQueue]()
         for group, progress, is_online in readers if going else ():
             for queue in going:
                 at = progress.get(queue.queue_id, queue.min_offset if is_online else queue.new_min)
                 if at < queue.new_min:
-                    found.append(Unread(group, queue.queue_id, queue.new_min - max(at, queue.min_offset)))
+                    found.append(UnreadInQueue(group, queue.queue_id, queue.new_min - max(at, queue.min_offset)))
                 if len(found) == UNREAD_MAX:
                     return tuple(found)
             yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Reloaded(Struct, frozen=True):
+class ReloadedFile(Struct, frozen=True):
     """Sentences for people, one for each change."""
 
     file: str

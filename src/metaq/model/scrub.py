@@ -15,7 +15,7 @@ DAMAGE_BYTES_MAX: Final = 64 * RANGE_BYTES
 """Bytes that are repaired by one request: a record can be as long as that."""
 
 
-class Damaged(enum.StrEnum):
+class DamagedSide(enum.StrEnum):
     """Which of two logs is damaged at a place where they differ."""
 
     MASTER = "master"
@@ -44,12 +44,12 @@ class LogChecksums(Struct, frozen=True, rename="camel"):
         return f"{self.folder}/{log_offset - log_offset % self.file_bytes:020d}"
 
 
-class Difference(Struct, frozen=True, rename="camel"):
+class LogDifference(Struct, frozen=True, rename="camel"):
     """A place at which the logs of a master and its slave differ: whole records, where at least one log has them."""
 
     log_offset: int
     size: int
-    damaged: Damaged
+    damaged: DamagedSide
     file: str = ""
     """Path of the file at the damaged side; at the slave, if it is not known which side that is, or both."""
     at: int = 0
@@ -81,5 +81,5 @@ class ScrubState(Struct, frozen=True, rename="camel"):
     """Whether it could only check its own records, since the master tells no checksums."""
     found: int = 0
     """Places that differ, found by that pass and by the one that is under way."""
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[LogDifference, ...] = ()
     """The first of them."""

@@ -41,7 +41,7 @@ Key = tuple[str, str]
 """Topic and partition."""
 
 
-class Row(Struct, frozen=True):
+class PartitionOffset(Struct, frozen=True):
     """Offset of one group in one partition."""
 
     group: str
@@ -130,25 +130,25 @@ class OffsetTable:
         limits = self._do(self._limits_of)
         return {column: limits[column] - 1 for column in _NUMBERS if limits.get(column, _ALL) < _ALL}
 
-    def load(self, group: str, keys: Collection[Key], *, adopt: Collection[str] = ()) -> dict[Key, Row]:
+    def load(self, group: str, keys: Collection[Key], *, adopt: Collection[str] = ()) -> dict[Key, PartitionOffset]:
         """Return (topic, partition) → what is saved, of those of which something is.
 
         Args: adopt: other names of the group: a row under one of them is given to it, if it has none.
         """
 
-        def found(on: Statements) -> dict[Key, Row]:
+        def found(on: Statements) -> dict[Key, PartitionOffset]:
             rows = {key: row for key, (_, row) in self._find(on, group, keys).items()}
             for other in adopt:
                 missing = [key for key in keys if key not in rows]
                 for key, (number, row) in self._find(on, other, missing).items():
                     table, column = self._names(on, "group_id")
                     on.run(f"UPDATE {table} SET {column} = ? WHERE {quoted(on.kind, 'id')} = ?", (group, number))  # noqa: S608
-                    rows[key] = Row(group, row.topic, row.partition, row.offset, row.message_id)
+                    rows[key] = PartitionOffset(group, row.topic, row.partition, row.offset, row.message_id)
             return rows
 
         return self._do(found)
 
-    def save(self, rows: Collection[Row]) -> None:
+    def save(self, rows: Collection[PartitionOffset]) -> None:
         """Save all rows in one transaction, in place of those that are there.
 
         A message id that its column does not take is saved as -1, unknown, and the log says so once. Raises ConfigError: an offset
@@ -156,14 +156,14 @@ class OffsetTable:
         """
         self._do(lambda on: self._put(on, rows, over=True))
 
-    def add(self, rows: Collection[Row]) -> dict[tuple[str, str, str], Row]:
+    def add(self, rows: Collection[PartitionOffset]) -> dict[tuple[str, str, str], PartitionOffset]:
         """Save rows, except where one is there already. Returns (group, topic, partition) → what is there. Raises as `save`."""
         return self._do(lambda on: self._put(on, rows, over=False))
 
-    def rows(self, group: str | None = None, topic: str | None = None) -> list[Row]:
+    def rows(self, group: str | None = None, topic: str | None = None) -> list[PartitionOffset]:
         """Return what is saved, of all groups and topics or of one."""
 
-        def found(on: Statements) -> list[Row]:
+        def found(on: Statements) -> list[PartitionOffset]:
             wanted = {"group_id": group, "topic": topic}
             given = {quoted(on.kind, column): value for column, value in wanted.items() if value is not None}
             where = " AND ".join(f"{column} = ?" for column in given)
@@ -198,15 +198,15 @@ class OffsetTable:
     def _names(self, on: Statements, *columns: str) -> list[str]:
         return [quoted(on.kind, name) for name in (self.name, *columns)]
 
-    def _select(self, on: Statements, where: str, values: Sequence[Any]) -> Iterator[tuple[int, Row]]:
+    def _select(self, on: Statements, where: str, values: Sequence[Any]) -> Iterator[tuple[int, PartitionOffset]]:
         """Yield ids and rows, the newest first."""
         table, number, *columns = self._names(on, "id", "group_id", "topic", "partition", *_NUMBERS)
         condition = f" WHERE {where}" if where else ""
         query = f"SELECT {number}, {', '.join(columns)} FROM {table}{condition} ORDER BY {number} DESC"  # noqa: S608
         for found, group, topic, partition, offset, message_id in on.rows(query, values):
-            yield int(found), Row(str(group), str(topic), str(partition), int(offset), int(message_id))
+            yield int(found), PartitionOffset(str(group), str(topic), str(partition), int(offset), int(message_id))
 
-    def _find(self, on: Statements, group: str, keys: Collection[Key]) -> dict[Key, tuple[int, Row]]:
+    def _find(self, on: Statements, group: str, keys: Collection[Key]) -> dict[Key, tuple[int, PartitionOffset]]:
         """Return (topic, partition) → id and row of a group."""
         parts: dict[str, list[str]] = {}
         for topic, partition in keys:
@@ -222,11 +222,13 @@ class OffsetTable:
                         found[row.topic, row.partition] = number, row
         return found
 
-    def _put(self, on: Statements, rows: Collection[Row], *, over: bool) -> dict[tuple[str, str, str], Row]:
+    def _put(
+        self, on: Statements, rows: Collection[PartitionOffset], *, over: bool
+    ) -> dict[tuple[str, str, str], PartitionOffset]:
         table, number, *columns = self._names(on, "id", *_NUMBERS, "topic", "partition", "group_id")
         insert = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places(len(columns))})"  # noqa: S608
         update = f"UPDATE {table} SET {columns[0]} = ?, {columns[1]} = ? WHERE {number} = ?"  # noqa: S608
-        of_group: dict[str, list[Row]] = {}
+        of_group: dict[str, list[PartitionOffset]] = {}
         for row in rows:
             of_group.setdefault(row.group, []).append(row)
         there = {}
@@ -243,7 +245,7 @@ class OffsetTable:
                     there[row.key] = before[1]
         return there
 
-    def _fitting(self, on: Statements, row: Row) -> tuple[int, int]:
+    def _fitting(self, on: Statements, row: PartitionOffset) -> tuple[int, int]:
         """Return offset and message id as their columns take them: MySQL without strict mode would store another number."""
         limits = self._limits_of(on)
         highest = limits.get("offset", _ALL) - 1

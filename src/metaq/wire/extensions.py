@@ -8,10 +8,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from metaq.errors import BadRequest
-from metaq.model.acl.judgement import Explanation
+from metaq.model.acl.judgement import AccessExplanation
 from metaq.model.leadership import ReplicaState
 from metaq.model.quota import QuotaUse
-from metaq.model.reload import Reloaded
+from metaq.model.reload import ReloadedFile
 from metaq.model.scrub import RANGES_MAX, LogChecksums, Mended, ScrubState
 from metaq.model.servers.identity import ServerIdentity
 from metaq.model.servers.log_line import LogLine
@@ -59,17 +59,17 @@ def level_of(fields: Mapping[str, str]) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
-def explanation(made: Explanation) -> bytes:
+def explanation(made: AccessExplanation) -> bytes:
     """Encode the answer to EXPLAIN_ACCESS (30020)."""
     return msgspec.json.encode(made)
 
 
-def explanation_of(body: bytes | memoryview) -> Explanation:
+def explanation_of(body: bytes | memoryview) -> AccessExplanation:
     """Decode the answer to EXPLAIN_ACCESS. Raises BadRequest."""
-    return _decoded(body, Explanation, "the body is no explanation")
+    return _decoded(body, AccessExplanation, "the body is no explanation")
 
 
-def reloaded(outcome: Reloaded) -> bytes:
+def reloaded(outcome: ReloadedFile) -> bytes:
     """Encode the answer to RELOAD (30007)."""
     return msgspec.json.encode(outcome)
 
@@ -114,9 +114,9 @@ def closed_partitions_of(body: bytes | memoryview) -> list[int]:
     return _decoded(body, list[int], "the body is no list of partitions")
 
 
-def reloaded_of(body: bytes | memoryview) -> Reloaded:
+def reloaded_of(body: bytes | memoryview) -> ReloadedFile:
     """Decode the answer to RELOAD. Raises BadRequest."""
-    return _decoded(body, Reloaded, "the body is no outcome of a reload")
+    return _decoded(body, ReloadedFile, "the body is no outcome of a reload")
 
 
 def topic_trim(trim: TopicTrim) -> bytes:

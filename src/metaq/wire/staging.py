@@ -27,12 +27,12 @@ from metaq.model.transactions.metaq1 import BranchState
 from metaq.model.transactions.staging import (
     Chunk,
     Decided,
-    Decision,
+    DecisionOutcome,
     ManifestPart,
-    Outcome,
-    RowState,
-    Seal,
+    PartSeal,
     Staged,
+    TransactionDecision,
+    TransactionRow,
     TransactionState,
 )
 
@@ -63,7 +63,7 @@ V = TypeVar("V")
 class DecideBody(Struct, frozen=True):
     """Body of DECIDE (30002): the outcome of a transaction and its manifest."""
 
-    outcome: Outcome
+    outcome: DecisionOutcome
     parts: tuple[ManifestPart, ...] | None = None
     """Parts at all brokers. None: those of the preparation; with a rollback, all that are staged."""
     row: str = ""
@@ -75,7 +75,7 @@ class DecideBody(Struct, frozen=True):
 class ApplyBody(Struct, frozen=True):
     """Body of APPLY (30003), empty if both are missing."""
 
-    decision: Decision | None = None
+    decision: TransactionDecision | None = None
     """For a participant: the coordinator's decision."""
     confirmed: tuple[str, ...] = ()
     """For the coordinator: brokers that told the client that they have applied all of it."""
@@ -134,7 +134,7 @@ def sections_of(body: bytes | memoryview) -> tuple[tuple[Chunk, ...], DecideBody
                 part, topic = str(data[names_at:topic_at], "utf-8"), str(data[topic_at:body_at], "utf-8")
             except UnicodeDecodeError:
                 raise BadRequest(f"the section at byte {at} names a part or topic that is not UTF-8") from None
-            seal = Seal(*_unpack_seal(data, seal_at)) if kind == LAST_CHUNK else None
+            seal = PartSeal(*_unpack_seal(data, seal_at)) if kind == LAST_CHUNK else None
             chunks.append(Chunk(part, number, topic, queue_id, bytes(data[body_at:end]), seal))
         elif kind == DECISION:
             decide = decide_body_of(data[names_at:end])
@@ -205,12 +205,12 @@ def transaction_state_of(body: bytes | memoryview) -> TransactionState:
     return _decoded(_state, body, "state of a transaction")
 
 
-def row_state(state: RowState | None) -> bytes:
+def row_state(state: TransactionRow | None) -> bytes:
     """Encode the answer to STAGED_STATE of a row; `null` if there is none."""
     return _encode(state)
 
 
-def row_state_of(body: bytes | memoryview) -> RowState | None:
+def row_state_of(body: bytes | memoryview) -> TransactionRow | None:
     """Decode what `row_state` encodes. Raises BadRequest."""
     return _decoded(_row, body, "state of a row")
 
@@ -225,12 +225,12 @@ def transaction_list_of(body: bytes | memoryview) -> list[TransactionState]:
     return _decoded(_states, body, "list of transactions")
 
 
-def row_list(states: Iterable[RowState], bytes_max: int = LIST_BYTES_MAX) -> bytes:
+def row_list(states: Iterable[TransactionRow], bytes_max: int = LIST_BYTES_MAX) -> bytes:
     """Encode the answer to LIST_STAGED of rows."""
     return _list(states, bytes_max)
 
 
-def row_list_of(body: bytes | memoryview) -> list[RowState]:
+def row_list_of(body: bytes | memoryview) -> list[TransactionRow]:
     """Decode what `row_list` encodes. Raises BadRequest."""
     return _decoded(_rows, body, "list of rows")
 
@@ -262,9 +262,9 @@ _apply = msgspec.json.Decoder(ApplyBody)
 _staged = msgspec.json.Decoder(Staged)
 _decided = msgspec.json.Decoder(Decided)
 _state = msgspec.json.Decoder(TransactionState)
-_row: msgspec.json.Decoder[RowState | None] = msgspec.json.Decoder(RowState | None)
+_row: msgspec.json.Decoder[TransactionRow | None] = msgspec.json.Decoder(TransactionRow | None)
 _states = msgspec.json.Decoder(list[TransactionState])
-_rows = msgspec.json.Decoder(list[RowState])
+_rows = msgspec.json.Decoder(list[TransactionRow])
 _branches = msgspec.json.Decoder(list[BranchState])
 
 
@@ -275,7 +275,7 @@ def _decoded(decoder: msgspec.json.Decoder[V], body: bytes | memoryview, what: s
         raise BadRequest(f"the {what} in the body cannot be read: {str(error)[:200]}") from None
 
 
-def _check_decision(made: Decision) -> None:
+def _check_decision(made: TransactionDecision) -> None:
     _check_parts(made.parts)
     _check("sequence", made.sequence, -1, _LONG_MAX)
     _check("decided_ms", made.decided_ms, 0, _LONG_MAX)

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from metaq.admin.growth.places import Refusal
 from metaq.admin.replicas import Replica
-from metaq.admin.rolling.plan import Kind, Plan, Process, plan_of
+from metaq.admin.rolling.plan import BrokerProcess, Kind, Plan, plan_of
 from metaq.model.leadership import ReplicaState
 from tests.admin.rolling.test_standing import FIRST, LEADER, replica, state
 
@@ -39,7 +39,7 @@ def test_followers_come_first():
     plan = plan_of("a", group(1, 2, 3))
     assert (plan.kind, [one.member for one in plan.processes], plan.gap) == (Kind.GROUP, [1, 3, 2], "")
     assert plan_of("a", pair(slaves=(2, 1))) == Plan(
-        Kind.PAIR, "a", (Process("a", 1, "h:1"), Process("a", 2, "h:2"), Process("a", 0, "h:0"))
+        Kind.PAIR, "a", (BrokerProcess("a", 1, "h:1"), BrokerProcess("a", 2, "h:2"), BrokerProcess("a", 0, "h:0"))
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from metaq.admin.replicas import Replica
-from metaq.admin.rolling.standing import MemberStanding, standing_of
+from metaq.admin.rolling.standing import FailoverMember, standing_of
 from metaq.model.leadership import Epoch, GroupRole, ReplicaState
 
 
@@ -33,9 +33,9 @@ def test_the_leader_says_who_is_in_sync_and_how_far_the_others_are():
     assert (found.broker, found.leader, found.address, found.epoch) == ("a", 2, "127.0.0.1:10002", 3)
     assert (found.in_sync, found.minimum, found.doubt, found.lease_ms) == ((1, 2), 1, "", 500)
     assert found.members == (
-        MemberStanding(1, "127.0.0.1:10001", False, True, 1000, 0, 0),
-        MemberStanding(2, "127.0.0.1:10002", True, True, 1000, None, None),
-        MemberStanding(3, "127.0.0.1:10003", False, False, 450, 600, 1500),
+        FailoverMember(1, "127.0.0.1:10001", False, True, 1000, 0, 0),
+        FailoverMember(2, "127.0.0.1:10002", True, True, 1000, None, None),
+        FailoverMember(3, "127.0.0.1:10003", False, False, 450, 600, 1500),
     )
     assert found.out_of_sync == (3,)
 

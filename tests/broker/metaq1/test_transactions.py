@@ -27,7 +27,7 @@ from metaq.model.transactions.metaq1 import (
     TransactionKey,
     Vote,
 )
-from metaq.model.transactions.staging import Outcome, Phase
+from metaq.model.transactions.staging import DecisionOutcome, Phase
 from metaq.options import Metaq1Options
 from tests.broker.metaq1.test_partitions import settings
 from tests.broker.staged.support import bodies, let_files_go, rollback, run_steps, stored
@@ -280,7 +280,7 @@ def test_rights_count_when_a_message_is_put_and_its_end_is_the_transactions_own(
             put(broker, key, b"a", channel)
             service.prepare(key, channel)
         service.commit(XID, theirs, one_phase=False)
-        service.end_by_hand(str(other), Outcome.COMMIT)
+        service.end_by_hand(str(other), DecisionOutcome.COMMIT)
         assert bodies(broker, "test", 0) == [b"a", b"a"]
 
 
@@ -378,7 +378,7 @@ def test_what_is_in_doubt_outlasts_the_log_files_that_it_was_written_to(
             branches(broker).begin(key, 5, channel)
             put(broker, key, b"kept", channel)
             branches(broker).prepare(key, channel)
-        branches(broker).end_by_hand(str(other), Outcome.ROLLBACK)
+        branches(broker).end_by_hand(str(other), DecisionOutcome.ROLLBACK)
         for _ in range(2):
             let_files_go(broker, clock)
     clock.advance(100 * 86_400)
@@ -539,11 +539,11 @@ def test_a_prepared_branch_stays_so_while_its_end_cannot_be_stored(broker: Broke
 # ---------------------------------------------------------------------- by hand
 
 
-@pytest.mark.parametrize("outcome", [Outcome.COMMIT, Outcome.ROLLBACK])
+@pytest.mark.parametrize("outcome", [DecisionOutcome.COMMIT, DecisionOutcome.ROLLBACK])
 def test_what_an_operator_has_ended_is_remembered_until_it_is_forgotten(
-    tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel, outcome: Outcome
+    tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel, outcome: DecisionOutcome
 ) -> None:
-    committed = outcome is Outcome.COMMIT
+    committed = outcome is DecisionOutcome.COMMIT
     kind = Fault.COMMITTED_BY_HAND if committed else Fault.ROLLED_BACK_BY_HAND
     phase = BranchPhase.COMMITTED_BY_HAND if committed else BranchPhase.ROLLED_BACK_BY_HAND
     with opened(tmp_path, clock) as broker:
@@ -576,8 +576,8 @@ def test_an_operator_may_forget_what_was_ended_by_hand_and_nothing_else(broker: 
     service.prepare(XID, channel)
     refused(Reason.NOT_FOUND, service.forget_by_hand, str(XID))
     refused(Reason.INVALID, service.forget_by_hand, "XID:nonsense")
-    refused(Reason.INVALID, service.end_by_hand, "XID:nonsense", Outcome.COMMIT)
-    service.end_by_hand(str(XID), Outcome.ROLLBACK)
+    refused(Reason.INVALID, service.end_by_hand, "XID:nonsense", DecisionOutcome.COMMIT)
+    service.end_by_hand(str(XID), DecisionOutcome.ROLLBACK)
     service.forget_by_hand(str(XID))
     assert service.listing() == []
 

@@ -36,7 +36,7 @@ from metaq.errors import Refused
 from metaq.model import TopicConfig
 from metaq.model.metaq1.partition import PartitionPut
 from metaq.model.transactions.metaq1 import BranchKey, BranchRefused, LocalKey, TransactionKey, Vote
-from metaq.model.transactions.staging import Outcome
+from metaq.model.transactions.staging import DecisionOutcome
 from metaq.options import BrokerOptions, Metaq1Options, StoreOptions
 from metaq.store.config_file import ConfigFile
 from metaq.store.log.scan import LogScan
@@ -128,7 +128,7 @@ class BranchesModel(RuleBasedStateMachine):
         self.locals: dict[tuple[int, LocalKey], Kept] = {}
         self.branches: dict[BranchKey, Kept] = {}
         self.prepared: dict[BranchKey, Kept] = {}
-        self.by_hand: dict[BranchKey, Outcome] = {}
+        self.by_hand: dict[BranchKey, DecisionOutcome] = {}
         self.delivered: dict[Place, list[bytes]] = {place: [] for place in PLACES}
         self.open()
 
@@ -267,9 +267,9 @@ class BranchesModel(RuleBasedStateMachine):
         elif self.lives(act, dies, power):
             self.drop(key, channel)
 
-    @rule(key=st.sampled_from(XIDS), outcome=st.sampled_from([Outcome.COMMIT, Outcome.ROLLBACK]), dies=st.integers(0, 8),
+    @rule(key=st.sampled_from(XIDS), outcome=st.sampled_from([DecisionOutcome.COMMIT, DecisionOutcome.ROLLBACK]), dies=st.integers(0, 8),
           power=st.booleans())  # fmt: skip
-    def end_by_hand(self, key: BranchKey, outcome: Outcome, dies: int, power: bool) -> None:
+    def end_by_hand(self, key: BranchKey, outcome: DecisionOutcome, dies: int, power: bool) -> None:
         act = lambda: self.service.end_by_hand(str(key), outcome)  # noqa: E731
         if key not in self.prepared:
             self.refused(act)
@@ -284,7 +284,7 @@ class BranchesModel(RuleBasedStateMachine):
                 return
         kept = self.prepared.pop(key)
         self.by_hand[key] = outcome
-        if outcome is Outcome.COMMIT:
+        if outcome is DecisionOutcome.COMMIT:
             self.deliver(kept)
 
     @rule(key=st.sampled_from(XIDS))

@@ -10,14 +10,14 @@ from metaq.broker.replication.scrub import FIRST_SECONDS, TOLD_MAX
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller, administered_locally
-from metaq.model.scrub import DAMAGE_BYTES_MAX, Damaged, Difference, Mended
+from metaq.model.scrub import DAMAGE_BYTES_MAX, DamagedSide, LogDifference, Mended
 from tests.broker.support import open_broker
 
 HERE, ELSEWHERE = Caller("127.0.0.1", True), Caller("10.0.0.7", False)
 
 
-def difference(place: int, damaged: Damaged = Damaged.SLAVE) -> Difference:
-    return Difference(place, 100, damaged, "/log/0", place)
+def difference(place: int, damaged: DamagedSide = DamagedSide.SLAVE) -> LogDifference:
+    return LogDifference(place, 100, damaged, "/log/0", place)
 
 
 def test_a_pass_begins_some_time_after_the_start_and_then_after_each_interval(tmp_path):
@@ -45,7 +45,7 @@ def test_what_was_found_is_kept_until_a_pass_finds_it_no_more(tmp_path):
         scrub = broker.scrub
         scrub.begin()
         began = clock.now_ms()
-        one, other = difference(100), difference(500, Damaged.MASTER)
+        one, other = difference(100), difference(500, DamagedSide.MASTER)
         assert scrub.found([one]) == [one]
         assert scrub.found([one, other]) == [other]
         assert (scrub.state.found, scrub.state.ended_ms) == (2, 0)

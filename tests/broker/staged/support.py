@@ -12,7 +12,7 @@ from metaq.broker.requests import Decide, SealPart, Send, Stage
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
-from metaq.model.transactions.staging import Chunk, Decided, ManifestPart, Outcome, Seal, Staged
+from metaq.model.transactions.staging import Chunk, Decided, DecisionOutcome, ManifestPart, PartSeal, Staged
 from metaq.wire.record import decode_record, encode_batch
 from tests.broker.support import BORN_HOST
 
@@ -24,10 +24,10 @@ def batch(*bodies: bytes, properties: bytes = b"TAGS\x01paid\x02KEYS\x01k1") -> 
     return encode_batch([(7, body, properties) for body in bodies])
 
 
-def seal_of(*bodies: bytes, rows: int) -> Seal:
+def seal_of(*bodies: bytes, rows: int) -> PartSeal:
     """Of a part with these chunks; the CRC is made as docs/formats/staging.md says."""
     crcs = b"".join((zlib.crc32(body) & 0x7FFFFFFF).to_bytes(4, "big") for body in bodies)
-    return Seal(len(bodies), rows, sum(map(len, bodies)), zlib.crc32(crcs))
+    return PartSeal(len(bodies), rows, sum(map(len, bodies)), zlib.crc32(crcs))
 
 
 def whole_part(
@@ -51,23 +51,23 @@ def stage(
     return broker.staging.stage(request, who, channel)
 
 
-def seal(broker: Broker, part: str, what: Seal, transaction: str = T) -> None:
+def seal(broker: Broker, part: str, what: PartSeal, transaction: str = T) -> None:
     broker.staging.seal(SealPart(transaction=transaction, part=part, seal=what), SOMEBODY)
 
 
 def decide(
-    broker: Broker, outcome: Outcome, parts=None, transaction: str = T, who: Caller = SOMEBODY, **more
+    broker: Broker, outcome: DecisionOutcome, parts=None, transaction: str = T, who: Caller = SOMEBODY, **more
 ) -> Decided:
     parts = None if parts is None else tuple(parts)
     return broker.staging.decide(Decide(transaction=transaction, outcome=outcome, parts=parts, **more), who)
 
 
 def commit(broker: Broker, *parts: ManifestPart, transaction: str = T, **more) -> Decided:
-    return decide(broker, Outcome.COMMIT, parts, transaction, **more)
+    return decide(broker, DecisionOutcome.COMMIT, parts, transaction, **more)
 
 
 def rollback(broker: Broker, transaction: str = T) -> Decided:
-    return decide(broker, Outcome.ROLLBACK, None, transaction)
+    return decide(broker, DecisionOutcome.ROLLBACK, None, transaction)
 
 
 def refused(reason: Reason, act: Callable[..., object], *args: object, **more: object) -> str:

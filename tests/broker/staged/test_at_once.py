@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metaq.broker.requests import Decide
 from metaq.clock import FakeClock
 from metaq.errors import MetaqError, Refused, StoreFull
-from metaq.model.transactions.staging import Chunk, Lifetime, ManifestPart, Outcome, Phase, Seal
+from metaq.model.transactions.staging import Chunk, DecisionOutcome, ManifestPart, PartLifetime, PartSeal, Phase
 from metaq.testing.faults import FaultyDisk
 from metaq.wire import hot
 from tests.broker.staged.support import batch, bodies, run_steps, seal_of, stage, whole_part
@@ -31,7 +31,7 @@ def log_of(broker):
 
 
 def commit_of(name, parts):
-    return Decide(transaction=name, outcome=Outcome.COMMIT, parts=tuple(parts))
+    return Decide(transaction=name, outcome=DecisionOutcome.COMMIT, parts=tuple(parts))
 
 
 def at_once(broker, number, *parts, **more):
@@ -61,7 +61,7 @@ def test_what_is_small_and_plain_takes_the_short_way(tmp_path, monkeypatch):
             answer = at_once(
                 broker, number, whole_part("p1", "orders", 0, b"a"), whole_part("p2", "stock", 1, b"b", b"c")
             )
-            assert (answer.decision.outcome, answer.first, answer.remaining) == (Outcome.COMMIT, True, 0)
+            assert (answer.decision.outcome, answer.first, answer.remaining) == (DecisionOutcome.COMMIT, True, 0)
             assert broker.staging.state(NAME.format(number)).phase is Phase.COMMITTED
         assert taken == ["1@broker-a", "2@broker-a"]
         assert bodies(broker) == [b"a"] * 3
@@ -89,7 +89,7 @@ def test_what_a_full_disk_cuts_goes_on_where_it_was_cut(tmp_path, monkeypatch):
 
         monkeypatch.setattr(hot, "expand", full)
         answer = at_once(broker, 1, whole_part("p1", "orders", 0, b"c"), whole_part("p2", "stock", 1, b"d"))
-        assert (answer.decision.outcome, answer.remaining, taken) == (Outcome.COMMIT, 2, ["1@broker-a"])
+        assert (answer.decision.outcome, answer.remaining, taken) == (DecisionOutcome.COMMIT, 2, ["1@broker-a"])
         assert bodies(broker) == [b"a"]
         monkeypatch.undo()
         run_steps(broker)
@@ -140,9 +140,9 @@ def made(part):
     body = b"no batch at all" if fault == "body" else batch(*messages)
     seal = seal_of(body, rows=len(messages))
     wrong = {
-        "crc": Seal(seal.chunks, seal.rows, seal.bytes, seal.crc ^ 1),
-        "rows": Seal(seal.chunks, seal.rows + 1, seal.bytes, seal.crc),
-        "bytes": Seal(seal.chunks, seal.rows, seal.bytes + 1, seal.crc),
+        "crc": PartSeal(seal.chunks, seal.rows, seal.bytes, seal.crc ^ 1),
+        "rows": PartSeal(seal.chunks, seal.rows + 1, seal.bytes, seal.crc),
+        "bytes": PartSeal(seal.chunks, seal.rows, seal.bytes + 1, seal.crc),
     }
     seal = wrong.get(fault, seal)
     chunk = Chunk(
@@ -162,14 +162,14 @@ def answer_of(broker, request):
     both = [made(part) for part in drawn]
     manifest = tuple(named for _, named in both)
     decide = {
-        "rollback": Decide(transaction=name, outcome=Outcome.ROLLBACK, parts=None),
-        "prepared": Decide(transaction=name, outcome=Outcome.PREPARED, parts=manifest),
-        "row": Decide(transaction=name, outcome=Outcome.COMMIT, parts=manifest, row="writer", sequence=number),
+        "rollback": Decide(transaction=name, outcome=DecisionOutcome.ROLLBACK, parts=None),
+        "prepared": Decide(transaction=name, outcome=DecisionOutcome.PREPARED, parts=manifest),
+        "row": Decide(transaction=name, outcome=DecisionOutcome.COMMIT, parts=manifest, row="writer", sequence=number),
         "fewer": commit_of(name, manifest[1:]),
         "other id": commit_of("x@broker-a", manifest),
         "none": None,
     }.get(kind, commit_of(name, manifest))
-    more = {"lifetime": Lifetime.CONNECTION} if kind == "connection" else {}
+    more = {"lifetime": PartLifetime.CONNECTION} if kind == "connection" else {}
     try:
         return stage(broker, *[chunk for chunk, _ in both], transaction=name, decide=decide, **more)
     except MetaqError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metaq.broker.requests import Decide
 from metaq.broker.staged.decisions import EXPIRY_SLACK
 from metaq.clock import FakeClock
-from metaq.model.transactions.staging import Outcome, Phase
+from metaq.model.transactions.staging import DecisionOutcome, Phase
 from tests.broker.staged.support import T, bodies, run_steps, stage, whole_part
 from tests.broker.support import open_broker
 
@@ -55,7 +55,10 @@ def test_transactions_that_are_over_do_not_stay_in_memory_until_they_would_expir
         for number in range(2 * EXPIRY_SLACK):
             name = f"{number}@broker-a"
             stage(
-                broker, chunk, transaction=name, decide=Decide(transaction=name, outcome=Outcome.COMMIT, parts=(part,))
+                broker,
+                chunk,
+                transaction=name,
+                decide=Decide(transaction=name, outcome=DecisionOutcome.COMMIT, parts=(part,)),
             )
             if number % 50 == 0:
                 broker.tick()

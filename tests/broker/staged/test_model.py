@@ -28,7 +28,14 @@ from metaq.broker.staged.peers import Finish, NoAnswer, PeerAnswer, Question, Se
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig
-from metaq.model.transactions.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, Phase
+from metaq.model.transactions.staging import (
+    Chunk,
+    DecisionOutcome,
+    ManifestPart,
+    PartLifetime,
+    Phase,
+    TransactionDecision,
+)
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import Saving
 from metaq.store.config_file import ConfigFile
@@ -71,11 +78,11 @@ class ModelTransaction(Struct, eq=False):
 
     id: str
     coordinator: str
-    lifetime: Lifetime
+    lifetime: PartLifetime
     parts: dict[tuple[str, str], ModelPart] = field(default_factory=dict)
-    asked: set[Outcome] = field(default_factory=set)
+    asked: set[DecisionOutcome] = field(default_factory=set)
     """What clients have asked for."""
-    outcome: Outcome | None = None
+    outcome: DecisionOutcome | None = None
     """What a client was told, or the coordinator has said."""
     manifest: tuple[ManifestPart, ...] = ()
     first_ms: int = -1
@@ -209,15 +216,15 @@ class StagingModel(RuleBasedStateMachine):
         node.store.flusher.flush()
         return True
 
-    def begin(self, coordinator: str, lifetime: Lifetime) -> None:
+    def begin(self, coordinator: str, lifetime: PartLifetime) -> None:
         name = f"t{next(self.serial)}@{coordinator}"
         self.transactions[name] = ModelTransaction(name, coordinator, lifetime)
 
-    @rule(coordinator=st.sampled_from(NAMES), lifetime=st.sampled_from(Lifetime), parts=st.lists(
+    @rule(coordinator=st.sampled_from(NAMES), lifetime=st.sampled_from(PartLifetime), parts=st.lists(
         st.tuples(st.sampled_from(NAMES), st.sampled_from(QUEUES), st.integers(1, 4), st.booleans()), min_size=1, max_size=3
     ))  # fmt: skip
     def begin_with_parts(
-        self, coordinator: str, lifetime: Lifetime, parts: list[tuple[str, tuple[str, int], int, bool]]
+        self, coordinator: str, lifetime: PartLifetime, parts: list[tuple[str, tuple[str, int], int, bool]]
     ) -> None:
         """What most clients do: whole parts, all sealed."""
         self.begin(coordinator, lifetime)
@@ -315,24 +322,29 @@ class StagingModel(RuleBasedStateMachine):
                 if self.do(model.broker, lambda: self.nodes[model.broker].broker.staging.seal(request, SOMEBODY)):  # noqa: B023
                     model.sealed = True
 
-    @rule(which=st.integers(0, 99), outcome=st.sampled_from(Outcome), answered=st.booleans(), leave_out=st.booleans())
-    def decide(self, which: int, outcome: Outcome, *, answered: bool, leave_out: bool) -> None:
+    @rule(
+        which=st.integers(0, 99),
+        outcome=st.sampled_from(DecisionOutcome),
+        answered=st.booleans(),
+        leave_out=st.booleans(),
+    )
+    def decide(self, which: int, outcome: DecisionOutcome, *, answered: bool, leave_out: bool) -> None:
         transaction = self.pick(which)
         if transaction is None:
             return
         self.look_for_the_end(transaction)
         parts = tuple(model.named() for model in transaction.parts.values() if model.sealed)
-        if transaction.outcome is Outcome.PREPARED:
+        if transaction.outcome is DecisionOutcome.PREPARED:
             parts = transaction.manifest
         elif leave_out:
             parts = parts[1:]
-        if Outcome.COMMIT in transaction.asked or Outcome.PREPARED in transaction.asked:
+        if DecisionOutcome.COMMIT in transaction.asked or DecisionOutcome.PREPARED in transaction.asked:
             parts = transaction.manifest
-        if outcome is not Outcome.ROLLBACK:
+        if outcome is not DecisionOutcome.ROLLBACK:
             transaction.manifest = parts
         transaction.asked.add(outcome)
         request = Decide(
-            transaction=transaction.id, outcome=outcome, parts=None if outcome is Outcome.ROLLBACK else parts
+            transaction=transaction.id, outcome=outcome, parts=None if outcome is DecisionOutcome.ROLLBACK else parts
         )
         node = self.nodes[transaction.coordinator]
         if not answered:
@@ -346,9 +358,9 @@ class StagingModel(RuleBasedStateMachine):
             assert transaction.unsure or self.is_retained(transaction), "a right manifest was refused"
             return
         if done:
-            decision: Decision = told[0].decision
+            decision: TransactionDecision = told[0].decision
             assert decision.transaction == transaction.id
-            if transaction.outcome in {Outcome.COMMIT, Outcome.ROLLBACK}:
+            if transaction.outcome in {DecisionOutcome.COMMIT, DecisionOutcome.ROLLBACK}:
                 right = decision.outcome is transaction.outcome and not told[0].first
                 assert right or self.is_retained(transaction), (transaction, told)
             self.learn(transaction, decision.outcome)
@@ -361,7 +373,7 @@ class StagingModel(RuleBasedStateMachine):
           answered=st.booleans(), large=st.booleans())  # fmt: skip
     def commit_at_once(self, broker: str, queues: list[tuple[str, int]], answered: bool, large: bool) -> None:
         """A small transaction of one broker, in one request; sent once more if there was no answer."""
-        self.begin(broker, Lifetime.AGE)
+        self.begin(broker, PartLifetime.AGE)
         transaction = self.pick(0)
         assert transaction is not None
         for number, queue in enumerate(queues):
@@ -369,7 +381,7 @@ class StagingModel(RuleBasedStateMachine):
             transaction.parts[broker, f"p{number}"] = ModelPart(broker, f"p{number}", *queue, [rows], 1, sealed=True)
         models = list(transaction.parts.values())
         transaction.manifest = tuple(model.named() for model in models)
-        transaction.asked.add(Outcome.COMMIT)
+        transaction.asked.add(DecisionOutcome.COMMIT)
         transaction.first_ms = self.clock.now_ms()
         chunks = tuple(
             Chunk(part=model.part, number=0, topic=model.topic, queue_id=model.queue_id, body=model.data[0],
@@ -378,20 +390,20 @@ class StagingModel(RuleBasedStateMachine):
         )  # fmt: skip
         request = Stage(
             transaction=transaction.id, chunks=chunks, born_ms=self.clock.now_ms(), born_host=BORN_HOST, seconds=SECONDS,
-            decide=Decide(transaction=transaction.id, outcome=Outcome.COMMIT, parts=transaction.manifest),
+            decide=Decide(transaction=transaction.id, outcome=DecisionOutcome.COMMIT, parts=transaction.manifest),
         )  # fmt: skip
         told = []
         if not answered:
             self.ask_and_crash(broker, lambda: self.nodes[broker].broker.staging.stage(request, SOMEBODY))
         if self.do(broker, lambda: told.append(self.nodes[broker].broker.staging.stage(request, SOMEBODY))):
-            assert told[0].decision.outcome is Outcome.COMMIT
-            self.learn(transaction, Outcome.COMMIT)
+            assert told[0].decision.outcome is DecisionOutcome.COMMIT
+            self.learn(transaction, DecisionOutcome.COMMIT)
         else:
             transaction.unsure = True
 
     @rule(which=st.integers(0, 99))
     def commit(self, which: int) -> None:
-        self.decide(which, Outcome.COMMIT, answered=True, leave_out=False)
+        self.decide(which, DecisionOutcome.COMMIT, answered=True, leave_out=False)
 
     @rule(which=st.integers(0, 99), broker=st.sampled_from(NAMES))
     def apply(self, which: int, broker: str) -> None:
@@ -440,7 +452,7 @@ class StagingModel(RuleBasedStateMachine):
 
     def grow_old(self) -> None:
         for transaction in self.transactions.values():
-            if transaction.lifetime is Lifetime.AGE and transaction.first_ms >= 0:
+            if transaction.lifetime is PartLifetime.AGE and transaction.first_ms >= 0:
                 age_ms = self.clock.now_ms() - transaction.first_ms
                 transaction.may_end = transaction.may_end or age_ms >= SECONDS * 1000
 
@@ -453,7 +465,7 @@ class StagingModel(RuleBasedStateMachine):
 
     def connections_end(self, broker: str) -> None:
         for transaction in self.transactions.values():
-            if transaction.lifetime is Lifetime.CONNECTION and any(name == broker for name, _ in transaction.parts):
+            if transaction.lifetime is PartLifetime.CONNECTION and any(name == broker for name, _ in transaction.parts):
                 transaction.may_end = True
 
     @rule(mode=st.sampled_from(("up", "down", "lost")))
@@ -515,24 +527,26 @@ class StagingModel(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ what must hold
 
-    def learn(self, transaction: ModelTransaction, outcome: Outcome) -> None:
-        if transaction.outcome in {None, Outcome.PREPARED}:
+    def learn(self, transaction: ModelTransaction, outcome: DecisionOutcome) -> None:
+        if transaction.outcome in {None, DecisionOutcome.PREPARED}:
             transaction.outcome = outcome
 
     def look_for_the_end(self, transaction: ModelTransaction) -> None:
         """What the coordinator says must be what was asked for, or what time has brought; and stay."""
         state = self.nodes[transaction.coordinator].broker.staging.state(transaction.id)
         found = state.decision.outcome if state.decision is not None else None
-        if transaction.outcome in {Outcome.COMMIT, Outcome.ROLLBACK}:
+        if transaction.outcome in {DecisionOutcome.COMMIT, DecisionOutcome.ROLLBACK}:
             # What is over everywhere that the manifest names is forgotten with the log; parts that it did not name are
             # rolled back then, which says so of the transaction.
             assert found is transaction.outcome or self.is_retained(transaction), transaction
             return
-        if transaction.outcome is Outcome.PREPARED:
+        if transaction.outcome is DecisionOutcome.PREPARED:
             assert found is not None, transaction
         if found is not None:
-            assert found in transaction.asked or (found is Outcome.ROLLBACK and transaction.may_end), transaction
-            assert found is not Outcome.PREPARED or state.decision.parts == transaction.manifest
+            assert found in transaction.asked or (found is DecisionOutcome.ROLLBACK and transaction.may_end), (
+                transaction
+            )
+            assert found is not DecisionOutcome.PREPARED or state.decision.parts == transaction.manifest
             self.learn(transaction, found)
 
     @invariant()
@@ -574,7 +588,7 @@ class StagingModel(RuleBasedStateMachine):
                 there = [body for body in queue if body in set(rows)]
                 left -= set(there)
                 named = any((part.broker, part.part) == (name, part_id) for part in transaction.manifest)
-                if transaction.outcome is not Outcome.COMMIT or not named:
+                if transaction.outcome is not DecisionOutcome.COMMIT or not named:
                     assert not there, (transaction, part_id, state)
                     continue
                 assert there == rows[: len(there)], "the order is another"
@@ -607,7 +621,7 @@ class StagingModel(RuleBasedStateMachine):
         for name in NAMES:
             self.check(name)
         for transaction in self.transactions.values():
-            if transaction.outcome is Outcome.COMMIT:
+            if transaction.outcome is DecisionOutcome.COMMIT:
                 for part in transaction.manifest:
                     model = transaction.parts[part.broker, part.part]
                     there = {body for _, body in self.seen[part.broker][part.topic, part.queue_id]}

@@ -12,7 +12,15 @@ from metaq.model import TopicConfig
 from metaq.model import properties as props
 from metaq.model.access import Action, Caller
 from metaq.model.topics.system import HALF_TOPIC, STAGE_TOPIC, TXN_TOPIC
-from metaq.model.transactions.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, Phase, Seal
+from metaq.model.transactions.staging import (
+    Chunk,
+    DecisionOutcome,
+    ManifestPart,
+    PartLifetime,
+    PartSeal,
+    Phase,
+    TransactionDecision,
+)
 from metaq.wire.record import encode_batch
 from tests.broker.staged.support import (
     SOMEBODY,
@@ -52,7 +60,7 @@ def test_ids_that_name_no_coordinator_are_refused_everywhere(broker, name):
     """They go into properties and index keys."""
     staging = broker.staging
     refused(Reason.INVALID, stage, broker, chunk(), transaction=name)
-    refused(Reason.INVALID, staging.seal, SealPart(transaction=name, part="p", seal=Seal(1, 1, 1, 1)), SOMEBODY)
+    refused(Reason.INVALID, staging.seal, SealPart(transaction=name, part="p", seal=PartSeal(1, 1, 1, 1)), SOMEBODY)
     refused(Reason.INVALID, commit, broker, transaction=name)
     refused(Reason.INVALID, staging.apply, Apply(transaction=name), SOMEBODY)
     refused(Reason.INVALID, staging.state, name)
@@ -162,18 +170,27 @@ def test_who_may_not_send_to_a_topic_may_neither_stage_nor_end_for_it(tmp_path):
     with open_broker(tmp_path, authorise=only_anna) as broker:
         refused(Reason.NO_PERMISSION, stage, broker, one, who=bert)
         stage(broker, one, who=anna)
-        for outcome in Outcome:
+        for outcome in DecisionOutcome:
             refused(
-                Reason.NO_PERMISSION, decide, broker, outcome, None if outcome is Outcome.ROLLBACK else [part], who=bert
+                Reason.NO_PERMISSION,
+                decide,
+                broker,
+                outcome,
+                None if outcome is DecisionOutcome.ROLLBACK else [part],
+                who=bert,
             )
         foreign = "t@broker-b"
         stage(broker, one, transaction=foreign, who=anna)
-        named = Decision(foreign, Outcome.COMMIT, (part,))
-        for brought in (named, Decision(foreign, Outcome.COMMIT), Decision(foreign, Outcome.ROLLBACK)):
+        named = TransactionDecision(foreign, DecisionOutcome.COMMIT, (part,))
+        for brought in (
+            named,
+            TransactionDecision(foreign, DecisionOutcome.COMMIT),
+            TransactionDecision(foreign, DecisionOutcome.ROLLBACK),
+        ):
             refused(Reason.NO_PERMISSION, broker.staging.apply, Apply(transaction=foreign, decision=brought), bert)
         assert broker.staging.state(foreign).phase is Phase.OPEN
         assert bodies(broker) == []
-        assert decide(broker, Outcome.COMMIT, [part], who=anna).first
+        assert decide(broker, DecisionOutcome.COMMIT, [part], who=anna).first
 
 
 def test_a_manifest_that_names_what_is_not_so_decides_nothing(broker):
@@ -191,7 +208,7 @@ def test_a_manifest_that_names_what_is_not_so_decides_nothing(broker):
                   structs.replace(good, seal=structs.replace(good.seal, crc=1))):  # fmt: skip
         assert "manifest says" in refused(Reason.INVALID, commit, broker, wrong)
     assert "twice" in refused(Reason.INVALID, commit, broker, good, good)
-    assert "name its parts" in refused(Reason.INVALID, decide, broker, Outcome.COMMIT)
+    assert "name its parts" in refused(Reason.INVALID, decide, broker, DecisionOutcome.COMMIT)
     assert "broker-b" in refused(Reason.INVALID, commit, broker, transaction="t@broker-b")
     assert broker.staging.state(T).phase is Phase.OPEN
     assert commit(broker, good).first
@@ -264,10 +281,10 @@ def test_the_parts_that_open_decisions_name_are_limited(tmp_path):
     _, part = whole_part("q", "orders", 0, b"a", broker="broker-z")
     parts = [structs.replace(part, part=f"q{number}") for number in range(100)]
     with open_broker(tmp_path, staged_parts_max=8) as broker:
-        decide(broker, Outcome.PREPARED, parts, "t@broker-a")
+        decide(broker, DecisionOutcome.PREPARED, parts, "t@broker-a")
         text = refused(Reason.BUSY, commit, broker, *parts, transaction="u@broker-a")
         assert "stagedPartsMax" in text
-        assert decide(broker, Outcome.COMMIT, None, "t@broker-a").first
+        assert decide(broker, DecisionOutcome.COMMIT, None, "t@broker-a").first
         broker.staging.apply(Apply(transaction="t@broker-a", confirmed=("broker-z",)), SOMEBODY)
         broker.tick()
         assert commit(broker, *parts, transaction="u@broker-a").first
@@ -278,7 +295,7 @@ def test_a_page_of_transactions_with_many_parts_is_short(broker):
     _, part = whole_part("q", "orders", 0, b"a", broker="broker-z")
     parts = [structs.replace(part, part=f"q{number}") for number in range(4000)]
     for name in "abcdef":
-        decide(broker, Outcome.PREPARED, parts, f"{name}@broker-a")
+        decide(broker, DecisionOutcome.PREPARED, parts, f"{name}@broker-a")
     pages, after = [], ""
     while page := broker.staging.listing(after, 100):
         pages.append([state.transaction[0] for state in page])
@@ -292,7 +309,7 @@ def test_a_part_that_a_coordinator_cannot_have_named_is_refused(broker):
     foreign = "t@broker-b"
     stage(broker, one, transaction=foreign)
     odd = structs.replace(part, part="q\x02METAQ_DONE\x012")
-    brought = Decision(foreign, Outcome.COMMIT, (part, odd))
+    brought = TransactionDecision(foreign, DecisionOutcome.COMMIT, (part, odd))
     refused(Reason.INVALID, broker.staging.apply, Apply(transaction=foreign, decision=brought), SOMEBODY)
     assert broker.staging.state(foreign).phase is Phase.OPEN
 
@@ -310,15 +327,15 @@ def test_a_prepared_transaction_takes_no_more_chunks_and_no_other_manifest(broke
     """Its parts may be repeated; a commit or a rollback may follow, in few words."""
     one, part = whole_part("p", "orders", 0, b"a")
     two, other = whole_part("q", "orders", 1, b"b")
-    stage(broker, one, lifetime=Lifetime.CONNECTION)
-    assert decide(broker, Outcome.PREPARED, [part]).first
-    assert not decide(broker, Outcome.PREPARED, [part]).first
+    stage(broker, one, lifetime=PartLifetime.CONNECTION)
+    assert decide(broker, DecisionOutcome.PREPARED, [part]).first
+    assert not decide(broker, DecisionOutcome.PREPARED, [part]).first
     stage(broker, one)
     refused(Reason.INVALID, stage, broker, two)
     assert "other parts" in refused(Reason.INVALID, commit, broker, part, other)
-    assert broker.staging.settle(T).decision.outcome is Outcome.PREPARED
-    assert decide(broker, Outcome.COMMIT).first
-    assert decide(broker, Outcome.PREPARED, [part]).decision.outcome is Outcome.COMMIT
+    assert broker.staging.settle(T).decision.outcome is DecisionOutcome.PREPARED
+    assert decide(broker, DecisionOutcome.COMMIT).first
+    assert decide(broker, DecisionOutcome.PREPARED, [part]).decision.outcome is DecisionOutcome.COMMIT
     assert [message.properties[props.CLUSTER] for message in stored(broker, "orders", 0)] == ["DefaultCluster"]
 
 
@@ -327,10 +344,10 @@ def test_a_participant_believes_the_first_decision_that_it_is_brought(broker):
     one, part = whole_part("p", "orders", 0, b"a")
     foreign = "t@broker-b"
     stage(broker, one, transaction=foreign)
-    made = Decision(foreign, Outcome.COMMIT, (part,))
+    made = TransactionDecision(foreign, DecisionOutcome.COMMIT, (part,))
     refused(Reason.INVALID, broker.staging.apply, Apply(transaction="u@broker-b", decision=made), SOMEBODY)
     assert broker.staging.apply(Apply(transaction=foreign, decision=made), SOMEBODY).phase is Phase.COMMITTED
-    otherwise = Decision(foreign, Outcome.ROLLBACK)
+    otherwise = TransactionDecision(foreign, DecisionOutcome.ROLLBACK)
     for _ in range(2):
         assert "rollback" in refused(
             Reason.INVALID, broker.staging.apply, Apply(transaction=foreign, decision=otherwise), SOMEBODY

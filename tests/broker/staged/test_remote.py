@@ -13,7 +13,7 @@ from metaq.broker.requests import Apply
 from metaq.broker.staged.peers import Finish, NoAnswer, Settle, StateOf
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
-from metaq.model.transactions.staging import Lifetime, Outcome, Phase
+from metaq.model.transactions.staging import DecisionOutcome, PartLifetime, Phase
 from metaq.options import BrokerOptions
 from metaq.store.config_file import ConfigFile
 from metaq.store.message_store import MessageStore
@@ -195,7 +195,7 @@ def test_what_has_expired_at_a_participant_is_rolled_back_by_its_coordinator(pai
     pair.up = True
     pair.time_passes(301, step=5)
     assert pair.b.staging.state(T).phase is Phase.ROLLED_BACK
-    assert commit(pair.a, TWO, transaction=T).decision.outcome is Outcome.ROLLBACK
+    assert commit(pair.a, TWO, transaction=T).decision.outcome is DecisionOutcome.ROLLBACK
 
 
 def test_what_was_committed_does_not_expire(pair):
@@ -212,10 +212,10 @@ def test_what_was_committed_does_not_expire(pair):
 def test_the_end_of_a_connection_rolls_back_what_lasts_as_long(pair):
     """At the coordinator at once, at a participant by asking; a restart is the end of all connections."""
     one, two = FakeChannel(), FakeChannel()
-    stage(pair.a, HERE, transaction=T, channel=one, lifetime=Lifetime.CONNECTION)
-    stage(pair.b, THERE, transaction=T, channel=two, lifetime=Lifetime.CONNECTION)
-    stage(pair.b, THERE, transaction="u@broker-a", channel=one, lifetime=Lifetime.CONNECTION)
-    stage(pair.b, THERE, transaction="v@broker-a", channel=FakeChannel(), lifetime=Lifetime.PREPARED)
+    stage(pair.a, HERE, transaction=T, channel=one, lifetime=PartLifetime.CONNECTION)
+    stage(pair.b, THERE, transaction=T, channel=two, lifetime=PartLifetime.CONNECTION)
+    stage(pair.b, THERE, transaction="u@broker-a", channel=one, lifetime=PartLifetime.CONNECTION)
+    stage(pair.b, THERE, transaction="v@broker-a", channel=FakeChannel(), lifetime=PartLifetime.PREPARED)
     pair.a.closed(one)
     assert pair.a.staging.state(T).phase is Phase.ROLLED_BACK
     pair.b.closed(two)
@@ -232,7 +232,7 @@ def test_the_end_of_a_connection_rolls_back_what_lasts_as_long(pair):
 def test_what_is_prepared_waits_for_its_end_however_long(pair):
     """Also at participants whose parts had an age; a rollback by a client ends it."""
     pair.stage(seconds=AGE)
-    decide(pair.a, Outcome.PREPARED, [ONE, TWO], T)
+    decide(pair.a, DecisionOutcome.PREPARED, [ONE, TWO], T)
     pair.time_passes(1000, step=10)
     pair.restart("broker-a")
     pair.restart("broker-b")

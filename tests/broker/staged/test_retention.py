@@ -15,7 +15,7 @@ from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import properties as props
 from metaq.model.topics.system import STAGE_TOPIC, TXN_TOPIC
-from metaq.model.transactions.staging import Outcome, Phase
+from metaq.model.transactions.staging import DecisionOutcome, Phase
 from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.testing import FaultyDisk
 from metaq.wire.record import copied_from
@@ -83,11 +83,11 @@ def test_preparations_outlast_their_file(tmp_path, clock):
     chunk, part = whole_part("p", "orders", 0, b"a")
     with open_broker(tmp_path, clock, store=SMALL) as broker:
         stage(broker, chunk)
-        decide(broker, Outcome.PREPARED, [part])
+        decide(broker, DecisionOutcome.PREPARED, [part])
         let_files_go(broker, clock)
     with open_broker(tmp_path, clock, store=SMALL) as broker:
         assert broker.staging.state(T).phase is Phase.PREPARED
-        assert decide(broker, Outcome.COMMIT).first
+        assert decide(broker, DecisionOutcome.COMMIT).first
         assert bodies(broker) == [b"a"]
 
 

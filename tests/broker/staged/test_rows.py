@@ -10,7 +10,7 @@ from metaq.broker.requests import Apply
 from metaq.broker.staged.decisions import ENDED_MAX
 from metaq.clock import FakeClock
 from metaq.errors import Reason
-from metaq.model.transactions.staging import Outcome, Phase
+from metaq.model.transactions.staging import DecisionOutcome, Phase
 from tests.broker.staged.support import SOMEBODY, T, bodies, commit, decide, refused, rollback, stage, whole_part
 from tests.broker.support import open_broker
 
@@ -34,7 +34,7 @@ def test_a_number_that_is_done_is_not_done_again_by_another_transaction(tmp_path
             assert (again.first, again.decision.transaction, again.decision.outcome) == (
                 False,
                 names(1),
-                Outcome.COMMIT,
+                DecisionOutcome.COMMIT,
             )
         assert broker.staging.state(names(2)).phase is Phase.ROLLED_BACK
         assert commit_row(broker, names(3), 8, b"b").first
@@ -83,7 +83,7 @@ def test_a_row_goes_on_when_its_last_transaction_is_finished_everywhere(tmp_path
         assert "broker-b" in text
         broker.staging.apply(Apply(transaction=names(1), confirmed=("broker-b",)), SOMEBODY)
         assert commit(broker, transaction=names(2), row="writer", sequence=2).first
-        assert decide(broker, Outcome.ROLLBACK, None, names(1)).decision.outcome is Outcome.COMMIT
+        assert decide(broker, DecisionOutcome.ROLLBACK, None, names(1)).decision.outcome is DecisionOutcome.COMMIT
 
 
 def test_a_prepared_transaction_whose_number_another_one_took_is_rolled_back(tmp_path):
@@ -92,9 +92,9 @@ def test_a_prepared_transaction_whose_number_another_one_took_is_rolled_back(tmp
         for number in (1, 2):
             chunk, part = whole_part("p", "orders", 0, b"%d" % number)
             stage(broker, chunk, transaction=names(number))
-            decide(broker, Outcome.PREPARED, [part], names(number), row="writer", sequence=5)
-        assert decide(broker, Outcome.COMMIT, None, names(1)).first
-        told = decide(broker, Outcome.COMMIT, None, names(2))
+            decide(broker, DecisionOutcome.PREPARED, [part], names(number), row="writer", sequence=5)
+        assert decide(broker, DecisionOutcome.COMMIT, None, names(1)).first
+        told = decide(broker, DecisionOutcome.COMMIT, None, names(2))
         assert (told.first, told.decision.transaction) == (False, names(1))
         assert broker.staging.state(names(2)).phase is Phase.ROLLED_BACK
         broker.tick()
@@ -112,7 +112,7 @@ def test_the_last_transaction_of_a_row_stays_committed_however_long_ago_it_was(t
             rollback(broker, f"o{number}@broker-a")
         assert broker.staging.state(names(1)).phase is Phase.UNKNOWN
         again = commit_row(broker, names(1), 7, b"a")
-        assert (again.first, again.decision.outcome) == (False, Outcome.COMMIT)
+        assert (again.first, again.decision.outcome) == (False, DecisionOutcome.COMMIT)
         assert broker.staging.state(names(1)).phase is not Phase.ROLLED_BACK
         assert broker.staging.held == (0, 0)
         assert bodies(broker) == [b"a"]

@@ -8,7 +8,7 @@ from metaq.broker.requests import Apply, Decide
 from metaq.clock import FakeClock
 from metaq.model import properties as props
 from metaq.model.topics.system import STAGE_TOPIC
-from metaq.model.transactions.staging import Chunk, ManifestPart, Outcome, Phase
+from metaq.model.transactions.staging import Chunk, DecisionOutcome, ManifestPart, Phase
 from metaq.wire.record import copy_mark
 from tests.broker.staged.support import (
     SOMEBODY,
@@ -42,7 +42,7 @@ def test_staged_messages_are_seen_after_the_commit_in_all_queues_and_not_before(
         assert bodies(broker) == bodies(broker, "stock", 3) == []
         assert broker.staging.state(T).phase is Phase.OPEN
         decided = commit(broker, first, second)
-        assert (decided.first, decided.remaining, decided.decision.outcome) == (True, 0, Outcome.COMMIT)
+        assert (decided.first, decided.remaining, decided.decision.outcome) == (True, 0, DecisionOutcome.COMMIT)
         assert bodies(broker) == [b"a", b"b"]
         assert bodies(broker, "stock", 3) == [b"c"]
         chunk = stored(broker, STAGE_TOPIC, 0)[0]
@@ -60,9 +60,9 @@ def test_a_small_transaction_of_one_broker_is_one_request(tmp_path, clock):
     with open_broker(tmp_path, clock) as broker:
         one, first = whole_part("p1", "orders", 0, b"a")
         two, second = whole_part("p2", "stock", 1, b"b")
-        both = Decide(transaction=T, outcome=Outcome.COMMIT, parts=(first, second))
+        both = Decide(transaction=T, outcome=DecisionOutcome.COMMIT, parts=(first, second))
         answer = stage(broker, one, two, decide=both)
-        assert (answer.decision.outcome, answer.first, answer.remaining) == (Outcome.COMMIT, True, 0)
+        assert (answer.decision.outcome, answer.first, answer.remaining) == (DecisionOutcome.COMMIT, True, 0)
         for _ in range(2):
             again = stage(broker, one, two, decide=both)
             assert (again.decision, again.first, again.remaining) == (answer.decision, False, 0)
@@ -77,11 +77,11 @@ def test_a_rollback_leaves_nothing_and_a_later_commit_is_told_so(tmp_path, clock
         stage(broker, chunk)
         assert rollback(broker).first
         answer = commit(broker, part)
-        assert (answer.first, answer.decision.outcome) == (False, Outcome.ROLLBACK)
-        assert stage(broker, chunk).decision.outcome is Outcome.ROLLBACK
+        assert (answer.first, answer.decision.outcome) == (False, DecisionOutcome.ROLLBACK)
+        assert stage(broker, chunk).decision.outcome is DecisionOutcome.ROLLBACK
         unknown = "never@broker-a"
         assert rollback(broker, unknown).first
-        assert commit(broker, transaction=unknown).decision.outcome is Outcome.ROLLBACK
+        assert commit(broker, transaction=unknown).decision.outcome is DecisionOutcome.ROLLBACK
         assert broker.staging.state(unknown).phase is Phase.ROLLED_BACK
         assert bodies(broker) == []
 
@@ -118,7 +118,7 @@ def test_a_decision_outlives_a_restart_and_is_done_once(tmp_path, clock):
             assert bodies(broker) == [b"a", b"b"]
             assert broker.staging.state(T).phase is Phase.COMMITTED
             assert commit(broker, part).first is False
-            assert rollback(broker).decision.outcome is Outcome.COMMIT
+            assert rollback(broker).decision.outcome is DecisionOutcome.COMMIT
             assert broker.staging.apply(Apply(transaction=T), SOMEBODY).remaining == 0
 
 
@@ -126,7 +126,7 @@ def test_a_decision_outlives_a_restart_and_is_done_once(tmp_path, clock):
 def test_a_request_that_comes_again_after_a_restart_is_not_done_again(tmp_path, clock, index):
     """Its answer was lost with the connection. A broker without an index has to know it too."""
     chunk, part = whole_part("p1", "orders", 0, b"a")
-    commits = Decide(transaction=T, outcome=Outcome.COMMIT, parts=(part,))
+    commits = Decide(transaction=T, outcome=DecisionOutcome.COMMIT, parts=(part,))
     options = {"message_index_enable": index}
     with open_broker(tmp_path, clock, store=options) as broker:
         assert stage(broker, chunk, decide=commits).first
@@ -134,7 +134,7 @@ def test_a_request_that_comes_again_after_a_restart_is_not_done_again(tmp_path, 
     for _ in range(2):  # the end in order has written a checkpoint behind it
         with open_broker(tmp_path, clock, store=options) as broker:
             assert stage(broker, chunk, decide=commits).first is False
-            assert rollback(broker).decision.outcome is Outcome.COMMIT
+            assert rollback(broker).decision.outcome is DecisionOutcome.COMMIT
             assert broker.staging.state("t-2@broker-a").phase is Phase.ROLLED_BACK
             run_steps(broker)
             assert bodies(broker) == [b"a"]

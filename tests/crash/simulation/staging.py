@@ -16,12 +16,12 @@ from metaq.errors import Reason, Refused
 from metaq.model import properties as props
 from metaq.model.transactions.staging import (
     Chunk,
-    Decision,
-    Lifetime,
+    DecisionOutcome,
     ManifestPart,
-    Outcome,
+    PartLifetime,
+    PartSeal,
     Phase,
-    Seal,
+    TransactionDecision,
     chunk_crc,
     part_crc,
 )
@@ -57,12 +57,12 @@ class PlannedPart:
         return encode_batch((0, body, b"") for body in self.chunks[number])
 
     @property
-    def seal(self) -> Seal:
+    def seal(self) -> PartSeal:
         crc = size = 0
         for number in range(len(self.chunks)):
             body = self.batch(number)
             crc, size = part_crc(crc, chunk_crc(body)), size + len(body)
-        return Seal(len(self.chunks), sum(map(len, self.chunks)), size, crc)
+        return PartSeal(len(self.chunks), sum(map(len, self.chunks)), size, crc)
 
     @property
     def manifest(self) -> ManifestPart:
@@ -75,7 +75,7 @@ class Planned:
 
     transaction: str
     coordinator: str
-    lifetime: Lifetime
+    lifetime: PartLifetime
     commit: bool
     """What the writer says whenever it decides."""
     row: str = ""
@@ -172,11 +172,11 @@ class StagedTransactions:
         if planned.coordinator != HERE:
             self._learn(planned, whole)
             return
-        outcome = Outcome.COMMIT if planned.commit else Outcome.ROLLBACK
-        if planned.lifetime is Lifetime.PREPARED and not found.outcome:
-            outcome = Outcome.PREPARED
+        outcome = DecisionOutcome.COMMIT if planned.commit else DecisionOutcome.ROLLBACK
+        if planned.lifetime is PartLifetime.PREPARED and not found.outcome:
+            outcome = DecisionOutcome.PREPARED
         parts: tuple[ManifestPart, ...] | None = tuple(part.manifest for part in whole)
-        if found.outcome == "prepared" or (outcome is Outcome.ROLLBACK and self._life.chance.random() < 0.5):
+        if found.outcome == "prepared" or (outcome is DecisionOutcome.ROLLBACK and self._life.chance.random() < 0.5):
             parts = None
         self._life.tell(f"{outcome.value} {planned.transaction} with {len(whole)} parts")
         request = Decide(
@@ -192,9 +192,11 @@ class StagedTransactions:
 
     def _learn(self, planned: Planned, whole: Sequence[PlannedPart]) -> None:
         """The coordinator has decided elsewhere."""
-        outcome = Outcome.COMMIT if planned.commit else Outcome.ROLLBACK
+        outcome = DecisionOutcome.COMMIT if planned.commit else DecisionOutcome.ROLLBACK
         self._life.tell(f"its coordinator has decided {planned.transaction}: {outcome.value}")
-        decision = Decision(planned.transaction, outcome, tuple(part.manifest for part in whole), decided_ms=1)
+        decision = TransactionDecision(
+            planned.transaction, outcome, tuple(part.manifest for part in whole), decided_ms=1
+        )
         request = Apply(transaction=planned.transaction, decision=decision)
         self._ask(planned, lambda: self._life.broker.staging.apply(request, SOMEBODY))
 
@@ -226,7 +228,7 @@ class StagedTransactions:
         chance = self._life.chance
         self._numbers += 1
         coordinator = HERE if chance.random() < 0.75 else ELSEWHERE
-        lifetime = chance.choice((Lifetime.AGE, Lifetime.AGE, Lifetime.PREPARED, Lifetime.CONNECTION))
+        lifetime = chance.choice((PartLifetime.AGE, PartLifetime.AGE, PartLifetime.PREPARED, PartLifetime.CONNECTION))
         transaction = f"s{self._numbers}@{coordinator}"
         planned = self._planned[transaction] = Planned(transaction, coordinator, lifetime, chance.random() < 0.7)
         if coordinator == HERE and chance.random() < 0.4:
@@ -322,7 +324,7 @@ class StagedTransactions:
     def _go_on(self) -> None:
         life = self._life
         for planned in self._planned.values():
-            if self._found(planned.transaction).outcome == Outcome.COMMIT.value:
+            if self._found(planned.transaction).outcome == DecisionOutcome.COMMIT.value:
                 self._may_make_topics(planned)
         life.ledger.in_flight = allowed = self._allowed()
         with life.refusals():

@@ -22,7 +22,7 @@ from metaq.model.acl.rights import Right
 from metaq.model.acl.secret import Credentials, Secret
 from metaq.model.filters.subscription import subscribe
 from metaq.model.topics.system import TRACE_TOPIC
-from metaq.model.transactions.staging import Outcome
+from metaq.model.transactions.staging import DecisionOutcome
 from metaq.servers.remoting.acl.signed import Signers, by_signature
 from metaq.servers.remoting.server import RemotingServer
 from metaq.wire import bodies, headers
@@ -298,7 +298,7 @@ def test_staged_transactions_may_what_their_topics_allow(guarded) -> None:
     client = Client(guarded.server)
     part = PlannedPart("broker-a", "p", "orders", 0, ((b"x",),))
     stage = staged.stage("t1@broker-a", [part]).request()
-    commit = Decide("t1@broker-a", DecideBody(Outcome.COMMIT, (part.manifest,))).request()
+    commit = Decide("t1@broker-a", DecideBody(DecisionOutcome.COMMIT, (part.manifest,))).request()
     for asked in (stage, commit):
         for who in (None, NOBODY, CONSUMER):
             assert denied(ask(client, who, asked.code, asked.ext, asked.body))

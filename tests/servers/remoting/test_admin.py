@@ -9,7 +9,7 @@ import pytest
 from metaq.broker.process.reloading import ended
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import ConsumeStats, GroupConfig, MessageQueue, QueueStats
-from metaq.model.reload import Reloaded
+from metaq.model.reload import ReloadedFile
 from metaq.wire import beans, bodies, fastjson
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.extensions import level_of, reloaded_of
@@ -200,7 +200,7 @@ def test_the_configuration_is_read_again_for_this_machine(server, client):
     client.feed(client.frame(RequestCode.RELOAD))
     assert reads
     assert not client.received()
-    outcome = Reloaded("server.ini", ("topic new",), ("metaq1.brokerId=4 (it was 3)",))
+    outcome = ReloadedFile("server.ini", ("topic new",), ("metaq1.brokerId=4 (it was 3)",))
     ended(reloading.begin(), outcome)
     [answer] = client.received()
     assert (answer.code, reloaded_of(answer.body)) == (0, outcome)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from metaq.client.conversation.staged import staging as calls
 from metaq.errors import RemoteProtocolError
 from metaq.model import properties as props
-from metaq.model.transactions.staging import Decision, Outcome
+from metaq.model.transactions.staging import DecisionOutcome, TransactionDecision
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, SerializeType, encode
 from metaq.wire.record import encode_batch
@@ -31,14 +31,14 @@ PYTHON_ERROR = re.compile(r"^\w+(Error|Exception|Interrupt): ")
 BATCH = encode_batch([(0, b"one", b"UNIQ_KEY\x01a"), (1, b"two", b"UNIQ_KEY\x01b")])
 T = "t1@broker-a"
 PART = PlannedPart("broker-a", "p", "orders", 0, ((b"one", b"two"), (b"three",)))
-DECISION = Decision(T, Outcome.COMMIT, (PART.manifest,), "writer", 3, 1_700_000_000_000)
+DECISION = TransactionDecision(T, DecisionOutcome.COMMIT, (PART.manifest,), "writer", 3, 1_700_000_000_000)
 STAGED = [  # one of each, as the client asks
-    staged.stage(T, [PART], decide=DecideBody(Outcome.COMMIT, (PART.manifest,), "writer", 3)),
+    staged.stage(T, [PART], decide=DecideBody(DecisionOutcome.COMMIT, (PART.manifest,), "writer", 3)),
     calls.SealPart(T, "p", PART.seal, "broker-a"),
-    calls.Decide(T, DecideBody(Outcome.PREPARED, (PART.manifest,))),
+    calls.Decide(T, DecideBody(DecisionOutcome.PREPARED, (PART.manifest,))),
     calls.Settle("t2@broker-b"),
     calls.Apply(T, DECISION, "broker-a", ("broker-b",)),
-    calls.Apply("t2@broker-b", Decision("t2@broker-b", Outcome.ROLLBACK)),
+    calls.Apply("t2@broker-b", TransactionDecision("t2@broker-b", DecisionOutcome.ROLLBACK)),
     calls.GetTransaction(T),
     calls.GetRow("writer"),
     calls.ForgetStaged(transaction=T),

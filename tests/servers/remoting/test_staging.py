@@ -7,14 +7,14 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.model.transactions.staging import (
     Chunk,
-    Decision,
-    Lifetime,
+    DecisionOutcome,
     ManifestPart,
-    Outcome,
+    PartLifetime,
+    PartSeal,
     Phase,
-    RowState,
-    Seal,
     Staged,
+    TransactionDecision,
+    TransactionRow,
     chunk_crc,
     part_crc,
 )
@@ -39,7 +39,7 @@ def seal_of(*chunks):
     bodies, crc = [batch(*texts) for texts in chunks], 0
     for body in bodies:
         crc = part_crc(crc, chunk_crc(body))
-    return Seal(len(bodies), sum(map(len, chunks)), sum(map(len, bodies)), crc)
+    return PartSeal(len(bodies), sum(map(len, chunks)), sum(map(len, bodies)), crc)
 
 
 def manifest(part="p", topic="orders", queue_id=0, chunks=((b"a", b"b"),), broker="broker-a"):
@@ -118,10 +118,10 @@ def test_one_request_stages_seals_and_decides(server, serialize):
     send_one(client)
     parts = manifest(), manifest("q", queue_id=1, chunks=((b"c",),))
     answer = staged(
-        client, chunk(b"a", b"b"), chunk(b"c", part="q", queue_id=1), decide=DecideBody(Outcome.COMMIT, parts)
+        client, chunk(b"a", b"b"), chunk(b"c", part="q", queue_id=1), decide=DecideBody(DecisionOutcome.COMMIT, parts)
     )
     assert (answer.decision.outcome, answer.decision.parts, answer.first, answer.remaining) == (
-        Outcome.COMMIT, parts, True, 0,
+        DecisionOutcome.COMMIT, parts, True, 0,
     )  # fmt: skip
     assert (pulled(client), pulled(client, queue_id=1)) == ([b"a", b"b"], [b"c"])
     assert state(client).phase is Phase.COMMITTED
@@ -134,7 +134,7 @@ def test_held_pull_is_answered_when_a_transaction_commits(orders, server):
     assert other.pull("orders", 0, 0, sys_flag=6, suspend_ms=15_000) == []
     staged(orders, chunk(b"a", b"b"))
     assert other.received() == []
-    decided(orders, Outcome.COMMIT, manifest())
+    decided(orders, DecisionOutcome.COMMIT, manifest())
     [answer] = other.received()
     assert bodies_of(answer) == [b"a", b"b"]
 
@@ -153,10 +153,10 @@ def test_part_of_several_requests_is_sealed_by_its_own_and_committed_later(order
     assert told.phase is Phase.OPEN
     [part] = told.parts
     assert (part.part, part.topic, part.queue_id, part.chunks, part.rows, part.bytes, part.sealed, part.lifetime) == (
-        "p", "orders", 0, 2, 3, seal.bytes, True, Lifetime.AGE,
+        "p", "orders", 0, 2, 3, seal.bytes, True, PartLifetime.AGE,
     )  # fmt: skip
     assert pulled(orders) == []
-    decided(orders, Outcome.COMMIT, manifest(chunks=((b"a", b"b"), (b"c",))))
+    decided(orders, DecisionOutcome.COMMIT, manifest(chunks=((b"a", b"b"), (b"c",))))
     assert pulled(orders) == [b"a", b"b", b"c"]
 
 
@@ -164,8 +164,8 @@ def test_everything_may_be_asked_again(orders):
     """After lost answers: the second time changes nothing and is answered with the same."""
     for _ in range(2):
         assert staged(orders, chunk(b"a", b"b")) == Staged()
-    first = decided(orders, Outcome.COMMIT, manifest())
-    again = decided(orders, Outcome.COMMIT, manifest())
+    first = decided(orders, DecisionOutcome.COMMIT, manifest())
+    again = decided(orders, DecisionOutcome.COMMIT, manifest())
     assert (first.first, again.first) == (True, False)
     assert again.decision == first.decision
     for _ in range(2):
@@ -178,26 +178,28 @@ def test_everything_may_be_asked_again(orders):
 def test_first_decision_wins(orders):
     """Whoever says otherwise later gets it back."""
     staged(orders, chunk(b"a", b"b"))
-    assert decided(orders, Outcome.ROLLBACK).first
-    late = decided(orders, Outcome.COMMIT, manifest())
-    assert (late.first, late.decision.outcome) == (False, Outcome.ROLLBACK)
+    assert decided(orders, DecisionOutcome.ROLLBACK).first
+    late = decided(orders, DecisionOutcome.COMMIT, manifest())
+    assert (late.first, late.decision.outcome) == (False, DecisionOutcome.ROLLBACK)
     assert pulled(orders) == []
     assert state(orders).phase is Phase.ROLLED_BACK
 
 
 def test_prepared_transaction_is_committed_without_its_manifest(orders):
     """It is the manifest of the preparation that counts."""
-    staged(orders, chunk(b"a", b"b"), lifetime=Lifetime.PREPARED.value)
-    assert decided(orders, Outcome.PREPARED, manifest()).decision.outcome is Outcome.PREPARED
+    staged(orders, chunk(b"a", b"b"), lifetime=PartLifetime.PREPARED.value)
+    assert decided(orders, DecisionOutcome.PREPARED, manifest()).decision.outcome is DecisionOutcome.PREPARED
     assert (state(orders).phase, pulled(orders)) == (Phase.PREPARED, [])
-    assert decided(orders, Outcome.COMMIT).decision.parts == (manifest(),)
+    assert decided(orders, DecisionOutcome.COMMIT).decision.parts == (manifest(),)
     assert pulled(orders) == [b"a", b"b"]
 
 
 def test_coordinator_believes_a_client_that_all_others_are_done(orders):
     """It names them in an APPLY; until then the commit counts as under way. The answer is short."""
     staged(orders, chunk(b"a", b"b"))
-    decided(orders, Outcome.COMMIT, manifest(), manifest("q", broker="broker-b"), manifest("r", broker="broker-c"))
+    decided(
+        orders, DecisionOutcome.COMMIT, manifest(), manifest("q", broker="broker-b"), manifest("r", broker="broker-c")
+    )
     assert (state(orders).phase, state(orders).unconfirmed) == (Phase.COMMITTING, ("broker-b", "broker-c"))
     for confirmed, left in ((("broker-b", "elsewhere"), ("broker-c",)), (("broker-c",), ())):
         body = staging.apply_body(ApplyBody(confirmed=confirmed))
@@ -211,17 +213,17 @@ def test_participant_is_brought_the_decision(orders):
     """What it holds of another broker's transaction is delivered once that one's decision comes with an APPLY."""
     name = "t1@broker-b"
     staged(orders, chunk(b"a", b"b"), transaction=name)
-    refused = decide(orders, Outcome.COMMIT, manifest(), transaction=name)
+    refused = decide(orders, DecisionOutcome.COMMIT, manifest(), transaction=name)
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "is decided by the broker broker-b" in refused.remark
-    made = Decision(name, Outcome.COMMIT, (manifest(),), decided_ms=1_700_000_000_000)
+    made = TransactionDecision(name, DecisionOutcome.COMMIT, (manifest(),), decided_ms=1_700_000_000_000)
     header, body = headers.StagedTransactionHeader(transaction=name), staging.apply_body(ApplyBody(made))
     for _ in range(2):
         answer = orders.ask(RequestCode.APPLY, header, body)
         assert answer.code == 0, answer.remark
         assert staging.transaction_state_of(answer.body).remaining == 0
     assert pulled(orders) == [b"a", b"b"]
-    other = staging.apply_body(ApplyBody(Decision(name, Outcome.ROLLBACK, decided_ms=1)))
+    other = staging.apply_body(ApplyBody(TransactionDecision(name, DecisionOutcome.ROLLBACK, decided_ms=1)))
     assert orders.ask(RequestCode.APPLY, header, other).code == ResponseCode.SYSTEM_ERROR
 
 
@@ -229,14 +231,14 @@ def test_settling_rolls_back_what_nobody_decided_or_prepared(orders):
     """What a participant asks for whose part expired: a plain rollback would overrule a preparation."""
     settle = headers.StagedTransactionHeader(transaction=T, settle=True)
     staged(orders, chunk(b"a", b"b"))
-    decided(orders, Outcome.PREPARED, manifest())
+    decided(orders, DecisionOutcome.PREPARED, manifest())
     told = staging.decided_of(orders.ask(RequestCode.DECIDE, settle).body)
-    assert (told.decision.outcome, told.first) == (Outcome.PREPARED, False)
-    decided(orders, Outcome.COMMIT)
+    assert (told.decision.outcome, told.first) == (DecisionOutcome.PREPARED, False)
+    decided(orders, DecisionOutcome.COMMIT)
     staged(orders, chunk(b"c"), transaction="t2@broker-a")
     settle.transaction = "t2@broker-a"
     told = staging.decided_of(orders.ask(RequestCode.DECIDE, settle).body)
-    assert (told.decision.outcome, told.first) == (Outcome.ROLLBACK, True)
+    assert (told.decision.outcome, told.first) == (DecisionOutcome.ROLLBACK, True)
     assert pulled(orders) == [b"a", b"b"]
 
 
@@ -245,13 +247,13 @@ def test_state_of_a_row_is_what_its_writer_committed_last(orders):
     row = headers.StagedSubjectHeader(row="query-1")
     assert staging.row_state_of(orders.ask(RequestCode.STAGED_STATE, row).body) is None
     staged(orders, chunk(b"a", b"b"))
-    decided(orders, Outcome.COMMIT, manifest(), row="query-1", sequence=7)
-    assert staging.row_state_of(orders.ask(RequestCode.STAGED_STATE, row).body) == RowState(
+    decided(orders, DecisionOutcome.COMMIT, manifest(), row="query-1", sequence=7)
+    assert staging.row_state_of(orders.ask(RequestCode.STAGED_STATE, row).body) == TransactionRow(
         "query-1", 7, T, Phase.COMMITTED
     )
     staged(orders, chunk(b"c"), transaction="t2@broker-a")
     parts = manifest(chunks=((b"c",),))
-    stale = decide(orders, Outcome.COMMIT, parts, transaction="t2@broker-a", row="query-1", sequence=6)
+    stale = decide(orders, DecisionOutcome.COMMIT, parts, transaction="t2@broker-a", row="query-1", sequence=6)
     assert stale.code == ResponseCode.STALE_SEQUENCE
     assert "query-1" in stale.remark
 
@@ -275,7 +277,12 @@ def test_list_has_what_is_not_over_in_pages(orders, server):
     assert page("", 2**31 - 1) == ids
     for number in (2, 1):
         decided(
-            orders, Outcome.COMMIT, manifest(chunks=((b"a",),)), transaction=ids[number], row=f"w{number}", sequence=5
+            orders,
+            DecisionOutcome.COMMIT,
+            manifest(chunks=((b"a",),)),
+            transaction=ids[number],
+            row=f"w{number}",
+            sequence=5,
         )
     tick(server)  # what is done is written down together
     assert page("", 100) == [ids[0], *ids[3:]]
@@ -295,7 +302,7 @@ def test_figures_of_the_broker_tell_what_is_held(orders, server):
     assert held() == (0, 0)
     staged(orders, chunk(b"a", b"b"), chunk(b"c", part="q", queue_id=1))
     assert held() == (2, len(batch(b"a", b"b") + batch(b"c")))
-    decided(orders, Outcome.ROLLBACK)
+    decided(orders, DecisionOutcome.ROLLBACK)
     tick(server)
     assert held() == (0, 0)
 
@@ -305,9 +312,9 @@ def test_forgotten_transaction_is_gone(orders):
     staged(orders, chunk(b"a", b"b"))
     assert orders.ask(RequestCode.FORGET_STAGED, headers.StagedSubjectHeader(transaction=T)).code == 0
     assert state(orders).parts == ()
-    assert decide(orders, Outcome.COMMIT, manifest()).code != 0
+    assert decide(orders, DecisionOutcome.COMMIT, manifest()).code != 0
     staged(orders, chunk(b"a", b"b"), transaction="t2@broker-a")
-    decided(orders, Outcome.COMMIT, manifest(), transaction="t2@broker-a", row="query-1", sequence=7)
+    decided(orders, DecisionOutcome.COMMIT, manifest(), transaction="t2@broker-a", row="query-1", sequence=7)
     row = headers.StagedSubjectHeader(row="query-1")
     assert orders.ask(RequestCode.FORGET_STAGED, row).code == 0
     assert staging.row_state_of(orders.ask(RequestCode.STAGED_STATE, row).body) is None
@@ -329,7 +336,7 @@ def requests_of(broker):
     return [
         (RequestCode.STAGE, headers.StageHeader(transaction=T, born_ms=1, broker=broker), staging.sections([chunk(b"a")])),
         (RequestCode.SEAL, seal, b""),
-        (RequestCode.DECIDE, named, staging.decide_body(DecideBody(Outcome.ROLLBACK))),
+        (RequestCode.DECIDE, named, staging.decide_body(DecideBody(DecisionOutcome.ROLLBACK))),
         (RequestCode.APPLY, named, b""),
         (RequestCode.STAGED_STATE, subject, b""),
         (RequestCode.FORGET_STAGED, subject, b""),
@@ -392,7 +399,7 @@ def test_hostile_body_is_refused(orders, code, body):
 def test_oneway_requests_are_done_and_not_answered(orders):
     """As any request that nobody waits for."""
     header = headers.StageHeader(transaction=T, born_ms=1)
-    body = staging.sections([chunk(b"a", b"b")], DecideBody(Outcome.COMMIT, (manifest(),)))
+    body = staging.sections([chunk(b"a", b"b")], DecideBody(DecisionOutcome.COMMIT, (manifest(),)))
     orders.feed(orders.frame(RequestCode.STAGE, header, body, oneway=True))
     assert orders.received() == []
     assert pulled(orders) == [b"a", b"b"]
@@ -401,7 +408,7 @@ def test_oneway_requests_are_done_and_not_answered(orders):
 def test_parts_of_a_connection_go_with_it(orders, server):
     """What it staged with lifetime `c`, and nothing else."""
     other = Client(server)
-    staged(other, chunk(b"a"), lifetime=Lifetime.CONNECTION.value)
+    staged(other, chunk(b"a"), lifetime=PartLifetime.CONNECTION.value)
     staged(other, chunk(b"a"), transaction="t2@broker-a")
     other.leave()
     assert eventually(lambda: (tick(server), server.broker.deliver(), state(orders).phase)[-1] is Phase.ROLLED_BACK)
@@ -456,4 +463,4 @@ def test_disk_that_is_late_is_told(tmp_path, monkeypatch):
         tick(server)
         answers = client.received()
         assert [answer.code for answer in answers] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 3
-        assert staging.decided_of(answers[0].body).decision.outcome is Outcome.ROLLBACK
+        assert staging.decided_of(answers[0].body).decision.outcome is DecisionOutcome.ROLLBACK

@@ -7,7 +7,14 @@ import json
 import msgspec
 import pytest
 
-from metaq.model.transactions.staging import Decision, ManifestPart, Outcome, Seal, chunk_crc, part_crc
+from metaq.model.transactions.staging import (
+    DecisionOutcome,
+    ManifestPart,
+    PartSeal,
+    TransactionDecision,
+    chunk_crc,
+    part_crc,
+)
 from metaq.store.log.writer import PutRecord
 from metaq.store.message_store import MessageStore
 from metaq.store.offline.reader import StoreReader
@@ -30,7 +37,7 @@ class Folder:
         pairs = {"METAQ_CHUNK": str(number), "METAQ_LIFE": "a86400"} | more
         return self._stage("chunk", part, batch, pairs, 0 if older is None else copy_mark(older))
 
-    def seal(self, seal: Seal, part: str = "p") -> int:
+    def seal(self, seal: PartSeal, part: str = "p") -> int:
         text = f"{seal.chunks} {seal.rows} {seal.bytes} {seal.crc}"
         return self._stage("seal", part, b"{}", {"METAQ_SEAL": text, "METAQ_LIFE": "a86400"}, 0)
 
@@ -38,8 +45,8 @@ class Folder:
         pairs = {"TAGS": tag, "METAQ_TX": T, "METAQ_PART": part, "REAL_TOPIC": "orders", "REAL_QID": "1"} | more
         return self._put(STAGE_TOPIC, 0, body, pairs, mark)
 
-    def decide(self, outcome: Outcome, *parts: ManifestPart) -> int:
-        body = msgspec.json.encode(Decision(T, outcome, parts, decided_ms=5))
+    def decide(self, outcome: DecisionOutcome, *parts: ManifestPart) -> int:
+        body = msgspec.json.encode(TransactionDecision(T, outcome, parts, decided_ms=5))
         return self._put(DECISIONS_TOPIC, 0, body, {"TAGS": "decide", "KEYS": T})
 
     def done(self) -> int:
@@ -56,12 +63,12 @@ class Folder:
         return self.store.writer.put([record]).log_offset
 
 
-def seal_of(*batches: tuple[bytes, ...]) -> Seal:
+def seal_of(*batches: tuple[bytes, ...]) -> PartSeal:
     crc = size = 0
     for batch in batches:
         body = encode_batch((0, row, b"") for row in batch)
         crc, size = part_crc(crc, chunk_crc(body)), size + len(body)
-    return Seal(len(batches), sum(map(len, batches)), size, crc)
+    return PartSeal(len(batches), sum(map(len, batches)), size, crc)
 
 
 ROWS = (b"a", b"b", b"c"), (b"d",)
@@ -85,9 +92,9 @@ def test_a_transaction_is_followed_from_its_chunks_to_its_copies(folder):
     second = folder.chunk(1, *ROWS[1])
     folder.seal(SEAL)
     assert look(folder).transactions[T].phase == "open"
-    folder.decide(Outcome.PREPARED, PART)
+    folder.decide(DecisionOutcome.PREPARED, PART)
     assert look(folder).transactions[T].phase == "prepared"
-    folder.decide(Outcome.COMMIT, PART)
+    folder.decide(DecisionOutcome.COMMIT, PART)
     folder.copy(first, b"a", b"b")
     assert look(folder).transactions[T].phase == "committing"
     newer = folder.chunk(0, *ROWS[0], older=first)
@@ -116,8 +123,8 @@ def test_a_part_that_the_decision_does_not_name_is_dropped(folder):
 def test_a_rollback_leaves_no_copy(folder):
     """And a second one changes nothing."""
     folder.chunk(0, *ROWS[0])
-    folder.decide(Outcome.ROLLBACK)
-    folder.decide(Outcome.ROLLBACK)
+    folder.decide(DecisionOutcome.ROLLBACK)
+    folder.decide(DecisionOutcome.ROLLBACK)
     folder.done()
     transaction = look(folder).transactions[T]
     assert (transaction.phase, transaction.problems) == ("rolled back", [])
@@ -137,7 +144,7 @@ def test_what_an_operator_dropped_is_nobodys_any_more(folder):
 def commit(folder):
     first, second = folder.chunk(0, *ROWS[0]), folder.chunk(1, *ROWS[1])
     folder.seal(SEAL)
-    folder.decide(Outcome.COMMIT, PART)
+    folder.decide(DecisionOutcome.COMMIT, PART)
     return first, second
 
 
@@ -147,7 +154,7 @@ def undecided(folder):
 
 def rolled_back(folder):
     chunk = folder.chunk(0, *ROWS[0])
-    folder.decide(Outcome.ROLLBACK)
+    folder.decide(DecisionOutcome.ROLLBACK)
     folder.copy(chunk, b"a")
 
 
@@ -201,13 +208,13 @@ def other_content(folder):
 
 
 def two_ends(folder):
-    folder.decide(Outcome.COMMIT)
-    folder.decide(Outcome.ROLLBACK)
+    folder.decide(DecisionOutcome.COMMIT)
+    folder.decide(DecisionOutcome.ROLLBACK)
 
 
 def other_manifest(folder):
     folder.chunk(0, *ROWS[0], METAQ_SEAL=" ".join(str(word) for word in msgspec.structs.astuple(seal_of(ROWS[0]))))
-    folder.decide(Outcome.COMMIT, PART)
+    folder.decide(DecisionOutcome.COMMIT, PART)
 
 
 WRONG = {
@@ -239,7 +246,7 @@ def test_a_record_that_cannot_be_read_is_named_by_its_place(folder):
     """The others are read."""
     folder._put(STAGE_TOPIC, 0, b"no batch", {"TAGS": "chunk", "METAQ_TX": T, "METAQ_PART": "p", "REAL_TOPIC": "t"})
     place = folder._put(DECISIONS_TOPIC, 0, b"no JSON", {"TAGS": "decide"})
-    folder.decide(Outcome.ROLLBACK)
+    folder.decide(DecisionOutcome.ROLLBACK)
     found = look(folder)
     assert found.problems[1].startswith(f"the record at log offset {place} cannot be read")
     assert "no property 'REAL_QID'" in found.problems[0]

@@ -35,7 +35,7 @@ Progress = Mapping[str, Sequence[tuple[Mapping[MessageQueue, ConsumeStats], floa
 """Group → progress in each of its topics at a broker, and the messages that it gets there in a second."""
 
 
-class Rate(Struct, frozen=True):
+class TopicRate(Struct, frozen=True):
     """Messages and bytes that a topic gets in a second at one broker, as it was `at`, monotonic seconds."""
 
     messages: float
@@ -95,7 +95,7 @@ class Activity(Struct, frozen=True):
     notes: tuple[str, ...]
     asked: tuple[str, ...]
     """Masters whose groups are in it, by name."""
-    rates: Mapping[tuple[str, str], Rate]
+    rates: Mapping[tuple[str, str], TopicRate]
     """(topic, broker) → what it stores."""
     members: Mapping[str, tuple[int, float]]
     """Group → its members, and when it was asked about."""
@@ -178,7 +178,7 @@ class _Look:
         )
         return {name: one for name, one in zip(masters, found, strict=True) if one is not None}
 
-    async def _rates(self, names: Sequence[str], masters: Mapping[str, str]) -> dict[tuple[str, str], Rate]:
+    async def _rates(self, names: Sequence[str], masters: Mapping[str, str]) -> dict[tuple[str, str], TopicRate]:
         """Return what topics store at each master."""
         kept = set(names)
         old = self._before.rates if self._before is not None else {}
@@ -187,7 +187,7 @@ class _Look:
         return found
 
     async def _rates_at(
-        self, broker: str, address: str, names: Sequence[str], found: dict[tuple[str, str], Rate]
+        self, broker: str, address: str, names: Sequence[str], found: dict[tuple[str, str], TopicRate]
     ) -> None:
         old = {topic: (bool(rate.messages), rate.at) for (topic, at), rate in found.items() if at == broker}
 
@@ -196,7 +196,7 @@ class _Look:
             count = await self._ask(address, GetStatistic("TOPIC_PUT_NUMS", topic))
             if count is not None and count.minute.per_second:
                 size = await self._ask(address, GetStatistic("TOPIC_PUT_SIZE", topic))
-            found[topic, broker] = Rate(
+            found[topic, broker] = TopicRate(
                 count.minute.per_second if count is not None else 0.0,
                 size.minute.per_second if size is not None else 0.0,
                 self._at,
@@ -269,7 +269,7 @@ def _by_topic(groups: Collection[str], progress: Mapping[str, Progress]) -> dict
 def _topic(
     name: str,
     groups: Sequence[tuple[str, int, float]],
-    rates: Mapping[tuple[str, str], Rate],
+    rates: Mapping[tuple[str, str], TopicRate],
     masters: Collection[str],
 ) -> TopicActivity:
     here = [rate for broker in masters if (rate := rates.get((name, broker))) is not None]

@@ -23,7 +23,7 @@ _UNKNOWN_TOPIC: Final = "1"
 _INVALID: Final = "invalid"
 
 
-class Traffic(Struct, frozen=True):
+class Metaq1Traffic(Struct, frozen=True):
     """Recent events of one kind, `seconds` long: since the counters began anew, each 30 minutes. `value`: their sum, bytes for sizes."""
 
     events: int
@@ -69,7 +69,7 @@ class Metaq1Figures(Struct, frozen=True):
     broker: dict[str, str]
     topics: tuple[Metaq1Topic, ...]
     partitions: tuple[Metaq1Partition, ...]
-    traffic: dict[str, Traffic | None]
+    traffic: dict[str, Metaq1Traffic | None]
 
 
 async def figures_of(address: str, topic: str | None = None) -> Metaq1Figures | None:
@@ -193,9 +193,11 @@ def _partitions(lines: Iterable[Sequence[str]]) -> Iterable[Metaq1Partition]:
         yield Metaq1Partition(topic, int(partition), int(low), int(high))
 
 
-def _traffic(text: str) -> Traffic | None:
+def _traffic(text: str) -> Metaq1Traffic | None:
     """Read `Count=5,Value=25,Value/Count=5,Count/Duration=0.09,Duration=58`; None: `null`, or nothing was counted."""
     told = dict(part.partition("=")[::2] for part in text.split(","))
     if "Count" not in told:
         return None
-    return Traffic(*(int(float(told[key])) if told[key] != _INVALID else 0 for key in ("Count", "Value", "Duration")))
+    return Metaq1Traffic(
+        *(int(float(told[key])) if told[key] != _INVALID else 0 for key in ("Count", "Value", "Duration"))
+    )

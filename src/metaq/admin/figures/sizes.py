@@ -21,19 +21,19 @@ PLACES: Final = 8
 MESSAGES_OF_A_PLACE: Final = 64
 
 
-class Size(Struct, frozen=True):
+class MessagesSize(Struct, frozen=True):
     """Bytes of messages in the log, with headers and properties. `exact` False: estimated from a part of them."""
 
     bytes: int
     exact: bool = True
 
-    def __add__(self, other: Size) -> Size:
-        return Size(self.bytes + other.bytes, self.exact and other.exact)
+    def __add__(self, other: MessagesSize) -> MessagesSize:
+        return MessagesSize(self.bytes + other.bytes, self.exact and other.exact)
 
 
-def total(sizes: Iterable[Size | None]) -> Size | None:
+def total(sizes: Iterable[MessagesSize | None]) -> MessagesSize | None:
     """Return the sum; None if one is not known."""
-    found = Size(0)
+    found = MessagesSize(0)
     for one in sizes:
         if one is None:
             return None
@@ -41,7 +41,7 @@ def total(sizes: Iterable[Size | None]) -> Size | None:
     return found
 
 
-async def size_of(core: ClientCore, address: str, queue: MessageQueue, start: int, end: int) -> Size | None:
+async def size_of(core: ClientCore, address: str, queue: MessageQueue, start: int, end: int) -> MessagesSize | None:
     """Return the bytes of [start, end) of a queue, as far as it is kept; None: the broker does not tell."""
     try:
         if end - start <= EXACT_MAX:
@@ -59,10 +59,10 @@ async def size_of(core: ClientCore, address: str, queue: MessageQueue, start: in
     except BrokerError:  # no permission, for instance: the other figures are still worth showing
         return None
     sizes = [unit.size for page in pages for unit in page.units]
-    return Size(round(sum(sizes) / len(sizes) * (end - start)), exact=False) if sizes else None
+    return MessagesSize(round(sum(sizes) / len(sizes) * (end - start)), exact=False) if sizes else None
 
 
-async def _exactly(core: ClientCore, address: str, queue: MessageQueue, start: int, end: int) -> Size:
+async def _exactly(core: ClientCore, address: str, queue: MessageQueue, start: int, end: int) -> MessagesSize:
     """Add up the sizes of [start, end): of those that retention has taken, none is counted."""
     found = 0
     while start < end:
@@ -76,4 +76,4 @@ async def _exactly(core: ClientCore, address: str, queue: MessageQueue, start: i
         if low <= start:
             break
         start = low
-    return Size(found)
+    return MessagesSize(found)

@@ -7,7 +7,7 @@ import asyncio
 from msgspec import Struct
 
 from metaq.admin import topics
-from metaq.admin.figures.sizes import Size, size_of, total
+from metaq.admin.figures.sizes import MessagesSize, size_of, total
 from metaq.client.shared.core import ClientCore
 from metaq.model import MessageQueue, Perm, QueueStats
 
@@ -25,7 +25,7 @@ class QueueFigures(Struct, frozen=True):
     end: int
     """QueueOffset behind its last message."""
     last_ms: int
-    size: Size | None
+    size: MessagesSize | None
     readable: bool
 
     @property
@@ -51,7 +51,7 @@ class TopicFigures(Struct, frozen=True):
         return sum(queue.messages for queue in self.queues)
 
     @property
-    def size(self) -> Size | None:
+    def size(self) -> MessagesSize | None:
         """Bytes of all queues together; None: a broker does not tell."""
         return total(queue.size for queue in self.queues)
 

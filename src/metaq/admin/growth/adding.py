@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.admin.growth.places import (
+    BrokerReplicas,
     Offsets,
-    Place,
     Refusal,
     Tables,
     each,
@@ -84,7 +84,7 @@ async def add(core: ClientCore, name: str, *, like: str | None = None, dry_run: 
     )  # fmt: skip
 
 
-async def _sources(core: ClientCore, place: Place, like: str | None) -> list[Place]:
+async def _sources(core: ClientCore, place: BrokerReplicas, like: str | None) -> list[BrokerReplicas]:
     if like is not None:
         one = await find(core, like)
         if one.broker == place.broker:
@@ -131,7 +131,9 @@ def readers_of(progress: Iterable[Offsets], groups: Container[str]) -> dict[str,
     return {topic: sorted(groups) for topic, groups in readers.items()}
 
 
-async def make(core: ClientCore, place: Place, topic: TopicConfig, readers: Iterable[str], here: Offsets) -> None:
+async def make(
+    core: ClientCore, place: BrokerReplicas, topic: TopicConfig, readers: Iterable[str], here: Offsets
+) -> None:
     """Make a topic at a broker, whose readers begin at its first message there.
 
     Not writable before they do: a group without progress would begin behind what has come before its next member.

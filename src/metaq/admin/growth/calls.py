@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metaq.admin.growth import adding, drain, moving, removing
-from metaq.admin.growth.places import Place
+from metaq.admin.growth.places import BrokerReplicas
 from metaq.admin.parts import AdminPart
 
 
@@ -48,7 +48,7 @@ class GrowthCalls(AdminPart):
             )
         )  # fmt: skip
 
-    def undo_drain(self, broker: str) -> Place:
+    def undo_drain(self, broker: str) -> BrokerReplicas:
         """Have producers send to a broker again. Returns when the name servers say so: its name and addresses.
 
         Args: broker: its name, or `host:port` of its master. Raises also brokers.BrokerNotFound.

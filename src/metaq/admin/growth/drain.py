@@ -16,7 +16,7 @@ from msgspec import Struct
 from metaq.admin import order
 from metaq.admin.brokers import BrokerNotFound
 from metaq.admin.growth.places import (
-    Place,
+    BrokerReplicas,
     Refusal,
     Tables,
     Unfinished,
@@ -152,7 +152,7 @@ async def drain(
     return Drained(place.broker, work, layouts, stop)
 
 
-async def undo(core: ClientCore, name: str) -> Place:
+async def undo(core: ClientCore, name: str) -> BrokerReplicas:
     """Let producers send to a broker again. Returns when each name server that answers says so. Raises BrokerNotFound, Unfinished."""
     place = await find(core, name)
     await set_draining(core, place, on=False)
@@ -169,7 +169,7 @@ async def undo(core: ClientCore, name: str) -> Place:
     return place
 
 
-async def check_others(core: ClientCore, place: Place, tables: Tables) -> None:
+async def check_others(core: ClientCore, place: BrokerReplicas, tables: Tables) -> None:
     """Raise Refusal if sends to some topic would find no broker without this one."""
     topics = [one.name for one in tables.topics.values() if one.perm & Perm.WRITE and one.write_queues]
     template = tables.template
@@ -196,7 +196,7 @@ async def _route(core: ClientCore, topic: str) -> Route | None:
 
 
 async def take_out_of_orders(
-    core: ClientCore, place: Place, tables: Tables, *, wanted: bool, force: bool
+    core: ClientCore, place: BrokerReplicas, tables: Tables, *, wanted: bool, force: bool
 ) -> dict[str, str]:
     """Take a broker out of fixed layouts. Returns topic → what it was. Raises Refusal: it is in one, and that is not wanted."""
     fixed = {
@@ -228,7 +228,7 @@ async def take_out_of_orders(
     return {topic: str(layout) for topic, layout in fixed.items() if left[topic].parts}
 
 
-async def set_draining(core: ClientCore, place: Place, *, on: bool) -> None:
+async def set_draining(core: ClientCore, place: BrokerReplicas, *, on: bool) -> None:
     """Have a broker announce no topic as writable, or all as they are, from now on. Raises FAULTS: its master does not do it."""
     pairs = (
         {"draining": str(on).lower()}
@@ -255,7 +255,7 @@ def _sample(tables: Tables) -> list[str]:
 
 async def _until_empty(
     core: ClientCore,
-    place: Place,
+    place: BrokerReplicas,
     tables: Tables,
     quiet_seconds: float,
     timeout: float | None,
@@ -303,7 +303,7 @@ async def _until_empty(
         await asyncio.sleep(max(PAUSE_SECONDS, 3 * (now - began)))
 
 
-async def _still_draining(core: ClientCore, place: Place) -> Place:
+async def _still_draining(core: ClientCore, place: BrokerReplicas) -> BrokerReplicas:
     """Return the broker as it is now: another master may lead. Raises Unfinished: somebody has undone the drain; as `find`."""
     now = await find(core, place.broker)
     if now.ours and not now.draining:
@@ -313,7 +313,7 @@ async def _still_draining(core: ClientCore, place: Place) -> Place:
     return now
 
 
-async def stop_all(core: ClientCore, place: Place) -> None:
+async def stop_all(core: ClientCore, place: BrokerReplicas) -> None:
     """Stop the processes of a broker of ours, slaves first, and wait until no name server has the broker. Raises FAULTS, Unfinished."""
     for number in sorted(place.addresses, reverse=True):
         await core.ask(place.addresses[number], StopBroker())

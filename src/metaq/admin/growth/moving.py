@@ -15,7 +15,7 @@ from metaq.admin import order
 from metaq.admin.growth.adding import make, readers_of
 from metaq.admin.growth.drain import PAUSE_SECONDS, QUIET_SECONDS, SILENT_SECONDS, Quiet
 from metaq.admin.growth.places import (
-    Place,
+    BrokerReplicas,
     Refusal,
     Unfinished,
     announced_at,
@@ -166,7 +166,7 @@ async def move(
 
 
 def _steps(
-    here: Place, there: Place, topic: str, old: TopicConfig, new: TopicConfig | None, *, fixed: bool
+    here: BrokerReplicas, there: BrokerReplicas, topic: str, old: TopicConfig, new: TopicConfig | None, *, fixed: bool
 ) -> tuple[str, ...]:
     queues = f"{old.write_queues} queues"
     return (
@@ -194,11 +194,11 @@ def _instead(layout: OrderLayout, old: str, new: str) -> OrderLayout:
     return OrderLayout(tuple((new if broker == old else broker, count) for broker, count in layout.parts))
 
 
-async def _at(core: ClientCore, place: Place, topic: str) -> TopicConfig | None:
+async def _at(core: ClientCore, place: BrokerReplicas, topic: str) -> TopicConfig | None:
     return (await tables_of(core, place.master, place.cluster, place.broker)).topics.get(topic)
 
 
-async def _make(core: ClientCore, here: Place, there: Place, wanted: TopicConfig) -> None:
+async def _make(core: ClientCore, here: BrokerReplicas, there: BrokerReplicas, wanted: TopicConfig) -> None:
     groups = (await tables_of(core, here.master, here.cluster, here.broker)).groups
     known = (await tables_of(core, there.master, there.cluster, there.broker)).groups
     readers = readers_of([await offsets_at(core, here.master)], groups).get(wanted.name, [])
@@ -208,7 +208,9 @@ async def _make(core: ClientCore, here: Place, there: Place, wanted: TopicConfig
     await make(core, there, wanted, readers, await offsets_at(core, there.master))
 
 
-async def _unconsumed(core: ClientCore, here: Place, topic: str, stats: TopicStats) -> tuple[dict[str, int], int]:
+async def _unconsumed(
+    core: ClientCore, here: BrokerReplicas, topic: str, stats: TopicStats
+) -> tuple[dict[str, int], int]:
     """Return group → messages that it lacks, and, if no group reads the topic at all, the messages that are there."""
     found = await lags_at(core, here.master, {topic: stats}, await readers_elsewhere(core, here))
     lags = {group: one[topic] for group, one in found.items() if topic in one}
@@ -222,8 +224,8 @@ class _Moving:
     def __init__(
         self,
         core: ClientCore,
-        here: Place,
-        there: Place,
+        here: BrokerReplicas,
+        there: BrokerReplicas,
         topic: str,
         quiet_seconds: float,
         timeout: float | None,

@@ -41,7 +41,7 @@ class Refusal(MetaqError):
     """It would lose messages, or have sends fail. Nothing was changed."""
 
 
-class Place(Struct, frozen=True):
+class BrokerReplicas(Struct, frozen=True):
     """A broker name: its cluster, and number → address of its replicas. `ours`: no RocketMQ."""
 
     broker: str
@@ -70,7 +70,7 @@ class Tables(Struct, frozen=True):
     """TBW102, after which topics are made that are sent to."""
 
 
-async def find(core: ClientCore, name: str) -> Place:
+async def find(core: ClientCore, name: str) -> BrokerReplicas:
     """Return the broker of a name, or of `host:port`. Raises BrokerNotFound: none, or it has no master; ConfigError: a slave's address."""
     info = await core.consult(core.name_servers.cluster())
     if ":" in name:
@@ -87,7 +87,7 @@ async def find(core: ClientCore, name: str) -> Place:
     if found.master is None:
         raise BrokerNotFound(f"broker {found.broker} has no master at name servers {core.name_servers}, only slaves")
     runtime = await core.ask(found.master, GetRuntime())
-    return Place(
+    return BrokerReplicas(
         found.broker, found.cluster, dict(found.addresses), "METAQ" in runtime, runtime.get("metaqDraining") == "true"
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct, field
 
 from metaq.admin.brokers import masters
-from metaq.admin.growth.places import Place, Tables, each, offsets_at
+from metaq.admin.growth.places import BrokerReplicas, Tables, each, offsets_at
 from metaq.client.conversation.administration import GetRuntime, GetTopicStats
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetGroups, GetMetaq1Groups
@@ -76,7 +76,7 @@ Readers = Mapping[str, Collection[str]]
 """Topic → groups."""
 
 
-async def look(core: ClientCore, place: Place, tables: Tables, elsewhere: Readers) -> OpenWork:
+async def look(core: ClientCore, place: BrokerReplicas, tables: Tables, elsewhere: Readers) -> OpenWork:
     """Return what is open at a broker now. Raises FAULTS: it cannot be asked. Args: elsewhere: of `readers_elsewhere`."""
     address = place.master
     runtime = await core.ask(address, GetRuntime())
@@ -100,7 +100,7 @@ async def look(core: ClientCore, place: Place, tables: Tables, elsewhere: Reader
 TopicStats = dict[MessageQueue, QueueStats]
 
 
-async def readers_elsewhere(core: ClientCore, place: Place) -> Readers:
+async def readers_elsewhere(core: ClientCore, place: BrokerReplicas) -> Readers:
     """Return topic → groups that have progress in it at other brokers: also what is here waits for them. One that is away is left out."""
 
     async def at(address: str) -> Collection[tuple[str, str]]:

@@ -37,13 +37,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Alarm from so many prepared transactions on."""
 
 
-class Unknown(Struct, frozen=True):
+class UnknownFigure(Struct, frozen=True):
     """A figure that cannot be known, and why."""
 
     why: str
 
 
-class Gap(Struct, frozen=True):
+class Metaq1Gap(Struct, frozen=True):
     """A group in a partition of this server. `behind`: bytes from its offset to the partition's end; negative: it is ahead."""
 
     group: str
@@ -52,20 +52,20 @@ class Gap(Struct, frozen=True):
     behind: int
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class SeenServer(Struct, frozen=True, kw_only=True):
     """What was seen of a server."""
 
     server: str
-    probe: float | Unknown | None
-    """Seconds from the send of a message until it was received; Unknown: nobody has tried; None: it did not come, as `fault` says."""
+    probe: float | UnknownFigure | None
+    """Seconds from the send of a message until it was received; UnknownFigure: nobody has tried; None: it did not come, as `fault` says."""
     fault: str = ""
-    put_failed: int | Unknown
-    load: float | Unknown
-    disk: float | Unknown
-    memory: float | Unknown
-    connections: int | Unknown
-    per_ip: dict[str, int] | Unknown
-    prepared: int | Unknown
+    put_failed: int | UnknownFigure
+    load: float | UnknownFigure
+    disk: float | UnknownFigure
+    memory: float | UnknownFigure
+    connections: int | UnknownFigure
+    per_ip: dict[str, int] | UnknownFigure
+    prepared: int | UnknownFigure
 
 
 class CheckResult(Struct, frozen=True):
@@ -83,36 +83,36 @@ class CheckResult(Struct, frozen=True):
         return (self.server, self.check, self.group)
 
 
-def judge(seen: Seen, limits: Limits) -> list[CheckResult]:
+def judge(seen: SeenServer, limits: Limits) -> list[CheckResult]:
     """Return a finding for each check of a server."""
     return list(_findings(seen, limits))
 
 
-def _findings(seen: Seen, limits: Limits) -> Iterator[CheckResult]:
+def _findings(seen: SeenServer, limits: Limits) -> Iterator[CheckResult]:
     if seen.probe is None:
         yield CheckResult(seen.server, "probe", State.ALARM, seen.fault)
     else:
         yield _finding(seen, "probe", seen.probe, False, lambda value: f"a message was back in {value:.3f} s")
     failed, load, disk, memory = seen.put_failed, seen.load, seen.disk, seen.memory
     yield _finding(
-        seen, "put-failed", failed, not isinstance(failed, Unknown) and failed >= limits.put_failed,
+        seen, "put-failed", failed, not isinstance(failed, UnknownFigure) and failed >= limits.put_failed,
         lambda value: f"{value:.0f} puts have failed recently (alarm from {limits.put_failed} on)",
     )  # fmt: skip
     yield _finding(
-        seen, "load", load, not isinstance(load, Unknown) and load > limits.load,
+        seen, "load", load, not isinstance(load, UnknownFigure) and load > limits.load,
         lambda value: f"the load of the machine is {value:.2f} (limit {limits.load:g})",
     )  # fmt: skip
     for check, used, limit in (("disk", disk, limits.disk), ("memory", memory, limits.memory)):
-        over = not isinstance(used, Unknown) and used > limit
+        over = not isinstance(used, UnknownFigure) and used > limit
         yield _finding(seen, check, used, over, _share(limit))
     total, prepared = seen.connections, seen.prepared
     yield _finding(
-        seen, "connections", total, not isinstance(total, Unknown) and total > limits.connections,
+        seen, "connections", total, not isinstance(total, UnknownFigure) and total > limits.connections,
         lambda value: f"{value:.0f} connections (limit {limits.connections})",
     )  # fmt: skip
     yield _per_ip(seen, limits)
     yield _finding(
-        seen, "prepared", prepared, not isinstance(prepared, Unknown) and prepared >= limits.prepared,
+        seen, "prepared", prepared, not isinstance(prepared, UnknownFigure) and prepared >= limits.prepared,
         lambda value: f"{value:.0f} transactions are prepared (alarm from {limits.prepared} on)",
     )  # fmt: skip
 
@@ -121,15 +121,17 @@ def _share(limit: float) -> Callable[[float], str]:
     return lambda value: f"{value:.1%} are used (limit {limit:.0%})"
 
 
-def _finding(seen: Seen, check: str, value: float | Unknown, over: bool, text: Callable[[float], str]) -> CheckResult:
-    if isinstance(value, Unknown):
+def _finding(
+    seen: SeenServer, check: str, value: float | UnknownFigure, over: bool, text: Callable[[float], str]
+) -> CheckResult:
+    if isinstance(value, UnknownFigure):
         return CheckResult(seen.server, check, State.UNKNOWN, value.why)
     return CheckResult(seen.server, check, State.ALARM if over else State.OK, text(value))
 
 
-def _per_ip(seen: Seen, limits: Limits) -> CheckResult:
+def _per_ip(seen: SeenServer, limits: Limits) -> CheckResult:
     check = "connections-per-ip"
-    if isinstance(seen.per_ip, Unknown):
+    if isinstance(seen.per_ip, UnknownFigure):
         return CheckResult(seen.server, check, State.UNKNOWN, seen.per_ip.why)
     many = {ip: count for ip, count in sorted(seen.per_ip.items()) if count > limits.connections_per_ip}
     if many:
@@ -138,7 +140,7 @@ def _per_ip(seen: Seen, limits: Limits) -> CheckResult:
     return CheckResult(seen.server, check, State.OK, f"none has more than {limits.connections_per_ip}")
 
 
-def judge_gaps(server: str, gaps: Sequence[Gap], limits: Limits) -> list[CheckResult]:
+def judge_gaps(server: str, gaps: Sequence[Metaq1Gap], limits: Limits) -> list[CheckResult]:
     """Return a finding for each group: its worst partition."""
     found: list[CheckResult] = []
     for group in sorted({gap.group for gap in gaps}):

@@ -11,7 +11,7 @@ from msgspec import Struct
 from metaq.address import split_address
 from metaq.admin import branches, brokers
 from metaq.admin.figures.metaq1 import converse, figures_of
-from metaq.admin.monitoring.judging import Seen, Unknown
+from metaq.admin.monitoring.judging import SeenServer, UnknownFigure
 from metaq.client.shared.core import ClientCore
 from metaq.errors import MetaqError, RemoteProtocolError, RequestTimeout
 from metaq.model.transactions.metaq1 import BranchPhase
@@ -39,11 +39,11 @@ class WatchedServer(Struct, frozen=True, kw_only=True):
     """Longest wait until the message of the probe is back, seconds."""
 
 
-async def look(core: ClientCore, place: WatchedServer) -> Seen:
+async def look(core: ClientCore, place: WatchedServer) -> SeenServer:
     """Return what is to be seen. A server that does not answer is a probe that failed. Raises ConfigError: no address."""
     split_address(place.address)
-    fault, probe = "", Unknown("no topic is given that its messages may go to (--topic)")
-    told: float | Unknown | None = probe
+    fault, probe = "", UnknownFigure("no topic is given that its messages may go to (--topic)")
+    told: float | UnknownFigure | None = probe
     if place.topic is not None:
         try:
             told = await round_trip(core, place, place.topic)
@@ -52,45 +52,47 @@ async def look(core: ClientCore, place: WatchedServer) -> Seen:
     try:
         figures = await figures_of(place.address)
     except MetaqError as error:
-        figures, silent = None, Unknown(f"it does not answer: {error}")
+        figures, silent = None, UnknownFigure(f"it does not answer: {error}")
         told, fault = None, fault or str(error)
     else:
-        silent = Unknown("it does not tell")
-    connections: int | Unknown = silent
-    failed: int | Unknown = silent
+        silent = UnknownFigure("it does not tell")
+    connections: int | UnknownFigure = silent
+    failed: int | UnknownFigure = silent
     if figures is not None:
         with contextlib.suppress(KeyError, ValueError):
             connections = int(figures.broker["curr_connections"])
         counted = figures.traffic.get("put_failed")
         failed = counted.events if counted is not None else 0
     prepared, disk = await _of_our_broker(core, place.broker)
-    return Seen(
+    return SeenServer(
         server=place.address,
         probe=told,
         fault=fault,
         put_failed=failed,
-        load=Unknown(_REMOTE),
+        load=UnknownFigure(_REMOTE),
         disk=disk,
-        memory=Unknown(_REMOTE),
+        memory=UnknownFigure(_REMOTE),
         connections=connections,
-        per_ip=Unknown(_REMOTE),
+        per_ip=UnknownFigure(_REMOTE),
         prepared=prepared,
     )
 
 
-async def _of_our_broker(core: ClientCore, broker: str | None) -> tuple[int | Unknown, float | Unknown]:
+async def _of_our_broker(core: ClientCore, broker: str | None) -> tuple[int | UnknownFigure, float | UnknownFigure]:
     """Return prepared transactions and the share of the disk that is used."""
     if broker is None:
         return (
-            Unknown("the original tells it by JMX alone; of a broker of ours: --broker"),
-            Unknown("the server does not tell; of a folder on this machine: --data-dir, of a broker of ours: --broker"),
+            UnknownFigure("the original tells it by JMX alone; of a broker of ours: --broker"),
+            UnknownFigure(
+                "the server does not tell; of a folder on this machine: --data-dir, of a broker of ours: --broker"
+            ),
         )
     listed = await branches.listing(core, broker=broker, limit=1 << 30)
     for why in listed.unreached.values():
-        return Unknown(f"{broker} does not answer: {why}"), Unknown(f"{broker} does not answer: {why}")
+        return UnknownFigure(f"{broker} does not answer: {why}"), UnknownFigure(f"{broker} does not answer: {why}")
     prepared = sum(state.phase is BranchPhase.PREPARED for states in listed.branches.values() for state in states)
     (status,) = await brokers.ask_all(core, [brokers.BrokerStatus("", broker, 0, broker)])
-    return prepared, status.disk_used if status.disk_used is not None else Unknown(f"{broker} does not tell")
+    return prepared, status.disk_used if status.disk_used is not None else UnknownFigure(f"{broker} does not tell")
 
 
 async def round_trip(core: ClientCore, place: WatchedServer, topic: str) -> float:

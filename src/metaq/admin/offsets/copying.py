@@ -11,14 +11,14 @@ from msgspec import Struct, structs
 
 from metaq.admin.offsets.places import Kept, Place, kept_at
 from metaq.errors import ConfigError
-from metaq.registry.offset_table import Row
+from metaq.registry.offset_table import PartitionOffset
 from metaq.registry.zookeeper.layout import OffsetNode
 from metaq.registry.zookeeper.offsets import Key
 
 _PARTITION: Final = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
 
 
-class Selection(Struct, frozen=True, kw_only=True):
+class OffsetSelection(Struct, frozen=True, kw_only=True):
     """Which offsets are copied, and to which partitions. Empty: all, and to the same."""
 
     topic: str | None = None
@@ -70,7 +70,7 @@ class CopiedOffset(Struct, frozen=True, kw_only=True):
     """What the target had already, likewise."""
 
 
-def target_of(partition: str, selection: Selection) -> str | None:
+def target_of(partition: str, selection: OffsetSelection) -> str | None:
     """Return the partition to which the offset of one goes; None: it is not selected, or is none."""
     found = _PARTITION.fullmatch(partition)
     if found is None:
@@ -84,7 +84,9 @@ def target_of(partition: str, selection: Selection) -> str | None:
     return f"{broker if selection.to_broker is None else selection.to_broker}-{moved}"
 
 
-async def copy(source: Place, target: Place, selection: Selection, *, dry_run: bool = False) -> list[CopiedOffset]:
+async def copy(
+    source: Place, target: Place, selection: OffsetSelection, *, dry_run: bool = False
+) -> list[CopiedOffset]:
     """Copy offsets; with `dry_run`, tell what would be copied.
 
     Raises ConfigError: the selection does not say what goes where. ConnectionFailed, MetaqError: a place cannot be read or written;
@@ -98,7 +100,7 @@ async def copy(source: Place, target: Place, selection: Selection, *, dry_run: b
             return await _copy(here, there, selection, dry_run=dry_run)
 
 
-async def _copy(here: Kept, there: Kept, selection: Selection, *, dry_run: bool) -> list[CopiedOffset]:
+async def _copy(here: Kept, there: Kept, selection: OffsetSelection, *, dry_run: bool) -> list[CopiedOffset]:
     rows, odd = await read(here, selection.groups, selection.topic)
     wanted = {
         row.key: structs.replace(row, partition=place)
@@ -121,9 +123,9 @@ async def _copy(here: Kept, there: Kept, selection: Selection, *, dry_run: bool)
     return sorted(found, key=lambda one: (one.group, one.topic, _order(one.partition)))
 
 
-async def read(at: Kept, groups: Collection[str], topic: str | None) -> tuple[list[Row], dict[Key, str]]:
+async def read(at: Kept, groups: Collection[str], topic: str | None) -> tuple[list[PartitionOffset], dict[Key, str]]:
     """Return offsets of some groups, or of all (none named); and what is no offset."""
-    rows: list[Row] = []
+    rows: list[PartitionOffset] = []
     odd: dict[Key, str] = {}
     wanted: list[str | None] = [*sorted(set(groups))] or [None]
     for group in wanted:
@@ -133,7 +135,7 @@ async def read(at: Kept, groups: Collection[str], topic: str | None) -> tuple[li
     return rows, odd
 
 
-def _text(row: Row) -> str:
+def _text(row: PartitionOffset) -> str:
     return OffsetNode(row.message_id, row.offset).text
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from metaq.errors import ConfigError
-from metaq.registry.offset_table import TABLE, OffsetTable, Row, statements_for
+from metaq.registry.offset_table import TABLE, OffsetTable, PartitionOffset, statements_for
 from metaq.registry.zookeeper.layout import Layout, OffsetNode, parse_offset
 from metaq.registry.zookeeper.offsets import Key, add_offsets, read_texts
 from metaq.worker import Worker
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class InZookeeper:
+class OffsetsInZookeeper:
     """Offsets in a ZooKeeper, under `root`. `connect`: `host:port`, `,`-separated."""
 
     connect: str
@@ -36,7 +36,7 @@ class InZookeeper:
 
 
 @dataclass(frozen=True, slots=True)
-class InDatabase:
+class OffsetsInDatabase:
     """Offsets in a table. `url`: `mysql://user@host:port/database` or `postgresql://...`."""
 
     url: str = field(repr=False)
@@ -53,17 +53,17 @@ class InDatabase:
         return statements_for(self.url, self.table)
 
 
-Place = InZookeeper | InDatabase
+Place = OffsetsInZookeeper | OffsetsInDatabase
 
 
 class Kept(Protocol):
     """Reads and adds offsets at one place. Raises ConnectionFailed, MetaqError, ConfigError."""
 
-    async def rows(self, group: str | None, topic: str | None) -> tuple[list[Row], dict[Key, str]]:
+    async def rows(self, group: str | None, topic: str | None) -> tuple[list[PartitionOffset], dict[Key, str]]:
         """Return offsets, of all groups and topics or of one; and what stands there that is no offset."""
         ...
 
-    async def add(self, rows: Collection[Row]) -> dict[Key, str]:
+    async def add(self, rows: Collection[PartitionOffset]) -> dict[Key, str]:
         """Save offsets, except where something is already. Returns that."""
         ...
 
@@ -71,7 +71,7 @@ class Kept(Protocol):
 @contextlib.asynccontextmanager
 async def kept_at(place: Place) -> AsyncIterator[Kept]:
     """The offsets of a place. Raises ConfigError: no such address, or a driver is missing."""
-    if isinstance(place, InZookeeper):
+    if isinstance(place, OffsetsInZookeeper):
         try:
             from metaq.registry.zookeeper.client import ZookeeperClient  # only where it is asked: it is an extra
         except ModuleNotFoundError as error:
@@ -87,7 +87,7 @@ async def kept_at(place: Place) -> AsyncIterator[Kept]:
         yield _Rows(table, worker)
 
 
-async def made(place: InDatabase) -> dict[str, int]:
+async def made(place: OffsetsInDatabase) -> dict[str, int]:
     """Make the table unless it is there. Returns column → the highest number that it takes, where that is too small."""
     async with _table(place) as (table, worker):
         await worker.run(table.create)
@@ -95,7 +95,7 @@ async def made(place: InDatabase) -> dict[str, int]:
 
 
 @contextlib.asynccontextmanager
-async def _table(place: InDatabase) -> AsyncIterator[tuple[OffsetTable, Worker]]:
+async def _table(place: OffsetsInDatabase) -> AsyncIterator[tuple[OffsetTable, Worker]]:
     table = OffsetTable.of_url(place.url, password=place.password, name=place.table, answer_seconds=ANSWER_SECONDS)
     worker = Worker("offset table")
     try:
@@ -109,7 +109,7 @@ class _Nodes:
     def __init__(self, client: ZookeeperClient, layout: Layout) -> None:
         self._client, self._layout = client, layout
 
-    async def rows(self, group: str | None, topic: str | None) -> tuple[list[Row], dict[Key, str]]:
+    async def rows(self, group: str | None, topic: str | None) -> tuple[list[PartitionOffset], dict[Key, str]]:
         texts = await self._client.ask(lambda session: read_texts(session, self._layout, group, topic))
         rows, odd = [], {}
         for key, text in texts.items():
@@ -120,10 +120,10 @@ class _Nodes:
             except ValueError:
                 odd[key] = text
             else:
-                rows.append(Row(*key, offset=node.position, message_id=node.message_id))
+                rows.append(PartitionOffset(*key, offset=node.position, message_id=node.message_id))
         return rows, odd
 
-    async def add(self, rows: Collection[Row]) -> dict[Key, str]:
+    async def add(self, rows: Collection[PartitionOffset]) -> dict[Key, str]:
         texts = {row.key: OffsetNode(row.message_id, row.offset).text for row in rows}
         return await self._client.ask(lambda session: add_offsets(session, self._layout, texts))
 
@@ -132,10 +132,10 @@ class _Rows:
     def __init__(self, table: OffsetTable, worker: Worker) -> None:
         self._table, self._worker = table, worker
 
-    async def rows(self, group: str | None, topic: str | None) -> tuple[list[Row], dict[Key, str]]:
+    async def rows(self, group: str | None, topic: str | None) -> tuple[list[PartitionOffset], dict[Key, str]]:
         return await self._run(lambda: self._table.rows(group, topic)), {}
 
-    async def add(self, rows: Collection[Row]) -> dict[Key, str]:
+    async def add(self, rows: Collection[PartitionOffset]) -> dict[Key, str]:
         there = await self._run(lambda: self._table.add(rows))
         return {key: OffsetNode(row.message_id, row.offset).text for key, row in there.items()}
 

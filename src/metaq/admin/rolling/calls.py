@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from metaq.admin.rolling import moving, restarting
-from metaq.admin.rolling.standing import GroupStanding, standings
+from metaq.admin.rolling.standing import FailoverGroup, standings
 from metaq.admin.upkeep.restarting import RestartCalls
 from metaq.model.failover import NOBODY
 
@@ -13,7 +13,7 @@ from metaq.model.failover import NOBODY
 class RollingCalls(RestartCalls):
     """Changes of leaders and restarts. `progress` is called in the thread of the client's event loop: it may not wait."""
 
-    def list_groups_of_replicas(self, brokers: Sequence[str] | None = None) -> list[GroupStanding]:
+    def list_groups_of_replicas(self, brokers: Sequence[str] | None = None) -> list[FailoverGroup]:
         """Return how groups with failover stand, those of these broker names or all: leader, in-sync set, lag. Others are left out.
 
         Each has `broker`, `leader` (its number, None: none), `address`, `epoch`, `in_sync` (numbers) and more. Raises also brokers.BrokerNotFound.
@@ -53,7 +53,7 @@ class RollingCalls(RestartCalls):
         quiet: float | None = None,
         timeout: float = restarting.TIMEOUT_SECONDS,
         progress: restarting.Told = lambda _progress: None,
-    ) -> restarting.Rolled:
+    ) -> restarting.RestartedCluster:
         """Restart brokers one after the other, those that follow first; whoever leads hands over, and is restarted as a follower.
 
         Between two restarts the one before is back, has all that its leader has, and is in the in-sync set again.

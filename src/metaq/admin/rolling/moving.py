@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from metaq.admin.growth.places import Refusal, Unfinished, at_name_servers
 from metaq.admin.replicas import NoSuchReplica, Replica, ask_replica, replicas
-from metaq.admin.rolling.standing import GroupStanding, standing_of
+from metaq.admin.rolling.standing import FailoverGroup, standing_of
 from metaq.client.conversation.administration import StepDown
 from metaq.client.conversation.routes import GetCluster
 from metaq.client.shared.core import ClientCore
@@ -27,7 +27,7 @@ BUSY_SECONDS: Final = 5.0
 """So long a leader is asked again that is changing the in-sync set just now."""
 
 
-class MovePhase(enum.Enum):
+class HandOverPhase(enum.Enum):
     """What a change of leaders waits for."""
 
     HANDING_OVER = "the leader hands over"
@@ -40,7 +40,7 @@ class HandOverProgress(Struct, frozen=True):
     """How far a change of leaders is."""
 
     broker: str
-    phase: MovePhase
+    phase: HandOverPhase
     member: int
     """That leads, from TAKING_OVER on if it is known; until then, that is to; NOBODY: whoever is nearest."""
     seconds: float
@@ -62,7 +62,7 @@ class MovedLeader(Struct, frozen=True):
     """From the request until all name servers knew it."""
 
 
-def check_move(standing: GroupStanding, to: int) -> None:
+def check_move(standing: FailoverGroup, to: int) -> None:
     """Return if a member can lead next. Args: to: NOBODY: any. Raises Refusal, NoSuchReplica."""
     name, in_sync = standing.broker, ", ".join(map(str, standing.in_sync))
     if standing.leader is None:
@@ -110,30 +110,30 @@ async def move_leader(
     clock = core.clock
     began = clock.monotonic()
 
-    def tell(phase: MovePhase, member: int) -> None:
+    def tell(phase: HandOverPhase, member: int) -> None:
         progress(HandOverProgress(standing.broker, phase, member, clock.monotonic() - began))
 
-    tell(MovePhase.HANDING_OVER, to)
+    tell(HandOverPhase.HANDING_OVER, to)
     await _hand_over(core, standing, to)
-    tell(MovePhase.TAKING_OVER, to)
+    tell(HandOverPhase.TAKING_OVER, to)
     addresses = [one.address for one in found]
     try:
         async with asyncio.timeout(timeout):
             while (now := await _leader(core, addresses, standing.epoch)) is None:  # noqa: ASYNC110  they are other processes
                 await asyncio.sleep(LOOK_SECONDS)
             assert now.leader is not None, "it leads"
-            tell(MovePhase.REGISTERING, now.leader)
+            tell(HandOverPhase.REGISTERING, now.leader)
             await registered(core, standing.broker, now.address)
     except TimeoutError:
         raise Unfinished(
             f"member {standing.leader} has handed {standing.broker} over, and {timeout:g} s later no other one leads that all name servers "
             f"know: `metaq cluster` shows how it stands"
         ) from None
-    tell(MovePhase.DONE, now.leader)
+    tell(HandOverPhase.DONE, now.leader)
     return MovedLeader(standing.broker, standing.leader, now.leader, now.address, now.epoch, clock.monotonic() - began)
 
 
-async def _hand_over(core: ClientCore, standing: GroupStanding, to: int) -> None:
+async def _hand_over(core: ClientCore, standing: FailoverGroup, to: int) -> None:
     address = next((one.address for one in standing.members if one.member == to), "")
     end = core.clock.monotonic() + BUSY_SECONDS
     while True:
@@ -147,7 +147,7 @@ async def _hand_over(core: ClientCore, standing: GroupStanding, to: int) -> None
             return
 
 
-async def _leader(core: ClientCore, addresses: Iterable[str], epoch: int) -> GroupStanding | None:
+async def _leader(core: ClientCore, addresses: Iterable[str], epoch: int) -> FailoverGroup | None:
     """Return how the group stands if one of them leads in an epoch that is later; None: none does."""
     found: list[Replica] = await asyncio.gather(*(ask_replica(core, one) for one in addresses))
     now = standing_of(found)

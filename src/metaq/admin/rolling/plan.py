@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from metaq.admin.growth.places import Refusal
 from metaq.admin.replicas import Replica
-from metaq.admin.rolling.standing import GroupStanding, standing_of
+from metaq.admin.rolling.standing import FailoverGroup, standing_of
 
 
 class Kind(enum.Enum):
@@ -23,7 +23,7 @@ class Kind(enum.Enum):
     """Not at all: there is one broker."""
 
 
-class Process(Struct, frozen=True):
+class BrokerProcess(Struct, frozen=True):
     """One broker process."""
 
     broker: str
@@ -40,7 +40,7 @@ class Plan(Struct, frozen=True):
 
     kind: Kind
     broker: str
-    processes: tuple[Process, ...]
+    processes: tuple[BrokerProcess, ...]
     gap: str = ""
 
 
@@ -76,11 +76,11 @@ def plan_of(
     if standing is not None:
         kind, leads = Kind.GROUP, standing.address
         ordered = [*(one for one in there if one.address != leads), *(one for one in there if one.address == leads)]
-        processes = [Process(broker, _member(one), one.address) for one in ordered]
+        processes = [BrokerProcess(broker, _member(one), one.address) for one in ordered]
     else:
         kind = Kind.PAIR if len(there) > 1 else Kind.SINGLE
         processes = [
-            Process(broker, one.broker_id, one.address)
+            BrokerProcess(broker, one.broker_id, one.address)
             for one in sorted(there, key=lambda one: (one.leads, one.broker_id))
         ]
     return Plan(kind, broker, tuple(processes), gap)
@@ -91,7 +91,7 @@ def _member(one: Replica) -> int:
     return group.member if group is not None else one.broker_id
 
 
-def _faults(found: Sequence[Replica], standing: GroupStanding | None) -> list[str]:
+def _faults(found: Sequence[Replica], standing: FailoverGroup | None) -> list[str]:
     faults = [f"the one at {one.address} does not answer ({one.error})" for one in found if one.error]
     if standing is None:
         if len([one for one in found if one.leads and not one.error]) > 1:
@@ -110,7 +110,7 @@ def _faults(found: Sequence[Replica], standing: GroupStanding | None) -> list[st
     return faults
 
 
-def _gap(broker: str, there: int, minimum: int, standing: GroupStanding | None) -> str:
+def _gap(broker: str, there: int, minimum: int, standing: FailoverGroup | None) -> str:
     """Return why sends are refused while one of the brokers restarts; "": they are not."""
     if there == 1:
         return (

@@ -18,8 +18,8 @@ from metaq.admin.brokers import BrokerNotFound
 from metaq.admin.growth import drain, places
 from metaq.admin.growth.places import Refusal, Unfinished
 from metaq.admin.replicas import Replica, ask_replica, promote, replicas
-from metaq.admin.rolling.moving import HandOverProgress, MovePhase, move_leader, registered
-from metaq.admin.rolling.plan import Kind, Plan, Process, plan_of
+from metaq.admin.rolling.moving import HandOverPhase, HandOverProgress, move_leader, registered
+from metaq.admin.rolling.plan import BrokerProcess, Kind, Plan, plan_of
 from metaq.admin.rolling.standing import standing_of
 from metaq.client.conversation.administration import GetReplicaState, GetRuntime, GetSettings, Identify
 from metaq.client.conversation.call import FAULTS
@@ -59,7 +59,7 @@ class RollingProgress(Struct, frozen=True):
 
     broker: str
     member: int
-    """Which of the brokers of that name, as in `Process`; 0 also: all of them."""
+    """Which of the brokers of that name, as in `BrokerProcess`; 0 also: all of them."""
     address: str
     """"": all of them."""
     phase: RollingPhase
@@ -69,7 +69,7 @@ class RollingProgress(Struct, frozen=True):
     """What is waited for."""
 
 
-class Restarted(Struct, frozen=True):
+class RestartedBroker(Struct, frozen=True):
     """A broker that was restarted."""
 
     broker: str
@@ -79,16 +79,16 @@ class Restarted(Struct, frozen=True):
     """From the order to restart until it was in sync."""
 
 
-class Rolled(Struct, frozen=True):
+class RestartedCluster(Struct, frozen=True):
     """A rolling restart that has come to its end."""
 
-    restarted: tuple[Restarted, ...]
+    restarted: tuple[RestartedBroker, ...]
     leaders: dict[str, str]
     """Broker name → address of the one that leads now, of those whose leader has changed."""
     seconds: float
 
 
-By: TypeAlias = Callable[[Process], None]
+By: TypeAlias = Callable[[BrokerProcess], None]
 """Restarts the process of a broker, in a thread; returns when that is done, or has begun. Raises MetaqError: it failed."""
 Told: TypeAlias = Callable[[RollingProgress], None]
 
@@ -132,12 +132,12 @@ async def restart_cluster(
     quiet: float | None = None,
     timeout: float = TIMEOUT_SECONDS,
     told: Told = lambda _progress: None,
-) -> Rolled:
+) -> RestartedCluster:
     """Restart brokers one after the other, see `RollingCalls.restart_cluster`."""
     # All of them are looked at before the first one is touched.
     plans = [await _plan(core, one, anyway=anyway, with_gaps=with_gaps) for one in await chosen(core, brokers, cluster)]
     began = core.clock.monotonic()
-    restarted, leaders = list[Restarted](), dict[str, str]()
+    restarted, leaders = list[RestartedBroker](), dict[str, str]()
     for first_look in plans:
         plan = first_look
         if restarted:  # what was well when it began may not be any more
@@ -150,7 +150,7 @@ async def restart_cluster(
         restarted += await rolling.run()
         if rolling.leader:
             leaders[plan.broker] = rolling.leader
-    return Rolled(tuple(restarted), leaders, core.clock.monotonic() - began)
+    return RestartedCluster(tuple(restarted), leaders, core.clock.monotonic() - began)
 
 
 async def _plan(core: ClientCore, broker: str, *, anyway: bool, with_gaps: bool) -> Plan:
@@ -176,14 +176,14 @@ class _Rolling:
         self.leader = ""
         """Address of the one that leads since this restart; "": none has been made the leader."""
 
-    def _tell(self, process: Process | None, phase: RollingPhase, detail: str = "") -> None:
+    def _tell(self, process: BrokerProcess | None, phase: RollingPhase, detail: str = "") -> None:
         member, address = (process.member, process.address) if process is not None else (0, "")
         seconds = self._core.clock.monotonic() - self._began
         self._told(RollingProgress(self.plan.broker, member, address, phase, seconds, detail))
 
-    async def run(self) -> list[Restarted]:
+    async def run(self) -> list[RestartedBroker]:
         """Raises Unfinished, BrokerError: it stops there."""
-        plan, done = self.plan, list[Restarted]()
+        plan, done = self.plan, list[RestartedBroker]()
         self._tell(None, RollingPhase.BEGINS, plan.gap)
         if plan.kind is Kind.SINGLE:
             return [await self._single(plan.processes[0])]
@@ -207,10 +207,10 @@ class _Rolling:
         """Return the brokers of the plan as they are now, whether name servers know them at this moment or not."""
         return await asyncio.gather(*(ask_replica(self._core, one.address) for one in self.plan.processes))
 
-    async def _leader(self) -> Process:
+    async def _leader(self) -> BrokerProcess:
         """Return who leads. Raises Unfinished: nobody, for too long."""
 
-        async def look() -> Process | str:
+        async def look() -> BrokerProcess | str:
             found = await self._all()
             leading = [one for one in found if one.leads and not one.error and one.state is not None]
             if not leading:
@@ -220,13 +220,13 @@ class _Rolling:
 
         return await self._until(look, "to be led by one of its brokers", self._core.clock.monotonic() + self._timeout)
 
-    async def _hand_over(self, leader: Process, done: Sequence[Restarted]) -> None:
+    async def _hand_over(self, leader: BrokerProcess, done: Sequence[RestartedBroker]) -> None:
         core, name = self._core, self.plan.broker
         self._tell(leader, RollingPhase.HANDING_OVER)
         if self.plan.kind is Kind.GROUP:
 
             def told(now: HandOverProgress) -> None:
-                if now.phase is not MovePhase.DONE:
+                if now.phase is not HandOverPhase.DONE:
                     self._tell(leader, RollingPhase.HANDING_OVER, now.phase.value)
 
             moved = await move_leader(core, name, progress=told)
@@ -255,7 +255,7 @@ class _Rolling:
 
     # ------------------------------------------------------------------ one broker
 
-    async def _restart(self, process: Process, *, was_leader: bool) -> Restarted:
+    async def _restart(self, process: BrokerProcess, *, was_leader: bool) -> RestartedBroker:
         clock = self._core.clock
         if was_leader:
             await self._wait_in_sync(process, clock.monotonic() + self._timeout)
@@ -265,9 +265,9 @@ class _Rolling:
         await self._wait_in_sync(process, began + self._timeout)
         seconds = clock.monotonic() - began
         self._tell(process, RollingPhase.IN_SYNC, f"after {seconds:.1f} s")
-        return Restarted(process.broker, process.member, process.address, seconds)
+        return RestartedBroker(process.broker, process.member, process.address, seconds)
 
-    async def _drain(self, process: Process) -> None:
+    async def _drain(self, process: BrokerProcess) -> None:
         """Return when no client sends by way of a broker that does not lead, or they have had their time."""
         clock = self._core.clock
         began = clock.monotonic()
@@ -290,7 +290,7 @@ class _Rolling:
             return identity.instance
         return (await self._core.ask(address, GetRuntime(), ANSWER_SECONDS)).get("bootTimestamp", "")
 
-    async def _renew(self, process: Process, end: float) -> None:
+    async def _renew(self, process: BrokerProcess, end: float) -> None:
         """Have a broker restarted, and return when another process answers there. Raises Unfinished, BrokerError."""
         clock, address = self._core.clock, process.address
         order_until = clock.monotonic() + AGAIN_SECONDS
@@ -312,7 +312,7 @@ class _Rolling:
             with contextlib.suppress(*FAULTS):
                 before = await self._instance(address)
 
-        async def look() -> Process | str:
+        async def look() -> BrokerProcess | str:
             try:
                 now = await self._instance(address)
             except FAULTS as error:
@@ -325,11 +325,11 @@ class _Rolling:
 
         await self._until(look, "to be restarted", end, process)
 
-    async def _wait_in_sync(self, process: Process, end: float) -> None:
+    async def _wait_in_sync(self, process: BrokerProcess, end: float) -> None:
         """Return when a broker has all that its leader had when both were seen first, and is in the in-sync set. Raises Unfinished."""
         target: dict[int, int] = {}
 
-        async def look() -> Process | str:
+        async def look() -> BrokerProcess | str:
             found = await self._all()
             own = next(one for one in found if one.address == process.address)
             why = why_not_in_sync(self.plan, own, found, target)
@@ -340,12 +340,16 @@ class _Rolling:
         await self._until(look, "to be in sync", end, process)
 
     async def _until(
-        self, look: Callable[[], Awaitable[Process | str]], what: str, end: float, process: Process | None = None
-    ) -> Process:
+        self,
+        look: Callable[[], Awaitable[BrokerProcess | str]],
+        what: str,
+        end: float,
+        process: BrokerProcess | None = None,
+    ) -> BrokerProcess:
         """Return the process that `look` finds. Raises Unfinished: until the end it only says why there is none."""
         while True:
             found = await look()
-            if isinstance(found, Process):
+            if isinstance(found, BrokerProcess):
                 return found
             if self._core.clock.monotonic() >= end:
                 raise Unfinished(
@@ -356,7 +360,7 @@ class _Rolling:
 
     # ------------------------------------------------------------------ a broker without others
 
-    async def _single(self, process: Process) -> Restarted:
+    async def _single(self, process: BrokerProcess) -> RestartedBroker:
         """Restart a master without slaves: producers leave it before, where they have another one to go to."""
         core, clock, name = self._core, self._core.clock, self.plan.broker
         place = await places.find(core, name)
@@ -376,9 +380,9 @@ class _Rolling:
         seconds = clock.monotonic() - began
         self._tell(process, RollingPhase.IN_SYNC, f"after {seconds:.1f} s")
         self._tell(None, RollingPhase.DONE)
-        return Restarted(process.broker, process.member, process.address, seconds)
+        return RestartedBroker(process.broker, process.member, process.address, seconds)
 
-    async def _leave(self, process: Process, place: places.Place) -> bool:
+    async def _leave(self, process: BrokerProcess, place: places.BrokerReplicas) -> bool:
         """Drain a broker if its producers have another one to go to. Returns whether it was drained for this."""
         if place.draining:
             return False
@@ -400,7 +404,7 @@ class _Rolling:
             return False
         return True
 
-    async def _wait_registered(self, process: Process) -> None:
+    async def _wait_registered(self, process: BrokerProcess) -> None:
         try:
             async with asyncio.timeout(self._timeout):
                 await registered(self._core, process.broker, process.address)

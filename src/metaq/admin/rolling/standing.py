@@ -12,7 +12,7 @@ from metaq.client.shared.core import ClientCore
 from metaq.model.leadership import GroupRole, ReplicaState
 
 
-class MemberStanding(Struct, frozen=True):
+class FailoverMember(Struct, frozen=True):
     """One member of a group."""
 
     member: int
@@ -40,7 +40,7 @@ class MemberStanding(Struct, frozen=True):
         return f"{who} neither leads nor follows: {self.waiting}" if self.waiting else ""
 
 
-class GroupStanding(Struct, frozen=True):
+class FailoverGroup(Struct, frozen=True):
     """The brokers of one name, when leaders change by themselves."""
 
     broker: str
@@ -53,7 +53,7 @@ class GroupStanding(Struct, frozen=True):
     in_sync: tuple[int, ...]
     minimum: int
     """minInSyncReplicas."""
-    members: tuple[MemberStanding, ...]
+    members: tuple[FailoverMember, ...]
     doubt: str = ""
     """Why the leader acknowledges nothing at present; "": it does."""
     lease_ms: int = 0
@@ -85,7 +85,7 @@ class GroupStanding(Struct, frozen=True):
                 yield f"member {one.member} at {one.address} is not in the in-sync set"
 
 
-def standing_of(found: Sequence[Replica]) -> GroupStanding | None:
+def standing_of(found: Sequence[Replica]) -> FailoverGroup | None:
     """Return how the brokers of a name stand, of what each says of itself; None: none of them has failover."""
     states = [one.state for one in found if one.state is not None and one.state.group is not None]
     if not states:
@@ -99,8 +99,8 @@ def standing_of(found: Sequence[Replica]) -> GroupStanding | None:
     members = {one.member: one for one in (_member(replica, leader, told) for replica in found)}
     for number in told.in_sync if told is not None else ():
         if number not in members:
-            members[number] = MemberStanding(number, "", False, True, None, *_lag(state, role, number))
-    return GroupStanding(
+            members[number] = FailoverMember(number, "", False, True, None, *_lag(state, role, number))
+    return FailoverGroup(
         found[0].broker,
         told.member if told is not None else None,
         leader.address if leader is not None else "",
@@ -119,7 +119,7 @@ def _leader(found: Sequence[Replica]) -> Replica | None:
     return max(leading, key=lambda one: one.state.epoch if one.state is not None else 0, default=None)
 
 
-def _member(replica: Replica, leader: Replica | None, told: GroupRole | None) -> MemberStanding:
+def _member(replica: Replica, leader: Replica | None, told: GroupRole | None) -> FailoverMember:
     group = replica.state.group if replica.state is not None else None
     # Of one that does not answer: its number at the name servers, which is 0 if it led when it was registered.
     number = group.member if group is not None else replica.broker_id
@@ -131,7 +131,7 @@ def _member(replica: Replica, leader: Replica | None, told: GroupRole | None) ->
             lag = max(0, leader.state.log_end - replica.log_end), None
     in_sync = number in told.in_sync if told is not None else None
     waiting = group.waiting if group is not None else ""
-    return MemberStanding(number, replica.address, leads, in_sync, replica.log_end, *lag, replica.error, waiting)
+    return FailoverMember(number, replica.address, leads, in_sync, replica.log_end, *lag, replica.error, waiting)
 
 
 def _lag(leader: ReplicaState, told: GroupRole, number: int) -> tuple[int | None, int | None]:
@@ -142,7 +142,7 @@ def _lag(leader: ReplicaState, told: GroupRole, number: int) -> tuple[int | None
     return max(0, leader.log_end - copied), told.behind_ms.get(number)
 
 
-async def standings(core: ClientCore, brokers: Sequence[str] | None = None) -> list[GroupStanding]:
+async def standings(core: ClientCore, brokers: Sequence[str] | None = None) -> list[FailoverGroup]:
     """Return how groups with failover stand: those of these broker names, or all. Brokers without failover are left out.
 
     Raises brokers.BrokerNotFound: a name is not registered.

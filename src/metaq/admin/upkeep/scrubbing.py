@@ -14,7 +14,7 @@ from metaq.client.conversation.scrubbing.calls import RepairLog
 from metaq.client.conversation.scrubbing.comparison import Comparison
 from metaq.client.shared.core import ClientCore
 from metaq.model.leadership import ReplicaState, parting
-from metaq.model.scrub import Damaged, Difference
+from metaq.model.scrub import DamagedSide, LogDifference
 
 
 class ScrubProgress(Struct, frozen=True):
@@ -32,14 +32,14 @@ class ScrubProgress(Struct, frozen=True):
     """LogOffset at which it ends."""
     found: int
     """Places that differ."""
-    differences: tuple[Difference, ...]
+    differences: tuple[LogDifference, ...]
     """The first 1000 of them."""
 
 
 class FailedRepair(Struct, frozen=True):
     """A place that was to be repaired, and was not."""
 
-    difference: Difference
+    difference: LogDifference
     """The place."""
     why: str
     """Why it could not be repaired."""
@@ -58,9 +58,9 @@ class PairScrub(Struct, frozen=True):
     """The log was compared from `start` to `stop`, LogOffsets: as far as both have it on their disks."""
     found: int
     """Places that differ."""
-    differences: tuple[Difference, ...]
+    differences: tuple[LogDifference, ...]
     """The first 1000 of those that were found."""
-    repaired: tuple[Difference, ...] = ()
+    repaired: tuple[LogDifference, ...] = ()
     """Those that were repaired."""
     failed: tuple[FailedRepair, ...] = ()
     """Those that were to be repaired, and were not."""
@@ -149,14 +149,14 @@ def _told(pair: _Pair, comparison: Comparison) -> ScrubProgress:
 
 
 async def _repair(
-    core: ClientCore, pair: _Pair, differences: list[Difference]
-) -> tuple[tuple[Difference, ...], tuple[FailedRepair, ...]]:
+    core: ClientCore, pair: _Pair, differences: list[LogDifference]
+) -> tuple[tuple[LogDifference, ...], tuple[FailedRepair, ...]]:
     """Repair what can be. What is damaged at both sides, or nobody knows where, is left."""
-    repaired, failed = list[Difference](), list[FailedRepair]()
+    repaired, failed = list[LogDifference](), list[FailedRepair]()
     for one in differences:
-        if one.damaged is Damaged.MASTER:
+        if one.damaged is DamagedSide.MASTER:
             address, source = pair.master, pair.slave
-        elif one.damaged is Damaged.SLAVE:
+        elif one.damaged is DamagedSide.SLAVE:
             address, source = pair.slave, pair.master
         else:
             continue

@@ -15,7 +15,7 @@ from metaq.client.conversation.scrubbing.calls import GetLogBytes
 from metaq.client.conversation.scrubbing.judging import Bytes, Place, judge
 from metaq.errors import ConfigError, MetaqError, Reason, Refused, StoreError, StoreFailed
 from metaq.model.leadership import parting
-from metaq.model.scrub import RANGE_BYTES, Damaged, Mended
+from metaq.model.scrub import RANGE_BYTES, DamagedSide, Mended
 from metaq.net.address import split_address
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class Mender:
         places, judged = judge(piece, piece.start, final=True)
         joined = list[Place]()
         for one in places:
-            if one.damaged is not Damaged.SLAVE or one.log_offset + one.size > judged:
+            if one.damaged is not DamagedSide.SLAVE or one.log_offset + one.size > judged:
                 continue
             last = joined[-1] if joined else None
             if last is not None and last.log_offset + last.size == one.log_offset:  # one sync for both

@@ -17,7 +17,7 @@ from metaq.client.conversation.scrubbing.comparison import Comparison, NotCompar
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog, when_dead
 from metaq.model.leadership import ReplicaState, parting
-from metaq.model.scrub import RANGE_BYTES, Damaged, Difference
+from metaq.model.scrub import RANGE_BYTES, DamagedSide, LogDifference
 from metaq.store.log.broken import DamagedPlace
 from metaq.store.log.check import check_records
 
@@ -135,12 +135,12 @@ class Scrubbing:
                 await asyncio.sleep(self._scrub.pause_after(more))
         self._report(comparison.differences)
 
-    def _report(self, differences: list[Difference]) -> None:
+    def _report(self, differences: list[LogDifference]) -> None:
         for one in self._scrub.found(differences):
             self._faults.error(
                 "difference",
                 "%s differs from the %s's log at byte %d (log offset %d, %d bytes): %s",
-                one.file, "slave" if one.damaged is Damaged.MASTER else "master", one.at, one.log_offset, one.size,
+                one.file, "slave" if one.damaged is DamagedSide.MASTER else "master", one.at, one.log_offset, one.size,
                 _consequence(one.damaged, self._broker.environment.name),
             )  # fmt: skip
 
@@ -158,7 +158,7 @@ class Scrubbing:
         store, run = self._broker.store, self._broker.store.log.run
         self._scrub.begin()
         place, stop, history, checked = store.log.min, store.state.flushed, self._broker.replicas.history, 0
-        found: list[Difference] = []
+        found: list[LogDifference] = []
         while place < stop and self._broker.replicas.history == history:
             following, places = await asyncio.to_thread(check_records, run, place, stop, STEP_RANGES * RANGE_BYTES)
             if following == place:
@@ -173,7 +173,7 @@ class Scrubbing:
             place = following
         self._scrub.end(checked, alone=True)
 
-    def _tell_alone(self, found: list[Difference]) -> None:
+    def _tell_alone(self, found: list[LogDifference]) -> None:
         for one in self._scrub.found(found):
             self._faults.error(
                 "difference",
@@ -182,13 +182,13 @@ class Scrubbing:
             )  # fmt: skip
 
 
-def _of_slave(place: DamagedPlace) -> Difference:
-    return Difference(place.start, place.size, Damaged.SLAVE, place.path, place.at)
+def _of_slave(place: DamagedPlace) -> LogDifference:
+    return LogDifference(place.start, place.size, DamagedSide.SLAVE, place.path, place.at)
 
 
-def _consequence(damaged: Damaged, name: str) -> str:
-    if damaged is Damaged.BOTH:
+def _consequence(damaged: DamagedSide, name: str) -> str:
+    if damaged is DamagedSide.BOTH:
         return "both are damaged there, and neither can be repaired from the other"
-    if damaged is Damaged.UNKNOWN:
+    if damaged is DamagedSide.UNKNOWN:
         return "both look right there, so it is not known which one is damaged, and nothing is repaired"
     return f"the {damaged}'s is damaged; `metaq broker scrub {name} --repair` repairs it"

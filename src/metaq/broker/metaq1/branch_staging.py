@@ -16,7 +16,7 @@ from metaq.broker.staged.service import StagingService
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
-from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Outcome
+from metaq.model.transactions.staging import Chunk, DecisionOutcome, PartLifetime, TransactionDecision
 from metaq.saved import Saving
 
 STAGED_AT_ONCE: Final = 16
@@ -101,11 +101,11 @@ class BranchStaging:
             chunks=tuple(chunks),
             born_ms=self._clock.now_ms(),
             born_host=branch.born_host,
-            lifetime=Lifetime.CONNECTION,  # also of XA branches, without a channel: a restart rolls back unprepared ones
+            lifetime=PartLifetime.CONNECTION,  # also of XA branches, without a channel: a restart rolls back unprepared ones
             decide=decide,
         )
 
-    def decide(self, branch: Branch, outcome: Outcome) -> Decision:
+    def decide(self, branch: Branch, outcome: DecisionOutcome) -> TransactionDecision:
         """Stage the rest, seal the parts, and decide. Raises Refused; Saving: it can be repeated."""
         waiting = [part for part in branch.parts.values() if part.waiting and part.data]
         self._stage(branch, waiting)
@@ -127,7 +127,7 @@ class BranchStaging:
         )
         request = self._request(branch, chunks, decide)
         branch.staged = True
-        decision: Decision | None
+        decision: TransactionDecision | None
         if chunks:
             decision = self._staging.stage(request, *self._who(branch)).decision
         else:

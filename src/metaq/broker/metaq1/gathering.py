@@ -20,7 +20,7 @@ from metaq.model.access import Caller
 from metaq.model.metaq1.pair import PartitionSync
 from metaq.model.metaq1.partition import PartitionEntry, PartitionPut
 from metaq.model.transactions.metaq1 import BranchPhase, BranchState, TransactionKey
-from metaq.model.transactions.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
+from metaq.model.transactions.staging import Chunk, ManifestPart, PartSeal, chunk_crc, part_crc
 from metaq.wire.record import encode_batch
 
 CHUNK_BYTES: Final = 256 << 10
@@ -88,13 +88,13 @@ class GatheredPart(Struct, eq=False):
         )  # fmt: skip
 
     @property
-    def seal(self) -> Seal:
+    def seal(self) -> PartSeal:
         """Seal of the part if it ends with the waiting chunk, or, if none waits, with the staged ones."""
         if not self.waiting:
-            return Seal(self.chunks, self.rows, self.bytes, self.crc)
+            return PartSeal(self.chunks, self.rows, self.bytes, self.crc)
         # Chained from chunk to chunk: staged ones need not be read again.
         crc = part_crc(self.crc, chunk_crc(self.waiting))
-        return Seal(self.chunks + 1, self.rows + self.waiting_rows, self.bytes + len(self.waiting), crc)
+        return PartSeal(self.chunks + 1, self.rows + self.waiting_rows, self.bytes + len(self.waiting), crc)
 
     def staged(self) -> None:
         """Note that the waiting chunk is in the log."""

@@ -45,7 +45,7 @@ from metaq.model.transactions.metaq1 import (
     Vote,
     transaction_key,
 )
-from metaq.model.transactions.staging import Chunk, Decision, Outcome, Phase, transaction_id
+from metaq.model.transactions.staging import Chunk, DecisionOutcome, Phase, TransactionDecision, transaction_id
 from metaq.saved import Pending, Saving
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Metaq1Transactions(BrokerPart):
         self._prepared: dict[TransactionKey, str] = {}
         """XA key of a prepared branch → id of its staged transaction."""
         self._by_hand = EndedByHand(staging, self._new_id)
-        self._due: dict[str, Outcome] = {}
+        self._due: dict[str, DecisionOutcome] = {}
         """Staged transactions to be ended, which could not be written yet → outcome; retried with every tick."""
         self._memory = Memory(lambda: environment.options.peer_bytes_max)
         self._branch_staging = BranchStaging(staging, self._memory, environment.clock, environment.name)
@@ -229,14 +229,14 @@ class Metaq1Transactions(BrokerPart):
 
     # ------------------------------------------------------------------ deciding
 
-    def _decide(self, branch: Branch, outcome: Outcome) -> None:
+    def _decide(self, branch: Branch, outcome: DecisionOutcome) -> None:
         """Stage the rest, seal the parts, and decide. Raises Refused; Saving: it can be repeated."""
         decision = self._branch_staging.decide(branch, outcome)
-        if outcome is Outcome.COMMIT:
+        if outcome is DecisionOutcome.COMMIT:
             self._are_delivered(decision)
         self._is_stored()
 
-    def _are_delivered(self, decision: Decision) -> None:
+    def _are_delivered(self, decision: TransactionDecision) -> None:
         """Count the messages as puts, so that the response waits for the flush as theirs would (unflushThreshold)."""
         for part in decision.parts:
             self._delivered(part.topic, part.queue_id, self._store.log.end, part.seal.rows)
@@ -273,7 +273,7 @@ class Metaq1Transactions(BrokerPart):
             self._roll_back_open(branch)
             raise BranchRefused(Fault.ROLLED_BACK, f"XA transaction '{key}' is rolled back: {why}")
         try:
-            self._decide(branch, Outcome.PREPARED)
+            self._decide(branch, DecisionOutcome.PREPARED)
         except Refused as error:
             self._roll_back_open(branch)
             raise BranchRefused(Fault.ROLLED_BACK, f"XA transaction '{key}' is rolled back: {error}") from error
@@ -291,7 +291,7 @@ class Metaq1Transactions(BrokerPart):
         """
         key = self._checked(key)
         if key in self._prepared:
-            return self._end_prepared(key, Outcome.COMMIT)
+            return self._end_prepared(key, DecisionOutcome.COMMIT)
         branch = self._must_be_open(key, channel)
         if not (branch.local or one_phase):
             raise BranchRefused(Fault.PROTOCOL, "Cannot do 2 phase commit if the transaction has not been prepared.")
@@ -300,7 +300,7 @@ class Metaq1Transactions(BrokerPart):
             self.committed += 1
             return Ended(stored=False)
         try:
-            self._decide(branch, Outcome.COMMIT)
+            self._decide(branch, DecisionOutcome.COMMIT)
         except Refused as error:
             self._roll_back_open(branch)
             if branch.local:
@@ -321,9 +321,9 @@ class Metaq1Transactions(BrokerPart):
         """End the copy of a committed branch when all of its messages are there. Returns what ends then; None: they are."""
         if self.whole is None:
             return None
-        return self.whole.when_whole(name, lambda: self._copy_ends(key, Outcome.COMMIT))
+        return self.whole.when_whole(name, lambda: self._copy_ends(key, DecisionOutcome.COMMIT))
 
-    def _end_prepared(self, key: TransactionKey, outcome: Outcome) -> Ended:
+    def _end_prepared(self, key: TransactionKey, outcome: DecisionOutcome) -> Ended:
         """End a prepared branch (XA phase 2)."""
         name = self._prepared[key]
         phase = self._staging.state(name).phase
@@ -335,25 +335,27 @@ class Metaq1Transactions(BrokerPart):
             decided = self._staging.decide(Decide(transaction=name, outcome=outcome), None)
         except Refused as error:
             # RETRY (XA_RETRY): the transaction manager commits again later.
-            fault = Fault.RETRY if outcome is Outcome.COMMIT and error.reason in _RETRIABLE else Fault.UNAVAILABLE
+            fault = (
+                Fault.RETRY if outcome is DecisionOutcome.COMMIT and error.reason in _RETRIABLE else Fault.UNAVAILABLE
+            )
             raise BranchRefused(fault, f"XA transaction '{key}' stays prepared: {error}") from error
         del self._prepared[key]
         self._is_stored()
-        if decided.decision.outcome is Outcome.ROLLBACK:
-            self._copy_ends(key, Outcome.ROLLBACK)
+        if decided.decision.outcome is DecisionOutcome.ROLLBACK:
+            self._copy_ends(key, DecisionOutcome.ROLLBACK)
         if decided.decision.outcome is not outcome:  # an operator has ended it, as a staged transaction
             raise ended_by_hand(key, decided.decision.outcome)
-        if outcome is Outcome.COMMIT:
+        if outcome is DecisionOutcome.COMMIT:
             self._are_delivered(decided.decision)
         self._counted(outcome)
-        return self._committed(key, name) if outcome is Outcome.COMMIT else Ended(stored=True)
+        return self._committed(key, name) if outcome is DecisionOutcome.COMMIT else Ended(stored=True)
 
-    def _copy_ends(self, key: TransactionKey, outcome: Outcome) -> None:
+    def _copy_ends(self, key: TransactionKey, outcome: DecisionOutcome) -> None:
         if self.copies is not None and not isinstance(key, LocalKey):
-            self.copies.ended(str(key), committed=outcome is Outcome.COMMIT)
+            self.copies.ended(str(key), committed=outcome is DecisionOutcome.COMMIT)
 
-    def _counted(self, outcome: Outcome) -> None:
-        if outcome is Outcome.COMMIT:
+    def _counted(self, outcome: DecisionOutcome) -> None:
+        if outcome is DecisionOutcome.COMMIT:
             self.committed += 1
         else:
             self.rolled_back += 1
@@ -367,18 +369,18 @@ class Metaq1Transactions(BrokerPart):
         """
         key = self._checked(key)
         if key in self._prepared:
-            return self._end_prepared(key, Outcome.ROLLBACK)
+            return self._end_prepared(key, DecisionOutcome.ROLLBACK)
         return Ended(stored=self._roll_back_open(self._must_be_open(key, channel)))
 
     def _roll_back_open(self, branch: Branch) -> bool:
         """Roll back. Returns whether the rollback is in the log; without that, a restart rolls back what it finds."""
         self._forget_open(branch)
         self.rolled_back += 1
-        self._copy_ends(branch.key, Outcome.ROLLBACK)
+        self._copy_ends(branch.key, DecisionOutcome.ROLLBACK)
         if not branch.staged:
             # Nothing of it is in the log.
             return False
-        self._due[branch.id] = Outcome.ROLLBACK
+        self._due[branch.id] = DecisionOutcome.ROLLBACK
         self._end_due()
         return branch.id not in self._due
 
@@ -449,7 +451,7 @@ class Metaq1Transactions(BrokerPart):
 
     # ------------------------------------------------------------------ by hand
 
-    def end_by_hand(self, text: str, outcome: Outcome) -> None:
+    def end_by_hand(self, text: str, outcome: DecisionOutcome) -> None:
         """Commit or roll back a prepared branch for an operator. The outcome is kept until FORGET.
 
         Raises Refused: INVALID (no key), NOT_FOUND (no such branch is prepared), or as `Appender.put`.
@@ -467,11 +469,13 @@ class Metaq1Transactions(BrokerPart):
         self._due[name] = outcome
         self._is_stored()
         log.warning(
-            "an operator has %s the XA transaction %s", "committed" if outcome is Outcome.COMMIT else "rolled back", key
+            "an operator has %s the XA transaction %s",
+            "committed" if outcome is DecisionOutcome.COMMIT else "rolled back",
+            key,
         )
         self._counted(outcome)
         self._end_due()
-        if outcome is Outcome.COMMIT:
+        if outcome is DecisionOutcome.COMMIT:
             self._when_whole(key, name)
         else:
             self._copy_ends(key, outcome)

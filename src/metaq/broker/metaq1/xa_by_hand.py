@@ -22,16 +22,19 @@ from metaq.model.transactions.metaq1 import (
     TransactionKey,
     transaction_key,
 )
-from metaq.model.transactions.staging import Decision, Outcome, TransactionState
+from metaq.model.transactions.staging import DecisionOutcome, TransactionDecision, TransactionState
 
 PHASE_BY_HAND: Final = {
-    Outcome.COMMIT: BranchPhase.COMMITTED_BY_HAND,
-    Outcome.ROLLBACK: BranchPhase.ROLLED_BACK_BY_HAND,
+    DecisionOutcome.COMMIT: BranchPhase.COMMITTED_BY_HAND,
+    DecisionOutcome.ROLLBACK: BranchPhase.ROLLED_BACK_BY_HAND,
 }
-FAULT_BY_HAND: Final = {Outcome.COMMIT: Fault.COMMITTED_BY_HAND, Outcome.ROLLBACK: Fault.ROLLED_BACK_BY_HAND}
+FAULT_BY_HAND: Final = {
+    DecisionOutcome.COMMIT: Fault.COMMITTED_BY_HAND,
+    DecisionOutcome.ROLLBACK: Fault.ROLLED_BACK_BY_HAND,
+}
 
 
-def ended_by_hand(key: TransactionKey, outcome: Outcome) -> BranchRefused:
+def ended_by_hand(key: TransactionKey, outcome: DecisionOutcome) -> BranchRefused:
     """Return the XA error for a branch that an operator has ended (XA_HEURCOM, XA_HEURRB)."""
     return BranchRefused(FAULT_BY_HAND[outcome], f"XA transaction '{key}' was {PHASE_BY_HAND[outcome].value}.")
 
@@ -62,7 +65,7 @@ class EndedByHand:
 
     def __init__(self, staging: StagingService, new_id: Callable[[str], str]) -> None:
         self._staging, self._new_id = staging, new_id
-        self._table: dict[TransactionKey, tuple[Outcome, str]] = {}
+        self._table: dict[TransactionKey, tuple[DecisionOutcome, str]] = {}
 
     def __contains__(self, key: TransactionKey) -> bool:
         return key in self._table
@@ -70,33 +73,33 @@ class EndedByHand:
     def __iter__(self) -> Iterator[TransactionKey]:
         return iter(self._table)
 
-    def items(self) -> Iterator[tuple[TransactionKey, Outcome, str]]:
+    def items(self) -> Iterator[tuple[TransactionKey, DecisionOutcome, str]]:
         """Return key, outcome and staged transaction id of each."""
         for key, (outcome, name) in self._table.items():
             yield key, outcome, name
 
-    def found(self, key: TransactionKey, outcome: str, decision: Decision) -> None:
+    def found(self, key: TransactionKey, outcome: str, decision: TransactionDecision) -> None:
         """Add one found in the log."""
-        self._table[key] = Outcome(outcome), decision.transaction
+        self._table[key] = DecisionOutcome(outcome), decision.transaction
 
     def check(self, key: TransactionKey) -> None:
         """Return unless an operator has ended the branch. Raises BranchRefused with the heuristic outcome."""
         if key in self._table:
             raise ended_by_hand(key, self._table[key][0])
 
-    def remember(self, key: TransactionKey, outcome: Outcome) -> None:
+    def remember(self, key: TransactionKey, outcome: DecisionOutcome) -> None:
         """Store an outcome. Raises Refused, as `Appender.put`: nothing has changed."""
         name = self._new_id("hand")
         label = f"{outcome.value} {key}"
         # In the log before it is in the table: a restart must know of it.
-        self._staging.decide(Decide(transaction=name, outcome=Outcome.PREPARED, parts=(), label=label), None)
+        self._staging.decide(Decide(transaction=name, outcome=DecisionOutcome.PREPARED, parts=(), label=label), None)
         self._table[key] = outcome, name
 
     def forget(self, key: TransactionKey) -> None:
         """Drop an outcome (FORGET). Raises Refused, as `Appender.put`: nothing has changed."""
         _, name = self._table[key]
         # The preparation has no parts, so a rollback only ends it.
-        self._staging.decide(Decide(transaction=name, outcome=Outcome.ROLLBACK), None)
+        self._staging.decide(Decide(transaction=name, outcome=DecisionOutcome.ROLLBACK), None)
         del self._table[key]
 
     def keep_only(self, names: Collection[str]) -> None:

@@ -8,10 +8,10 @@ from typing import TypeAlias
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
-from metaq.model.reload import Reloaded
+from metaq.model.reload import ReloadedFile
 from metaq.saved import Pending, PendingOutcome
 
-ReloadRequest: TypeAlias = PendingOutcome[Reloaded]
+ReloadRequest: TypeAlias = PendingOutcome[ReloadedFile]
 """A pending reload. Done when a reload that began after the request has ended."""
 
 
@@ -55,7 +55,7 @@ class Reloading:
         return taken
 
 
-def ended(asked: list[ReloadRequest], outcome: Reloaded | Refused) -> None:
+def ended(asked: list[ReloadRequest], outcome: ReloadedFile | Refused) -> None:
     """Finish requests with the outcome, or refuse them."""
     for one in asked:
         if isinstance(outcome, Refused):

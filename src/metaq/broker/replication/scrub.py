@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import structs
 
 from metaq.broker.environment import Environment
-from metaq.model.scrub import Difference, ScrubState
+from metaq.model.scrub import LogDifference, ScrubState
 
 FIRST_SECONDS: Final = 600.0
 """Pause before the first pass of a process, s: a slave that starts has other things to read."""
@@ -26,9 +26,9 @@ class Scrub:
         self._waits: float | None = FIRST_SECONDS
         """Pause before the first pass; None: it has begun, and `scrubInterval` counts."""
         self._began_ms = 0
-        self._fresh: dict[int, Difference] = {}
+        self._fresh: dict[int, LogDifference] = {}
         """What the pass has found that is under way."""
-        self._known: dict[int, Difference] = {}
+        self._known: dict[int, LogDifference] = {}
         """What the last one has found."""
         self.state = ScrubState()
 
@@ -48,7 +48,7 @@ class Scrub:
         """A pass begins."""
         self._began_ms, self._fresh = self._clock.now_ms(), {}
 
-    def found(self, differences: Iterable[Difference]) -> list[Difference]:
+    def found(self, differences: Iterable[LogDifference]) -> list[LogDifference]:
         """Keep what a pass has found. Returns those that were not known before."""
         new = [one for one in differences if self._fresh.get(one.log_offset) != one]
         self._fresh |= {one.log_offset: one for one in new}

@@ -36,7 +36,15 @@ from metaq.model import properties as props
 from metaq.model.access import Action, Caller
 from metaq.model.topics.system import AUTO_CREATE_TOPIC, SEND_FORBIDDEN
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from metaq.model.transactions.staging import CHUNK_BYTES_MAX, Chunk, Decision, Outcome, check_part, chunk_crc, part_crc
+from metaq.model.transactions.staging import (
+    CHUNK_BYTES_MAX,
+    Chunk,
+    DecisionOutcome,
+    TransactionDecision,
+    check_part,
+    chunk_crc,
+    part_crc,
+)
 from metaq.saved import Pending, Saving
 from metaq.store.log.writer import PutRecord
 from metaq.wire.hot import AppendOutcome, TopicGate, check_batch
@@ -328,7 +336,7 @@ class AtOnce:
         """Return the chunks' facts if a request qualifies and is allowed; None: it does not, or something is wrong with it."""
         manifest, name, judged = decide.parts, self._name, self._admission.judged
         if (
-            decide.outcome is not Outcome.COMMIT
+            decide.outcome is not DecisionOutcome.COMMIT
             or manifest is None
             or decide.row
             or len(manifest) != len(stage.chunks)
@@ -391,7 +399,7 @@ class AtOnce:
         assert stage.decide is not None
         assert stage.decide.parts is not None
         now_ms = self._clock.now_ms()
-        decision = Decision(transaction.id, Outcome.COMMIT, stage.decide.parts, decided_ms=now_ms)
+        decision = TransactionDecision(transaction.id, DecisionOutcome.COMMIT, stage.decide.parts, decided_ms=now_ms)
         record = decide_record(decision, now_ms, self._environment.store_host)
         self._table.decided(transaction, decision, self._appender.put([record]).log_offset)
 

@@ -24,11 +24,11 @@ from metaq.log import RateLimitedLog
 from metaq.model import properties as props
 from metaq.model.topics.system import TXN_TOPIC
 from metaq.model.transactions.staging import (
-    Decision,
-    Lifetime,
-    Outcome,
+    DecisionOutcome,
+    PartLifetime,
     Phase,
-    RowState,
+    TransactionDecision,
+    TransactionRow,
     TransactionState,
     check_part,
     check_row,
@@ -48,44 +48,44 @@ EXPIRY_SLACK: Final = 1000
 LISTED_MAX: Final = 1000
 LISTED_PARTS_MAX: Final = 10_000
 """Parts (held here, or named by a decision) of the transactions in one response."""
-ENDS: Final = {Outcome.COMMIT, Outcome.ROLLBACK}
+ENDS: Final = {DecisionOutcome.COMMIT, DecisionOutcome.ROLLBACK}
 PHASES: Final = {
-    Outcome.PREPARED: Phase.PREPARED,
-    Outcome.COMMIT: Phase.COMMITTED,
-    Outcome.ROLLBACK: Phase.ROLLED_BACK,
+    DecisionOutcome.PREPARED: Phase.PREPARED,
+    DecisionOutcome.COMMIT: Phase.COMMITTED,
+    DecisionOutcome.ROLLBACK: Phase.ROLLED_BACK,
 }
 """Outcome → phase, of a transaction that is over or prepared."""
 
 
-def decision_for(decide: Decide, prepared: Decision | None, now_ms: int) -> Decision:
+def decision_for(decide: Decide, prepared: TransactionDecision | None, now_ms: int) -> TransactionDecision:
     """Make the decision of a request. `prepared`: the preparation, if there was one. Raises Refused INVALID."""
     name, parts = decide.transaction, decide.parts
     if parts is None and prepared is not None:
         parts = prepared.parts
-    elif parts is None and decide.outcome is not Outcome.ROLLBACK:
+    elif parts is None and decide.outcome is not DecisionOutcome.ROLLBACK:
         raise Refused(
             Reason.INVALID, f"the transaction {name} is not prepared: a {decide.outcome.value} has to name its parts"
         )
-    elif prepared is not None and decide.outcome is not Outcome.ROLLBACK and parts != prepared.parts:
+    elif prepared is not None and decide.outcome is not DecisionOutcome.ROLLBACK and parts != prepared.parts:
         raise Refused(Reason.INVALID, f"the transaction {name} is prepared with other parts than those of the request")
     parts = parts or ()
     if len({(part.broker, part.part) for part in parts}) != len(parts):
         raise Refused(Reason.INVALID, f"the manifest of transaction {name} names a part twice")
     for part in parts:
         check_part(part.part)
-    if decide.outcome is Outcome.ROLLBACK:
+    if decide.outcome is DecisionOutcome.ROLLBACK:
         # A rollback needs no matching parts and no row: it must always be possible.
-        return Decision(name, decide.outcome, parts, decided_ms=now_ms)
+        return TransactionDecision(name, decide.outcome, parts, decided_ms=now_ms)
     row, sequence = decide.row, decide.sequence
     if prepared is not None and not row:
         row, sequence = prepared.row, prepared.sequence
     if row and check_row(row) and sequence < 0:
         raise Refused(Reason.INVALID, f"the row {row} of transaction {name} needs a sequence number, not {sequence}")
     label = decide.label or (prepared.label if prepared is not None else "") or UNSET
-    return Decision(name, decide.outcome, parts, row, sequence, now_ms, label)
+    return TransactionDecision(name, decide.outcome, parts, row, sequence, now_ms, label)
 
 
-def check_manifest(made: Decision, broker: str, transaction: Transaction | None) -> None:
+def check_manifest(made: TransactionDecision, broker: str, transaction: Transaction | None) -> None:
     """Check this broker's parts against the manifest. Raises Refused NOT_FOUND, INVALID."""
     for named in made.parts:
         if named.broker != broker:
@@ -119,7 +119,7 @@ def check_coordinator(transaction: str, broker: str) -> None:
         )
 
 
-def missing_parts(decision: Decision, broker: str, transaction: Transaction | None) -> tuple[str, ...]:
+def missing_parts(decision: TransactionDecision, broker: str, transaction: Transaction | None) -> tuple[str, ...]:
     """Return parts that the manifest names at a broker and that are missing there, or differ."""
     parts = transaction.parts if transaction is not None else {}
     here = (part for part in decision.parts if part.broker == broker)
@@ -131,11 +131,11 @@ def state_of(transaction: Transaction) -> TransactionState:
     decision, remaining = transaction.decision, transaction.remaining
     if decision is None:
         phase = Phase.OPEN
-    elif decision.outcome is Outcome.COMMIT and (remaining or transaction.unconfirmed):
+    elif decision.outcome is DecisionOutcome.COMMIT and (remaining or transaction.unconfirmed):
         phase = Phase.COMMITTING
     else:
         phase = PHASES[decision.outcome]
-    lifetime = Lifetime.PREPARED if phase is Phase.PREPARED else transaction.lifetime
+    lifetime = PartLifetime.PREPARED if phase is Phase.PREPARED else transaction.lifetime
     return TransactionState(
         transaction.id,
         phase,
@@ -157,14 +157,14 @@ class Row(Struct, eq=False):
     """LogOffset of that commit's decision."""
 
 
-def check_named(name: str, decision: Decision) -> None:
+def check_named(name: str, decision: TransactionDecision) -> None:
     """Return if a request for a transaction brings its own decision. Raises Refused INVALID."""
     if decision.transaction != name:
         text = f"a request for transaction {name} brings the decision of {decision.transaction[:230]!r}"
         raise Refused(Reason.INVALID, text)
 
 
-def contradiction(name: str, brought: Decision, made: Decision) -> Refused:
+def contradiction(name: str, brought: TransactionDecision, made: TransactionDecision) -> Refused:
     """Return the refusal of a decision whose opposite is stored here."""
     return Refused(
         Reason.INVALID,
@@ -173,7 +173,7 @@ def contradiction(name: str, brought: Decision, made: Decision) -> Refused:
     )
 
 
-def stale(wanted: Decision, row: Row) -> Refused:
+def stale(wanted: TransactionDecision, row: Row) -> Refused:
     """Return the refusal of a commit whose writer is behind its row: a second writer has taken its name over."""
     return Refused(
         Reason.STALE,
@@ -211,15 +211,15 @@ class Decisions:
                 "(transactionRowsMax); forget some that write no more (metaq transaction forget)",
             )
 
-    def move_row(self, decision: Decision, place: int) -> None:
+    def move_row(self, decision: TransactionDecision, place: int) -> None:
         """Move a row to the sequence number of a stored commit."""
-        if decision.row and decision.outcome is Outcome.COMMIT:
+        if decision.row and decision.outcome is DecisionOutcome.COMMIT:
             before = self.rows.get(decision.row)
             # Recovery may see an older decision after a newer one, if that was rewritten.
             if before is None or before.sequence < decision.sequence:
                 self.rows[decision.row] = Row(decision.row, decision.sequence, decision.transaction, place)
 
-    def moved(self, decision: Decision, place: int) -> None:
+    def moved(self, decision: TransactionDecision, place: int) -> None:
         """Note the new place of a rewritten decision record."""
         row = self.rows.get(decision.row) if decision.row else None
         if row is not None and row.transaction == decision.transaction:
@@ -238,19 +238,24 @@ class Decisions:
             # The oldest one; the index still has it.
             del self._ended[next(iter(self._ended))]
 
-    def recent(self, transaction: str) -> Decision | None:
+    def recent(self, transaction: str) -> TransactionDecision | None:
         """Return the decision of a transaction that is over, if it is in memory."""
         place = self._ended.get(transaction)
         return self.at(place) if place is not None else None
 
-    def find(self, transaction: str) -> tuple[Decision, int] | None:
+    def find(self, transaction: str) -> tuple[TransactionDecision, int] | None:
         """Return (commit or rollback, LogOffset of its record) of a transaction that is over; None: unknown."""
         place = self._ended.get(transaction)
         # The record may have left the log; then the index does not have it either.
         if place is not None and (decision := self.at(place)) is not None and decision.transaction == transaction:
             return decision, place
         return next(
-            ((made, where) for made, where in self._by_key(transaction) if made.outcome is not Outcome.PREPARED), None
+            (
+                (made, where)
+                for made, where in self._by_key(transaction)
+                if made.outcome is not DecisionOutcome.PREPARED
+            ),
+            None,
         )
 
     def missing_at(self, place: int) -> tuple[str, ...]:
@@ -259,7 +264,7 @@ class Decisions:
         pairs = props.parse(record.properties.decode("utf-8", "replace")) if record is not None else {}
         return tuple(pairs.get(MISSING, "").split())
 
-    def at(self, place: int) -> Decision | None:
+    def at(self, place: int) -> TransactionDecision | None:
         """Return the decision whose record begins at a LogOffset; None: there is none, or it has left the log."""
         data = self._store.reader.record_at(place) if place >= self._store.log.min else None
         try:
@@ -268,7 +273,7 @@ class Decisions:
             return None
         return read_decision(record.body) if record is not None and record.topic == TXN_TOPIC else None
 
-    def _by_key(self, transaction: str) -> Iterator[tuple[Decision, int]]:
+    def _by_key(self, transaction: str) -> Iterator[tuple[TransactionDecision, int]]:
         for data in self._store.reader.query(
             TXN_TOPIC, transaction, self._environment.store_options.max_msgs_num_batch, 0, _FOREVER_MS
         ):
@@ -377,14 +382,14 @@ class StagedViews:
             states.append(state_of(transaction))
         return states
 
-    def labelled(self) -> Iterator[Decision]:
+    def labelled(self) -> Iterator[TransactionDecision]:
         """Return prepared transactions with a label, such as XA branches."""
         for transaction in self._table:
             decision = transaction.decision
-            if decision is not None and decision.outcome is Outcome.PREPARED and decision.label:
+            if decision is not None and decision.outcome is DecisionOutcome.PREPARED and decision.label:
                 yield decision
 
-    def row(self, key: str) -> RowState | None:
+    def row(self, key: str) -> TransactionRow | None:
         """Return a writer's row; None: unknown."""
         row = self._decisions.rows.get(key)
         if row is None:
@@ -392,9 +397,9 @@ class StagedViews:
         transaction = self._table.get(row.transaction)
         # Not in the table any more: it is committed, for only commits move rows.
         phase = state_of(transaction).phase if transaction is not None else Phase.COMMITTED
-        return RowState(row.key, row.sequence, row.transaction, phase)
+        return TransactionRow(row.key, row.sequence, row.transaction, phase)
 
-    def rows(self, after: str, count: int) -> list[RowState]:
+    def rows(self, after: str, count: int) -> list[TransactionRow]:
         """Return rows by key, behind `after`."""
         keys = heapq.nsmallest(min(count, LISTED_MAX), (key for key in self._decisions.rows if key > after))
         return [row for key in keys if (row := self.row(key)) is not None]

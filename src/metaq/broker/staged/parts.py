@@ -11,7 +11,16 @@ from msgspec import Struct, field
 from metaq.broker.allowance import share_of
 from metaq.broker.channel import Channel
 from metaq.errors import Reason, Refused
-from metaq.model.transactions.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, PartState, Seal, part_crc
+from metaq.model.transactions.staging import (
+    Chunk,
+    DecisionOutcome,
+    ManifestPart,
+    PartLifetime,
+    PartSeal,
+    PartState,
+    TransactionDecision,
+    part_crc,
+)
 from metaq.options import BrokerOptions
 
 CHUNKS_MEAN: Final = 64
@@ -48,7 +57,7 @@ class Part(Struct, eq=False):
     """Number of messages."""
     bytes: int = 0
     crc: int = 0
-    seal: Seal | None = None
+    seal: PartSeal | None = None
     since_ms: int = 0
     applied: int = 0
     """Chunks that are applied."""
@@ -62,9 +71,9 @@ class Part(Struct, eq=False):
         return len(self.places)
 
     @property
-    def holds(self) -> Seal:
+    def holds(self) -> PartSeal:
         """Seal that matches the chunks."""
-        return Seal(len(self.places), self.rows, self.bytes, self.crc)
+        return PartSeal(len(self.places), self.rows, self.bytes, self.crc)
 
     @property
     def remaining(self) -> int:
@@ -83,7 +92,7 @@ class Part(Struct, eq=False):
         self.bytes += size
         self.crc = part_crc(self.crc, crc)
 
-    def state(self, lifetime: Lifetime) -> PartState:
+    def state(self, lifetime: PartLifetime) -> PartState:
         return PartState(
             self.part,
             self.topic,
@@ -107,12 +116,12 @@ class Transaction(Struct, eq=False):
 
     id: str
     coordinator: str
-    lifetime: Lifetime = Lifetime.AGE
+    lifetime: PartLifetime = PartLifetime.AGE
     seconds: int = 0
     since_ms: int = 0
     parts: dict[str, Part] = field(default_factory=dict)
     bytes: int = 0
-    decision: Decision | None = None
+    decision: TransactionDecision | None = None
     place: int = -1
     """LogOffset of its DECIDE record; -1: none."""
     applied: bool = False
@@ -125,7 +134,7 @@ class Transaction(Struct, eq=False):
     """Parts that the manifest names here, and that are missing."""
     peer: str = NOBODY
     channel: Channel | None = None
-    """With Lifetime.CONNECTION: the connection with which it ends."""
+    """With PartLifetime.CONNECTION: the connection with which it ends."""
 
     @property
     def chunks(self) -> int:
@@ -135,11 +144,11 @@ class Transaction(Struct, eq=False):
     @property
     def final(self) -> bool:
         """Whether it is committed or rolled back."""
-        return self.decision is not None and self.decision.outcome is not Outcome.PREPARED
+        return self.decision is not None and self.decision.outcome is not DecisionOutcome.PREPARED
 
     @property
     def committed(self) -> bool:
-        return self.decision is not None and self.decision.outcome is Outcome.COMMIT
+        return self.decision is not None and self.decision.outcome is DecisionOutcome.COMMIT
 
     @property
     def remaining(self) -> int:
@@ -153,7 +162,7 @@ class Transaction(Struct, eq=False):
     @property
     def expires_ms(self) -> int | None:
         """Time of its automatic rollback, ms; None: there is none."""
-        if self.decision is not None or self.lifetime is not Lifetime.AGE:
+        if self.decision is not None or self.lifetime is not PartLifetime.AGE:
             return None
         return self.since_ms + self.seconds * 1000
 
@@ -241,7 +250,7 @@ class Staged:
                 "some; those that wait for other brokers are over once these have answered (metaq transaction list)",
             )
 
-    def check_named(self, decision: Decision, transaction: Transaction | None) -> None:
+    def check_named(self, decision: TransactionDecision, transaction: Transaction | None) -> None:
         """Return if a decision with so many parts is within the limit. Raises Refused BUSY."""
         before = transaction.decision.parts if transaction is not None and transaction.decision is not None else ()
         limit = NAMED_MEAN * self._options.staged_parts_max
@@ -255,7 +264,7 @@ class Staged:
 
     # ------------------------------------------------------------------ changes
 
-    def decided(self, transaction: Transaction, decision: Decision, place: int) -> None:
+    def decided(self, transaction: Transaction, decision: TransactionDecision, place: int) -> None:
         """Set a transaction's decision, stored at this LogOffset."""
         # Others are counted by `add`, with their decision.
         if transaction.id in self.table:
@@ -326,13 +335,13 @@ class NewChunks(Struct):
         """Number of chunks including the new ones."""
         return (self.base.chunks if self.base else 0) + len(self.chunks)
 
-    def holds(self) -> Seal:
+    def holds(self) -> PartSeal:
         """Return the seal that matches the part with the new chunks."""
         crc = self.base.crc if self.base else 0
         for more in self.crcs:
             crc = part_crc(crc, more)
         rows, size = (self.base.rows, self.base.bytes) if self.base else (0, 0)
-        return Seal(self.count, rows + sum(self.counts), size + sum(len(chunk.body) for chunk in self.chunks), crc)
+        return PartSeal(self.count, rows + sum(self.counts), size + sum(len(chunk.body) for chunk in self.chunks), crc)
 
 
 def is_next(new: NewChunks, chunk: Chunk, crc: int) -> bool:
@@ -366,7 +375,7 @@ def is_next(new: NewChunks, chunk: Chunk, crc: int) -> bool:
     return True
 
 
-def check_seal(part_id: str, said: Seal, found: Seal) -> None:
+def check_seal(part_id: str, said: PartSeal, found: PartSeal) -> None:
     """Return if a seal matches what the part holds. Raises Refused INVALID."""
     if said != found:
         raise Refused(
@@ -375,5 +384,5 @@ def check_seal(part_id: str, said: Seal, found: Seal) -> None:
         )
 
 
-def _words(seal: Seal) -> str:
+def _words(seal: PartSeal) -> str:
     return f"{seal.chunks} chunks, {seal.rows} messages, {seal.bytes} bytes, CRC {seal.crc:08x}"

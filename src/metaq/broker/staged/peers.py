@@ -20,7 +20,7 @@ from metaq.broker.staged.parts import Staged, Transaction
 from metaq.clock import Clock
 from metaq.errors import Refused
 from metaq.log import RateLimitedLog
-from metaq.model.transactions.staging import Decided, Decision, TransactionState
+from metaq.model.transactions.staging import Decided, TransactionDecision, TransactionState
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class StateOf(Struct, frozen=True):
 class Finish(Struct, frozen=True):
     """Request to a participant to apply a commit for a bounded time; answered with a TransactionState."""
 
-    decision: Decision
+    decision: TransactionDecision
 
 
 class Settle(Struct, frozen=True):
@@ -104,7 +104,7 @@ class PeerRequests:
         clock: Clock,
         peers: Peers,
         staged: Staged,
-        learn: Callable[[Decision], None],
+        learn: Callable[[TransactionDecision], None],
         done: Callable[[Transaction], None],
         is_kept: Callable[[int], bool],
     ) -> None:

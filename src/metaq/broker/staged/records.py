@@ -19,7 +19,14 @@ from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import properties as props
 from metaq.model.message import StoredMessage, SysFlag
 from metaq.model.topics.system import STAGE_TOPIC, TXN_TOPIC
-from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Seal, check_part, coordinator_of
+from metaq.model.transactions.staging import (
+    Chunk,
+    PartLifetime,
+    PartSeal,
+    TransactionDecision,
+    check_part,
+    coordinator_of,
+)
 from metaq.store.log.writer import PutRecord
 from metaq.store.reads.outline import Outline
 from metaq.wire.record import (
@@ -76,11 +83,11 @@ class Staging(Struct, frozen=True):
     rows: int
     topic: str
     queue_id: int
-    lifetime: Lifetime
+    lifetime: PartLifetime
     seconds: int
     since_ms: int
     is_seal: bool
-    seal: Seal | None
+    seal: PartSeal | None
     log_offset: int
     crc: int
     body_bytes: int
@@ -139,12 +146,12 @@ def check_entry(
 # ------------------------------------------------------------------ made
 
 
-def life_text(lifetime: Lifetime, seconds: int) -> str:
+def life_text(lifetime: PartLifetime, seconds: int) -> str:
     """Encode a lifetime: `a86400`, `c` or `p`."""
-    return f"{lifetime.value}{seconds}" if lifetime is Lifetime.AGE else lifetime.value
+    return f"{lifetime.value}{seconds}" if lifetime is PartLifetime.AGE else lifetime.value
 
 
-def seal_text(seal: Seal) -> str:
+def seal_text(seal: PartSeal) -> str:
     return f"{seal.chunks} {seal.rows} {seal.bytes} {seal.crc}"
 
 
@@ -162,7 +169,7 @@ class ChunkName(Struct, frozen=True):
 
 
 def stage_record(
-    kind: str, name: ChunkName, seal: Seal | None, body: bytes, born_ms: int, born_host: bytes
+    kind: str, name: ChunkName, seal: PartSeal | None, body: bytes, born_ms: int, born_host: bytes
 ) -> PutRecord:
     """Make a CHUNK or SEAL record."""
     pairs = {
@@ -191,7 +198,7 @@ def chunk_record(stage: Stage, chunk: Chunk, rows: int, life: str) -> PutRecord:
     )  # fmt: skip
 
 
-def renewed(chunk: StoredMessage, life: str, since_ms: int, seal: Seal | None) -> PutRecord:
+def renewed(chunk: StoredMessage, life: str, since_ms: int, seal: PartSeal | None) -> PutRecord:
     """Rewrite a CHUNK record. `seal`: the part's, if it ends with this chunk."""
     pairs = {**chunk.properties, LIFE: life, SINCE: str(since_ms)}
     if seal is not None:
@@ -203,7 +210,7 @@ def renewed(chunk: StoredMessage, life: str, since_ms: int, seal: Seal | None) -
 
 
 def decide_record(
-    decision: Decision,
+    decision: TransactionDecision,
     now_ms: int,
     host: bytes,
     *,
@@ -294,8 +301,8 @@ def read_staging(record: Outline) -> Staging | None:
     pairs = props.parse(record.properties.decode("utf-8", "replace"))
     kind, life = pairs.get(props.TAGS), pairs.get(LIFE, "")
     try:
-        lifetime = Lifetime(life[:1])
-        seconds = int(life[1:]) if lifetime is Lifetime.AGE else 0
+        lifetime = PartLifetime(life[:1])
+        seconds = int(life[1:]) if lifetime is PartLifetime.AGE else 0
         # Properties have no checksum: one damaged byte must not refuse a start.
         coordinator_of(pairs[TX])
         number, rows = int(pairs[NUMBER]), int(pairs[ROWS])
@@ -322,12 +329,12 @@ def read_staging(record: Outline) -> Staging | None:
         return None
 
 
-def _seal_of(text: str) -> Seal:
+def _seal_of(text: str) -> PartSeal:
     chunks, rows, size, crc = map(int, text.split(" "))
-    return Seal(chunks, rows, size, crc)
+    return PartSeal(chunks, rows, size, crc)
 
 
-def read_decision(body: bytes) -> Decision | None:
+def read_decision(body: bytes) -> TransactionDecision | None:
     """Decode a DECIDE record; None: it is malformed."""
     try:
         return _decision.decode(body)
@@ -358,7 +365,7 @@ def read_checkpoint(body: bytes) -> Checkpoint | None:
 
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_decision = msgspec.json.Decoder(Decision)
+_decision = msgspec.json.Decoder(TransactionDecision)
 _list = msgspec.json.Decoder(list[str])
 _names = msgspec.json.Decoder(Names)
 _checkpoint = msgspec.json.Decoder(Checkpoint)

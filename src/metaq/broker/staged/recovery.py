@@ -31,7 +31,7 @@ from metaq.errors import RemoteProtocolError
 from metaq.model import StoredMessage
 from metaq.model import properties as props
 from metaq.model.topics.system import STAGE_TOPIC, TXN_TOPIC
-from metaq.model.transactions.staging import Decision, Outcome, coordinator_of
+from metaq.model.transactions.staging import DecisionOutcome, TransactionDecision, coordinator_of
 from metaq.store.message_store import MessageStore
 from metaq.store.queues.consume_queue import ConsumeQueue, Unit
 from metaq.wire.record import copy_mark, decode_record, tags_code
@@ -45,7 +45,7 @@ UNITS: Final = 1024
 class _Known(Struct):
     """A decision, and its progress."""
 
-    decision: Decision
+    decision: TransactionDecision
     place: int
     learned: bool
     done: bool = False
@@ -126,7 +126,7 @@ class Recovery:
             if unit.tags_code != wanted or (record := self._record(unit)) is None:
                 continue
             decision = read_decision(record.body)
-            if decision is not None and decision.outcome is not Outcome.PREPARED:
+            if decision is not None and decision.outcome is not DecisionOutcome.PREPARED:
                 self._decisions.ended(decision.transaction, record.log_offset)
 
     def _record(self, unit: Unit) -> StoredMessage | None:
@@ -158,7 +158,7 @@ class Recovery:
             forgotten = read_forgotten(record.body)
             self._decisions.rows.pop(forgotten.row, None)
             dropped = self._known.pop(forgotten.transaction, None)
-            if dropped is not None and dropped.decision.outcome is not Outcome.PREPARED:
+            if dropped is not None and dropped.decision.outcome is not DecisionOutcome.PREPARED:
                 self._decisions.ended(forgotten.transaction, dropped.place)
                 self._over.add(forgotten.transaction)
             self._forgotten[forgotten.transaction] = record.log_offset
@@ -168,10 +168,10 @@ class Recovery:
                 known.finished = known.finished or kind == FINISHED
                 self._let_go(name, known)
 
-    def _take(self, decision: Decision, record: StoredMessage) -> None:
+    def _take(self, decision: TransactionDecision, record: StoredMessage) -> None:
         before, progress = self._known.get(decision.transaction), record.properties.get(PROGRESS, "")
         # The first decision stands. It may follow a preparation, and its rewritten copy may follow it.
-        if before is None or before.decision.outcome in {Outcome.PREPARED, decision.outcome}:
+        if before is None or before.decision.outcome in {DecisionOutcome.PREPARED, decision.outcome}:
             known = _Known(decision, record.log_offset, LEARNED in record.properties)
             if before is not None and before.decision.outcome is decision.outcome:
                 known.done, known.finished = before.done, before.finished
@@ -185,16 +185,18 @@ class Recovery:
     def _let_go(self, name: str, known: _Known) -> None:
         """Drop a transaction that is over from the table, except for its id and its decision's place."""
         decision = known.decision
-        if decision.outcome is Outcome.PREPARED or (decision.outcome is Outcome.COMMIT and not known.done):
+        if decision.outcome is DecisionOutcome.PREPARED or (
+            decision.outcome is DecisionOutcome.COMMIT and not known.done
+        ):
             return
-        if decision.outcome is Outcome.ROLLBACK or known.finished or not self._others(known):
+        if decision.outcome is DecisionOutcome.ROLLBACK or known.finished or not self._others(known):
             self._decisions.ended(name, known.place)
             self._over.add(name)
             del self._known[name]
 
     def _others(self, known: _Known) -> tuple[str, ...]:
         """Return the brokers that have to confirm this coordinator's commit."""
-        if known.learned or known.decision.outcome is not Outcome.COMMIT:
+        if known.learned or known.decision.outcome is not DecisionOutcome.COMMIT:
             return ()
         return tuple(sorted({part.broker for part in known.decision.parts} - {known.broker(self._name)}))
 
@@ -203,7 +205,7 @@ class Recovery:
         decision = known.decision
         me = known.broker(self._name)
         here = [part.part for part in decision.parts if part.broker == me]
-        committed = decision.outcome is Outcome.COMMIT
+        committed = decision.outcome is DecisionOutcome.COMMIT
         transaction = Transaction(
             name,
             coordinator_of(name),
@@ -253,7 +255,7 @@ class Recovery:
     def _build(self, name: str, found: dict[str, _Found]) -> None:
         known = self._known.get(name)
         manifest = None
-        if known is not None and known.decision.outcome is Outcome.COMMIT:
+        if known is not None and known.decision.outcome is DecisionOutcome.COMMIT:
             me = known.broker(self._name)
             manifest = {part.part: part for part in known.decision.parts if part.broker == me}
         parts, any_chunk = dict[str, Part](), None

@@ -24,7 +24,7 @@ from metaq.broker.staged.records import CHECKPOINT, Checkpoint, checkpoint_recor
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.topics.system import STAGE_TOPIC, TXN_TOPIC
-from metaq.model.transactions.staging import Decision, Outcome
+from metaq.model.transactions.staging import DecisionOutcome, TransactionDecision
 from metaq.store.queues.consume_queue import Unit
 from metaq.wire.record import tags_code
 
@@ -275,10 +275,10 @@ class Retention:
             )
         return True
 
-    def _as_it_counts(self, decision: Decision) -> Decision:
+    def _as_it_counts(self, decision: TransactionDecision) -> TransactionDecision:
         """Return the decision to rewrite; without the row if an administrator has dropped it, so that no start restores it."""
         row = self._decisions.rows.get(decision.row)
-        if decision.outcome is Outcome.COMMIT and (row is None or row.transaction != decision.transaction):
+        if decision.outcome is DecisionOutcome.COMMIT and (row is None or row.transaction != decision.transaction):
             return structs.replace(decision, row="", sequence=-1)
         return decision
 
@@ -312,11 +312,13 @@ class Retention:
             return
         if self._staged.get(row.transaction) is not None:
             return  # not over: its decision is rewritten with it, or with the next round
-        decision = self._decisions.at(row.place) or Decision(row.transaction, Outcome.COMMIT, (), row.key, row.sequence)
+        decision = self._decisions.at(row.place) or TransactionDecision(
+            row.transaction, DecisionOutcome.COMMIT, (), row.key, row.sequence
+        )
         self._write(decision, row.place, "2", self._environment.name)
 
     def _write(
-        self, decision: Decision, place: int, progress: str, coordinator: str, missing: tuple[str, ...] = ()
+        self, decision: TransactionDecision, place: int, progress: str, coordinator: str, missing: tuple[str, ...] = ()
     ) -> int:
         record = decide_record(
             decision,

@@ -61,11 +61,11 @@ from metaq.model.access import Action, Caller
 from metaq.model.transactions.staging import (
     Chunk,
     Decided,
-    Decision,
-    Lifetime,
-    Outcome,
+    DecisionOutcome,
+    PartLifetime,
     Phase,
     Staged,
+    TransactionDecision,
     TransactionState,
     check_part,
     check_row,
@@ -130,7 +130,7 @@ class StagingService(BrokerPart):
                 continue
             if transaction.coordinator != self._name:
                 self._peer_requests.follow(transaction, 0.0)
-            if transaction.decision is None and transaction.lifetime is Lifetime.CONNECTION:
+            if transaction.decision is None and transaction.lifetime is PartLifetime.CONNECTION:
                 # Their connections ended with the previous process.
                 self._ends.soon(transaction)
             self._ends.watch(transaction)
@@ -159,7 +159,7 @@ class StagingService(BrokerPart):
             )
         transaction = self._table.get(name)
         decision = transaction.decision if transaction is not None else self._decisions.recent(name)
-        if decision is not None and decision.outcome is not Outcome.PREPARED:
+        if decision is not None and decision.outcome is not DecisionOutcome.PREPARED:
             # A repeated request whose response was lost, or a late one: answered with the decision, nothing is stored.
             return Staged(decision, first=False, remaining=transaction.remaining if transaction else 0)
         peer = caller.client
@@ -215,7 +215,7 @@ class StagingService(BrokerPart):
             seconds=min(seconds, seconds_max) if seconds > 0 else seconds_max,
             since_ms=self._clock.now_ms(),
             peer=peer,
-            channel=channel if stage.lifetime is Lifetime.CONNECTION else None,
+            channel=channel if stage.lifetime is PartLifetime.CONNECTION else None,
         )
 
     def _added(self, transaction: Transaction, place: int) -> None:
@@ -282,8 +282,8 @@ class StagingService(BrokerPart):
         check_coordinator(name, self._name)
         transaction = self._table.get(name)
         made = self._made(name, transaction)
-        over = made is not None and made.outcome is not Outcome.PREPARED
-        if made is not None and over and (made.outcome is Outcome.COMMIT or not decide.row):
+        over = made is not None and made.outcome is not DecisionOutcome.PREPARED
+        if made is not None and over and (made.outcome is DecisionOutcome.COMMIT or not decide.row):
             return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)
         wanted = decision_for(decide, None if over else made, self._clock.now_ms())
         if caller is not None:
@@ -292,18 +292,18 @@ class StagingService(BrokerPart):
             return stands
         if made is not None and over:
             return Decided(made, first=False)
-        if wanted.outcome is not Outcome.ROLLBACK:
+        if wanted.outcome is not DecisionOutcome.ROLLBACK:
             # Everything named must be here before the decision: after it, missing parts would be lost messages.
             check_manifest(wanted, self._name, transaction)
-        if made is not None and wanted.outcome is Outcome.PREPARED:
+        if made is not None and wanted.outcome is DecisionOutcome.PREPARED:
             return Decided(made, first=False)
-        if wanted.outcome is not Outcome.ROLLBACK:
+        if wanted.outcome is not DecisionOutcome.ROLLBACK:
             self._table.check_named(wanted, transaction)
             if transaction is None:
                 self._table.check_count()
         return self._decide(wanted, transaction)
 
-    def _made(self, name: str, transaction: Transaction | None) -> Decision | None:
+    def _made(self, name: str, transaction: Transaction | None) -> TransactionDecision | None:
         """Return an existing decision; of a transaction that is over, as long as the log holds it."""
         if transaction is not None and transaction.decision is not None:
             return transaction.decision
@@ -317,13 +317,15 @@ class StagingService(BrokerPart):
         self._table.drop(transaction)
         self._ends.over(transaction)
 
-    def _authorise_all(self, caller: Caller, wanted: Decision, transaction: Transaction | None) -> None:
+    def _authorise_all(self, caller: Caller, wanted: TransactionDecision, transaction: Transaction | None) -> None:
         if not self._gatekeeper.trusts(caller):
             parts = [*wanted.parts, *(transaction.parts.values() if transaction else ())]
             for topic in sorted({part.topic for part in parts}):
                 self._gatekeeper.check(caller, Action.PUBLISH, topic)
 
-    def _row_stands(self, wanted: Decision, transaction: Transaction | None, made: Decision | None) -> Decided | None:
+    def _row_stands(
+        self, wanted: TransactionDecision, transaction: Transaction | None, made: TransactionDecision | None
+    ) -> Decided | None:
         """Return the decision that has moved the row to this sequence number already; None: none has.
 
         So a writer that repeats its transaction after a crash does not write twice. Raises Refused: STALE, BUSY, INVALID.
@@ -338,14 +340,17 @@ class StagingService(BrokerPart):
                 self._applier.run(last, AT_ONCE_BYTES)
             decision = last.decision if last is not None else self._decisions.at(row.place)
             if decision is None:
-                decision = Decision(row.transaction, Outcome.COMMIT, (), row.key, row.sequence)
+                decision = TransactionDecision(row.transaction, DecisionOutcome.COMMIT, (), row.key, row.sequence)
             if row.transaction == wanted.transaction:  # its own decision, which has left index and memory
                 if transaction is not None:
                     self._drop_late(transaction)
-            elif made is None or made.outcome is Outcome.PREPARED:  # its parts are not needed
-                self._decide(Decision(wanted.transaction, Outcome.ROLLBACK, decided_ms=wanted.decided_ms), transaction)
+            elif made is None or made.outcome is DecisionOutcome.PREPARED:  # its parts are not needed
+                self._decide(
+                    TransactionDecision(wanted.transaction, DecisionOutcome.ROLLBACK, decided_ms=wanted.decided_ms),
+                    transaction,
+                )
             return Decided(decision, first=False, remaining=last.remaining if last is not None else 0)
-        if made is not None and made.outcome is Outcome.ROLLBACK:
+        if made is not None and made.outcome is DecisionOutcome.ROLLBACK:
             return None
         if wanted.sequence < row.sequence:
             raise stale(wanted, row)
@@ -355,29 +360,31 @@ class StagingService(BrokerPart):
                 raise unfinished(wanted.row, last)
         return None
 
-    def _decide(self, decision: Decision, transaction: Transaction | None, *, learned: bool = False) -> Decided:
+    def _decide(
+        self, decision: TransactionDecision, transaction: Transaction | None, *, learned: bool = False
+    ) -> Decided:
         """Store a decision, then act on it. Raises Refused: nothing has changed."""
-        missing = missing_parts(decision, self._name, transaction) if decision.outcome is Outcome.COMMIT else ()
+        missing = missing_parts(decision, self._name, transaction) if decision.outcome is DecisionOutcome.COMMIT else ()
         now_ms, host = self._clock.now_ms(), self._environment.store_host
         # The record first, then memory and queues: whatever is done after it, a start does again from the record.
         record = decide_record(decision, now_ms, host, learned=learned, missing=missing)
         place = self._appender.put([record]).log_offset
-        if decision.outcome is not Outcome.ROLLBACK:
+        if decision.outcome is not DecisionOutcome.ROLLBACK:
             # A rollback is needed by nobody once it is in the log.
             self._retention.added(place, decision.transaction)
         if transaction is None:
             transaction = Transaction(decision.transaction, coordinator_of(decision.transaction))
-            if decision.outcome is not Outcome.ROLLBACK:
+            if decision.outcome is not DecisionOutcome.ROLLBACK:
                 self._table.add(transaction)
         self._table.decided(transaction, decision, place)
         transaction.missing = missing
-        if decision.outcome is Outcome.COMMIT:
+        if decision.outcome is DecisionOutcome.COMMIT:
             self._commit(transaction, decision, learned=learned)
-        elif decision.outcome is Outcome.ROLLBACK:
+        elif decision.outcome is DecisionOutcome.ROLLBACK:
             self._over(transaction)
         return Decided(decision, first=True, remaining=transaction.remaining)
 
-    def _commit(self, transaction: Transaction, decision: Decision, *, learned: bool) -> None:
+    def _commit(self, transaction: Transaction, decision: TransactionDecision, *, learned: bool) -> None:
         # Parts that the manifest does not name, of reruns or given-up attempts, are dropped, not applied.
         named = {part.part: part for part in decision.parts if part.broker == self._name}
         for part_id, part in list(transaction.parts.items()):
@@ -439,17 +446,19 @@ class StagingService(BrokerPart):
             self._applier.run(transaction, AT_ONCE_BYTES)
         return self.state(name)
 
-    def _check_brought(self, name: str, decision: Decision, transaction: Transaction | None, caller: Caller) -> None:
+    def _check_brought(
+        self, name: str, decision: TransactionDecision, transaction: Transaction | None, caller: Caller
+    ) -> None:
         check_named(name, decision)
         here = tuple(part for part in decision.parts if part.broker == self._name)
         for part in here:  # only these need permission: those of other brokers are checked there
             check_part(part.part)
         self._authorise_all(caller, structs.replace(decision, parts=here), transaction)
 
-    def _absent(self, decision: Decision) -> TransactionState:
+    def _absent(self, decision: TransactionDecision) -> TransactionState:
         """Return the state of a transaction of which this participant has no part."""
         here = tuple(part.part for part in decision.parts if part.broker == self._name)
-        if decision.outcome is not Outcome.COMMIT:
+        if decision.outcome is not DecisionOutcome.COMMIT:
             here = ()
         elif here:
             self._log.error(
@@ -458,7 +467,7 @@ class StagingService(BrokerPart):
             )  # fmt: skip
         return TransactionState(decision.transaction, PHASES[decision.outcome], decision, missing=here)
 
-    def learn(self, decision: Decision) -> None:
+    def learn(self, decision: TransactionDecision) -> None:
         """Store the coordinator's decision, and act on it. Raises Refused: it cannot be stored now."""
         transaction = self._table.get(decision.transaction)
         if transaction is None or transaction.final or transaction.coordinator == self._name:
@@ -466,7 +475,7 @@ class StagingService(BrokerPart):
         if self._decisions.find(decision.transaction) is not None:
             self._drop_late(transaction)
             return
-        if decision.outcome is Outcome.PREPARED and transaction.decision is not None:
+        if decision.outcome is DecisionOutcome.PREPARED and transaction.decision is not None:
             return
         self._decide(decision, transaction, learned=True)
 
@@ -494,7 +503,9 @@ class StagingService(BrokerPart):
         if made is not None:
             return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)
         # Also for an unknown id: the stored rollback makes sure that no late commit of it succeeds.
-        return self._decide(Decision(name, Outcome.ROLLBACK, decided_ms=self._clock.now_ms()), transaction)
+        return self._decide(
+            TransactionDecision(name, DecisionOutcome.ROLLBACK, decided_ms=self._clock.now_ms()), transaction
+        )
 
     def _end(self, transaction: Transaction) -> None:
         """Roll back a transaction, or ask its coordinator to."""

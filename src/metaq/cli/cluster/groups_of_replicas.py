@@ -9,10 +9,10 @@ from metaq.cli.output import print_table
 
 if TYPE_CHECKING:
     from metaq.admin.brokers import BrokerStatus
-    from metaq.admin.rolling.standing import GroupStanding, MemberStanding
+    from metaq.admin.rolling.standing import FailoverGroup, FailoverMember
 
 
-def group_json(groups: Sequence[GroupStanding], broker: BrokerStatus) -> dict[str, Any] | None:
+def group_json(groups: Sequence[FailoverGroup], broker: BrokerStatus) -> dict[str, Any] | None:
     """Return what is told of one broker's part in its group; None: it has no failover."""
     group = next((one for one in groups if one.broker == broker.broker), None)
     member = next((one for one in group.members if one.address == broker.address), None) if group is not None else None
@@ -37,7 +37,7 @@ def group_json(groups: Sequence[GroupStanding], broker: BrokerStatus) -> dict[st
     return told
 
 
-def print_groups(groups: Sequence[GroupStanding]) -> None:
+def print_groups(groups: Sequence[FailoverGroup]) -> None:
     """Print a table of groups, and what is wrong with them; nothing if there are none."""
     if not groups:
         return
@@ -62,7 +62,7 @@ def print_groups(groups: Sequence[GroupStanding]) -> None:
             print(f"{group.broker}: {line}")
 
 
-def in_words(group: GroupStanding) -> str:
+def in_words(group: FailoverGroup) -> str:
     """Return how a group stands, in one line."""
     if group.leader is None:
         return f"no member leads, epoch {group.epoch}"
@@ -73,7 +73,7 @@ def in_words(group: GroupStanding) -> str:
     )
 
 
-def _lags(members: Sequence[MemberStanding]) -> Iterator[str]:
+def _lags(members: Sequence[FailoverMember]) -> Iterator[str]:
     """Yield how far each member is behind that does not lead."""
     for one in members:
         if one.leads:

@@ -28,7 +28,7 @@ from metaq.cli.servers import config, log
 from metaq.cli.servers.commands import server_function
 from metaq.cli.servers.flags import SERVERS
 from metaq.model.leadership import CutTail
-from metaq.model.scrub import Damaged, Difference
+from metaq.model.scrub import DamagedSide, LogDifference
 
 if TYPE_CHECKING:
     from metaq.admin import Admin
@@ -330,11 +330,11 @@ def _print_scrub(done: PairScrub, name: str, *, repair: bool) -> None:
         else f"{done.master} and {done.slave}: {done.found} places differ from log offset {done.start} to {done.stop}, "
         f"{len(done.repaired)} were repaired"
     )
-    if not repair and any(one.damaged in {Damaged.MASTER, Damaged.SLAVE} for one in done.differences):
+    if not repair and any(one.damaged in {DamagedSide.MASTER, DamagedSide.SLAVE} for one in done.differences):
         print(f"`metaq broker scrub {name} --repair` repairs what is intact at the other side")
 
 
-def _print_differences(differences: Sequence[Difference]) -> None:
+def _print_differences(differences: Sequence[LogDifference]) -> None:
     if differences:
         print_table(
             ("damaged", "file", "at byte", "log offset", "bytes"),

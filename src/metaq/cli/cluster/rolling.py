@@ -17,7 +17,7 @@ from metaq.errors import ConfigError, MetaqError
 
 if TYPE_CHECKING:
     from metaq.admin.rolling.moving import HandOverProgress
-    from metaq.admin.rolling.plan import Process
+    from metaq.admin.rolling.plan import BrokerProcess
     from metaq.admin.rolling.restarting import RollingProgress
 
 LINE_SECONDS = 5.0
@@ -216,7 +216,7 @@ def _words(command: str) -> list[str]:
     return words
 
 
-def _run(words: Sequence[str], process: Process, timeout: float) -> None:
+def _run(words: Sequence[str], process: BrokerProcess, timeout: float) -> None:
     """Run the command that restarts one broker. Raises MetaqError: it failed."""
     told = {"{name}": process.broker, "{member}": str(process.member), "{address}": process.address}
     argv = [_filled(one, told) for one in words]

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from metaq.admin.monitoring.judging import Unknown
+from metaq.admin.monitoring.judging import UnknownFigure
 
 _ESTABLISHED: Final = "01"
 
@@ -27,26 +27,26 @@ def load() -> float:
     return os.getloadavg()[0]
 
 
-def memory_used() -> float | Unknown:
+def memory_used() -> float | UnknownFigure:
     """Return the share of the machine's memory that is not available to programs."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         total, free = (int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
     except (OSError, KeyError, ValueError) as fault:
-        return Unknown(f"/proc/meminfo cannot be read: {fault}")
+        return UnknownFigure(f"/proc/meminfo cannot be read: {fault}")
     return 1 - free / total
 
 
-def disk_used(folder: Path) -> float | Unknown:
+def disk_used(folder: Path) -> float | UnknownFigure:
     """Return the share of a folder's disk that is used."""
     try:
         facts = shutil.disk_usage(folder)
     except OSError as fault:
-        return Unknown(f"the disk of {folder} cannot be seen: {fault.strerror}")
+        return UnknownFigure(f"the disk of {folder} cannot be seen: {fault.strerror}")
     return facts.used / (facts.used + facts.free)
 
 
-def connections_per_ip(port: int) -> dict[str, int] | Unknown:
+def connections_per_ip(port: int) -> dict[str, int] | UnknownFigure:
     """Return client address → its connections to a port of this machine."""
     found: collections.Counter[str] = collections.Counter()
     try:
@@ -56,7 +56,7 @@ def connections_per_ip(port: int) -> dict[str, int] | Unknown:
                 if state == _ESTABLISHED and int(here.rpartition(":")[2], 16) == port:
                     found[_address(there.rpartition(":")[0])] += 1
     except (OSError, ValueError) as fault:
-        return Unknown(f"/proc/net/tcp cannot be read: {fault}")
+        return UnknownFigure(f"/proc/net/tcp cannot be read: {fault}")
     return dict(found)
 
 

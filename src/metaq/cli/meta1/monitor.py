@@ -17,7 +17,7 @@ from metaq.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
     from metaq.admin import Admin
-    from metaq.admin.monitoring.judging import CheckResult, Limits, Seen
+    from metaq.admin.monitoring.judging import CheckResult, Limits, SeenServer
     from metaq.admin.monitoring.reading import WatchedServer
     from metaq.admin.offsets.places import Place
 
@@ -119,7 +119,7 @@ def monitor(
     from metaq.admin import Admin
     from metaq.admin.monitoring.judging import Limits
     from metaq.admin.monitoring.reading import WatchedServer
-    from metaq.admin.offsets.places import InDatabase, InZookeeper
+    from metaq.admin.offsets.places import OffsetsInDatabase, OffsetsInZookeeper
 
     if len(addresses) > 1 and (broker is not None or data_dir is not None):
         raise typer.BadParameter("--broker and --data-dir belong to one server: give only its address")
@@ -128,9 +128,9 @@ def monitor(
         memory=memory / 100, connections_per_ip=per_ip, connections=connections, prepared=prepared,
     )  # fmt: skip
     places = [WatchedServer(address=address, topic=topic, broker=broker, wait=wait) for address in addresses]
-    kept: dict[str, Place] = {} if zookeeper is None else {"zookeeper": InZookeeper(zookeeper, root)}
+    kept: dict[str, Place] = {} if zookeeper is None else {"zookeeper": OffsetsInZookeeper(zookeeper, root)}
     if database is not None:
-        kept["database"] = InDatabase(database, table, password_of(password_file))
+        kept["database"] = OffsetsInDatabase(database, table, password_of(password_file))
     with Admin(NAMESRV_DEFAULT) as admin:  # The name servers are not asked: such a server may have none.
         look = Look(admin, places, limits, kept, data_dir, offset_hours * _HOURS)
         if once:
@@ -201,7 +201,7 @@ class Look:
         return found
 
 
-def _with_machine(seen: Seen, folder: pathlib.Path | None) -> Seen:
+def _with_machine(seen: SeenServer, folder: pathlib.Path | None) -> SeenServer:
     """Return it with the figures of this machine, if the server is here."""
     from msgspec import structs
 

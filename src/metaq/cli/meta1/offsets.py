@@ -13,7 +13,7 @@ from metaq.cli.output import EXIT_NOT_FOUND, NAMESRV_DEFAULT, AsJson, print_json
 
 if TYPE_CHECKING:
     from metaq.admin.offsets.copying import CopiedOffset
-    from metaq.admin.offsets.places import InDatabase, InZookeeper, Place
+    from metaq.admin.offsets.places import OffsetsInDatabase, OffsetsInZookeeper, Place
 
 TABLE: Final = "meta_topic_partition_group_offset"
 _URL: Final = (
@@ -124,9 +124,9 @@ def copy_offsets(
     Run the command again to copy new ones.
     """
     from metaq.admin import Admin
-    from metaq.admin.offsets.copying import Selection
+    from metaq.admin.offsets.copying import OffsetSelection
 
-    selection = Selection(
+    selection = OffsetSelection(
         topic=topic, groups=tuple(group or ()), broker=source, first=start, last=end, to_broker=target,
         to_first=target_start,
     )  # fmt: skip
@@ -199,17 +199,17 @@ def offset_table(
         print(f"  note: its column {column} takes {highest} at most: change it to BIGINT")
 
 
-def _in_database(database: str, table: str, password_file: Path | None) -> InDatabase:
-    from metaq.admin.offsets.places import InDatabase
+def _in_database(database: str, table: str, password_file: Path | None) -> OffsetsInDatabase:
+    from metaq.admin.offsets.places import OffsetsInDatabase
 
-    return InDatabase(database, table, password_of(password_file))
+    return OffsetsInDatabase(database, table, password_of(password_file))
 
 
 def _place(
     zookeeper: str | None, root: str, database: str | None, table: str, password_file: Path | None, to: str | None
 ) -> Place:
     """Return the place of `--zookeeper` or `--database`; of both, the one that `to` names."""
-    from metaq.admin.offsets.places import InZookeeper
+    from metaq.admin.offsets.places import OffsetsInZookeeper
 
     if to not in (None, "zookeeper", "database"):
         raise typer.BadParameter(f"--to {to}: need zookeeper or database")
@@ -220,7 +220,7 @@ def _place(
             "--to needs both --zookeeper and --database" if to is not None else "give one of --zookeeper and --database"
         )
     if zookeeper is not None and to != "database":
-        found: InZookeeper = InZookeeper(zookeeper, root)
+        found: OffsetsInZookeeper = OffsetsInZookeeper(zookeeper, root)
         return found
     assert database is not None
     return _in_database(database, table, password_file)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from metaq.cli.output import size
 
 if TYPE_CHECKING:
-    from metaq.admin.figures.sizes import Size
+    from metaq.admin.figures.sizes import MessagesSize
 
 
-def waiting_text(waiting: Size | None) -> str:
+def waiting_text(waiting: MessagesSize | None) -> str:
     """Return bytes for people, `~` before an estimate; empty for None."""
     return "" if waiting is None else f"{'' if waiting.exact else '~'}{size(waiting.bytes)}"
 
 
-def waiting_json(waiting: Size | None, name: str = "lag_bytes") -> dict[str, object]:
+def waiting_json(waiting: MessagesSize | None, name: str = "lag_bytes") -> dict[str, object]:
     """Return bytes for programs: `lag_bytes`, null if they are not known, and `lag_bytes_exact`."""
     return {
         name: waiting.bytes if waiting is not None else None,

@@ -22,7 +22,7 @@ from metaq.cli.output import (
     size,
     span,
 )
-from metaq.model.transactions.staging import Decision, Outcome, RowState
+from metaq.model.transactions.staging import DecisionOutcome, TransactionDecision, TransactionRow
 
 if TYPE_CHECKING:
     from metaq.admin import Admin, StagedTransaction
@@ -33,7 +33,11 @@ app = App(
 )
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="id of the transaction: UNIQUE@BROKER")]
-_ENDED = {Outcome.COMMIT: "committed", Outcome.ROLLBACK: "rolled back", Outcome.PREPARED: "prepared"}
+_ENDED = {
+    DecisionOutcome.COMMIT: "committed",
+    DecisionOutcome.ROLLBACK: "rolled back",
+    DecisionOutcome.PREPARED: "prepared",
+}
 
 
 @app.callback()
@@ -183,7 +187,7 @@ def commit_transaction(
     A transaction that is not prepared cannot be committed by hand: only its writer knows whether it is complete. Exit code 1: it was
     rolled back before, or a broker has not delivered all of it yet (brokers continue by themselves).
     """
-    _end(transaction, Outcome.COMMIT, namesrv, yes=yes, as_json=as_json)
+    _end(transaction, DecisionOutcome.COMMIT, namesrv, yes=yes, as_json=as_json)
 
 
 @app.command("rollback")
@@ -197,7 +201,7 @@ def roll_transaction_back(
 
     Exit code 1: it was committed before.
     """
-    _end(transaction, Outcome.ROLLBACK, namesrv, yes=yes, as_json=as_json)
+    _end(transaction, DecisionOutcome.ROLLBACK, namesrv, yes=yes, as_json=as_json)
 
 
 @app.command("forget")
@@ -234,14 +238,14 @@ def forget_transaction(
         print(f"{what} is forgotten at {', '.join(names)}")
 
 
-def _end(transaction: str, outcome: Outcome, namesrv: str, *, yes: bool, as_json: bool) -> None:
+def _end(transaction: str, outcome: DecisionOutcome, namesrv: str, *, yes: bool, as_json: bool) -> None:
     from metaq.admin import Admin
 
     if not yes:
-        doing = "Commit" if outcome is Outcome.COMMIT else "Roll back"
+        doing = "Commit" if outcome is DecisionOutcome.COMMIT else "Roll back"
         typer.confirm(f"{doing} transaction {transaction}, for good?", abort=True)
     with Admin(namesrv) as admin:
-        ended = admin.end_transaction(transaction, commit=outcome is Outcome.COMMIT)
+        ended = admin.end_transaction(transaction, commit=outcome is DecisionOutcome.COMMIT)
     decision = ended.decision
     if as_json:
         print_json(
@@ -269,7 +273,7 @@ def _show_row(admin: Admin, key: str, *, as_json: bool) -> None:
     _list_rows({name: [state] for name, state in rows.items()}, unreached, as_json=as_json)
 
 
-def _list_rows(rows: Mapping[str, Sequence[RowState]], unreached: Mapping[str, str], *, as_json: bool) -> None:
+def _list_rows(rows: Mapping[str, Sequence[TransactionRow]], unreached: Mapping[str, str], *, as_json: bool) -> None:
     found = [(name, state) for name, states in sorted(rows.items()) for state in states]
     if as_json:
         shown = [
@@ -303,7 +307,7 @@ def _summary(one: StagedTransaction) -> dict[str, Any]:
     }
 
 
-def _decision(decision: Decision) -> dict[str, Any]:
+def _decision(decision: TransactionDecision) -> dict[str, Any]:
     return {
         "outcome": decision.outcome.value,
         "decided": iso_time(decision.decided_ms),

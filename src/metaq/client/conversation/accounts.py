@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaq.client.conversation.call import Call, Order
 from metaq.model.acl.accounts import AclView
-from metaq.model.acl.judgement import Explanation
+from metaq.model.acl.judgement import AccessExplanation
 from metaq.model.acl.secret import NO_SECRET, Secret
 from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode
@@ -69,7 +69,7 @@ class GetAccounts(Call[AclView], frozen=True):
         return bodies.acl_view_of(answer.body)
 
 
-class Explain(Call[Explanation], frozen=True):
+class Explain(Call[AccessExplanation], frozen=True):
     """Ask whether a request would be allowed, and by which rule."""
 
     name: str
@@ -90,5 +90,5 @@ class Explain(Call[Explanation], frozen=True):
         )
         return request(RequestCode.EXPLAIN_ACCESS, header)
 
-    def read(self, answer: Command) -> Explanation:
+    def read(self, answer: Command) -> AccessExplanation:
         return extensions.explanation_of(answer.body)

@@ -8,7 +8,7 @@ from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, QueueStats
 from metaq.model.leadership import ReplicaState
 from metaq.model.quota import QuotaUse
-from metaq.model.reload import Reloaded
+from metaq.model.reload import ReloadedFile
 from metaq.model.servers.identity import ServerIdentity
 from metaq.model.servers.log_line import LogLine
 from metaq.model.servers.option_state import OptionState
@@ -110,7 +110,7 @@ class GetTopicStats(Call[dict[MessageQueue, QueueStats]], frozen=True):
         return bodies.topic_stats_of(answer.body)
 
 
-class ReloadConfiguration(Call[Reloaded], frozen=True):
+class ReloadConfiguration(Call[ReloadedFile], frozen=True):
     """Reload the configuration file of one of our brokers (30007)."""
 
     action = "read its configuration again"
@@ -119,7 +119,7 @@ class ReloadConfiguration(Call[Reloaded], frozen=True):
     def request(self) -> Command:
         return request(RequestCode.RELOAD)
 
-    def read(self, answer: Command) -> Reloaded:
+    def read(self, answer: Command) -> ReloadedFile:
         return extensions.reloaded_of(answer.body)
 
 

@@ -52,7 +52,7 @@ from metaq.errors import (
 from metaq.model import Message, MessageQueue, TransactionOutcome
 from metaq.model.properties import PROPERTIES_BYTES_MAX
 from metaq.model.topics.topic import check_topic
-from metaq.model.transactions.staging import Outcome, Phase, coordinator_of, transaction_id
+from metaq.model.transactions.staging import DecisionOutcome, Phase, coordinator_of, transaction_id
 
 log = logging.getLogger("metaq.client")
 
@@ -307,7 +307,7 @@ class AtomicBase:
             self._check_going_on()
             self._state = _State.PREPARING
             future = self._start(
-                self._end(lambda steps: steps.finish(Outcome.PREPARED, self._timeout), Standing.PREPARED)
+                self._end(lambda steps: steps.finish(DecisionOutcome.PREPARED, self._timeout), Standing.PREPARED)
             )
         ending: Ending = yield future
         if ending.standing is Standing.PREPARED:
@@ -353,7 +353,7 @@ class AtomicBase:
         def make(steps: AtomicSteps) -> Steps[Ending]:
             if outcome is TransactionOutcome.ROLLBACK:
                 return steps.roll_back(seconds)
-            return steps.commit_prepared(seconds) if prepared else steps.finish(Outcome.COMMIT, seconds)
+            return steps.commit_prepared(seconds) if prepared else steps.finish(DecisionOutcome.COMMIT, seconds)
 
         return make
 

@@ -15,7 +15,7 @@ from metaq.dashboard.page import Asked, Page
 from metaq.dashboard.pages.common import each_or_error
 from metaq.errors import BrokerError, MetaqError, RequestTimeout
 from metaq.model.acl.accounts import AclView
-from metaq.model.acl.judgement import Explanation
+from metaq.model.acl.judgement import AccessExplanation
 
 ACTIONS: Final = tuple(acl.ACTIONS)
 NAMED_MAX: Final = 50
@@ -140,7 +140,7 @@ async def _views(core: ClientCore) -> tuple[dict[str, AclView | None], list[str]
 async def _explain(core: ClientCore, query: AccountsQuery) -> list[Explained]:
     servers = await acl.servers(core, None)
 
-    async def one(address: str) -> Explanation:
+    async def one(address: str) -> AccessExplanation:
         told = await acl.explain(
             core, query.account, query.act, query.resource, query.address, address, signed=not query.unsigned
         )

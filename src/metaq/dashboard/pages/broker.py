@@ -11,7 +11,7 @@ from metaq.admin import replicas
 from metaq.admin.brokers import BrokerNotFound, BrokerStatus
 from metaq.admin.configuring import changing, reading
 from metaq.admin.configuring.judgement import checked
-from metaq.admin.rolling.standing import GroupStanding, standing_of
+from metaq.admin.rolling.standing import FailoverGroup, standing_of
 from metaq.client.conversation.call import FAULTS
 from metaq.dashboard.page import Asked, Page
 from metaq.dashboard.pages.brokers import BrokerRow, broker_row
@@ -152,7 +152,7 @@ async def load(asked: Asked) -> Broker:
     )
 
 
-def _group(standing: GroupStanding | None) -> ReplicaGroup | None:
+def _group(standing: FailoverGroup | None) -> ReplicaGroup | None:
     if standing is None:
         return None
     return ReplicaGroup(
@@ -160,7 +160,7 @@ def _group(standing: GroupStanding | None) -> ReplicaGroup | None:
     )  # fmt: skip
 
 
-def _replica_rows(found: list[replicas.Replica], standing: GroupStanding | None) -> list[ReplicaRow]:
+def _replica_rows(found: list[replicas.Replica], standing: FailoverGroup | None) -> list[ReplicaRow]:
     members = {one.address: one for one in standing.members} if standing is not None else {}
     leader = next((one for one in found if one.leads and not one.error), None)
     return [

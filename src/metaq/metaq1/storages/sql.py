@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from metaq.errors import ConfigError
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.storages.storage import StoredOffset
-from metaq.registry.offset_table import TABLE, OffsetTable, Row
+from metaq.registry.offset_table import TABLE, OffsetTable, PartitionOffset
 from metaq.sql.opening import Database, OwnConnections
 
 ANSWER_SECONDS: Final = 30.0
@@ -69,7 +69,9 @@ class SqlOffsetStorage:
             if one.offset < 0:
                 raise ValueError(f"offset {one.offset} of {one.topic} {one.partition}: need 0 or more")
         if offsets:
-            self._table.save([Row(group, one.topic, str(one.partition), one.offset, one.message_id) for one in offsets])
+            self._table.save(
+                [PartitionOffset(group, one.topic, str(one.partition), one.offset, one.message_id) for one in offsets]
+            )
 
     def load(self, topic: str, group: str, partition: Partition) -> StoredOffset | None:
         """Return what is saved; None: nothing. As `OffsetStorage.load`."""
@@ -88,7 +90,7 @@ class SqlOffsetStorage:
 
     def init_offset(self, topic: str, group: str, partition: Partition, offset: int) -> None:
         """Insert the partition's row, with message id -1, unless it is there."""
-        self._table.add([Row(group, topic, str(partition), offset)])
+        self._table.add([PartitionOffset(group, topic, str(partition), offset)])
 
     def close(self) -> None:
         """Close the connection. A later call makes another."""

@@ -167,7 +167,7 @@ class Verdict(Struct, frozen=True):
     """Of the answer if it is refused."""
 
 
-class Explanation(Struct, frozen=True):
+class AccessExplanation(Struct, frozen=True):
     """Whether a request would be allowed, and which rule decides."""
 
     allowed: bool
@@ -181,7 +181,7 @@ class Explanation(Struct, frozen=True):
 
 def explain(
     rules: AclRules, address: str, access_key: str, action: Action, resource: str, *, signed: bool = True
-) -> Explanation:
+) -> AccessExplanation:
     """Explain what would become of a request. Arguments as those of `admit` and `needed`; `signed`: its signature is right."""
     verdict = judge(rules, address, access_key, lambda _secret: signed, [needed(action, resource)], resource)
     pattern = rules.white.find(address)
@@ -189,7 +189,7 @@ def explain(
         file = next((name for name, one in rules.files.items() if pattern in one.white), "")
     else:
         file = rules.file_of.get(access_key, "")
-    return Explanation(verdict.allowed, verdict.why, file, verdict.remark)
+    return AccessExplanation(verdict.allowed, verdict.why, file, verdict.remark)
 
 
 def judge(

@@ -83,7 +83,7 @@ def part_crc(crcs_before: int, crc: int) -> int:
     return zlib.crc32(crc.to_bytes(4, "big"), crcs_before)
 
 
-class Outcome(enum.Enum):
+class DecisionOutcome(enum.Enum):
     """Outcome of a decision. PREPARED is not the end: a commit or a rollback follows, however late."""
 
     PREPARED = "prepared"
@@ -91,7 +91,7 @@ class Outcome(enum.Enum):
     ROLLBACK = "rollback"
 
 
-class Lifetime(enum.Enum):
+class PartLifetime(enum.Enum):
     """When the parts of an undecided transaction are rolled back by the broker itself."""
 
     AGE = "a"
@@ -119,7 +119,7 @@ class Phase(enum.Enum):
     """Rolled back: none of its messages was delivered."""
 
 
-class Seal(Struct, frozen=True):
+class PartSeal(Struct, frozen=True):
     """Content of a part, as its writer counts it: brokers compare it with what they have."""
 
     chunks: int
@@ -141,7 +141,7 @@ class Chunk(Struct, frozen=True):
     queue_id: int
     body: bytes
     """A batch (docs/formats/batch.md)."""
-    seal: Seal | None = None
+    seal: PartSeal | None = None
     """Seal of the part if it ends with this chunk."""
     of_partition: bool = False
     """From a client of MetaQ 1.x: the name of the topic, which exists, may be legal there only. Not settable over the
@@ -155,14 +155,14 @@ class ManifestPart(Struct, frozen=True):
     part: str
     topic: str
     queue_id: int
-    seal: Seal
+    seal: PartSeal
 
 
-class Decision(Struct, frozen=True):
+class TransactionDecision(Struct, frozen=True):
     """Decision about a transaction: its end, or that it is prepared. The first end stands."""
 
     transaction: str
-    outcome: Outcome
+    outcome: DecisionOutcome
     parts: tuple[ManifestPart, ...] = ()
     """Parts at all brokers. A rollback may name none: everything of the transaction is dropped."""
     row: str = ""
@@ -184,7 +184,7 @@ class PartState(Struct, frozen=True):
     rows: int
     bytes: int
     sealed: bool
-    lifetime: Lifetime
+    lifetime: PartLifetime
     staged_ms: int
     """Time of its first chunk, ms."""
     applied_chunks: int = 0
@@ -195,7 +195,7 @@ class TransactionState(Struct, frozen=True):
 
     transaction: str
     phase: Phase
-    decision: Decision | None = None
+    decision: TransactionDecision | None = None
     parts: tuple[PartState, ...] = ()
     """Parts at this broker."""
     remaining: int = 0
@@ -206,7 +206,7 @@ class TransactionState(Struct, frozen=True):
     """At the coordinator: brokers that have not confirmed yet that they have applied the decision."""
 
 
-class RowState(Struct, frozen=True):
+class TransactionRow(Struct, frozen=True):
     """A coordinator's row of a writer: its last transaction."""
 
     key: str
@@ -218,7 +218,7 @@ class RowState(Struct, frozen=True):
 class Staged(Struct, frozen=True):
     """Outcome of STAGE: the decision that came with the chunks, if any."""
 
-    decision: Decision | None = None
+    decision: TransactionDecision | None = None
     first: bool = True
     """As in `Decided`."""
     remaining: int = 0
@@ -230,7 +230,7 @@ class Decided(Struct, frozen=True):
     It is that of another transaction if the row had reached the sequence number before.
     """
 
-    decision: Decision
+    decision: TransactionDecision
     first: bool
     """This request decided."""
     remaining: int = 0

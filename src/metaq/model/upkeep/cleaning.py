@@ -12,7 +12,7 @@ Moment = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 """ms since the epoch, up to the year 9999."""
 
 
-class Part(Struct, frozen=True):
+class CleanableFiles(Struct, frozen=True):
     """Files of one kind that would go."""
 
     files: Number = 0
@@ -22,13 +22,13 @@ class Part(Struct, frozen=True):
 class Cleanable(Struct, frozen=True, rename="camel"):
     """What cleaning by hand (329, 306, 316) would remove now."""
 
-    log_files: Part = Part()
+    log_files: CleanableFiles = CleanableFiles()
     """Log files whose time is up."""
-    queue_files: Part = Part()
+    queue_files: CleanableFiles = CleanableFiles()
     """Files of consume queues that point below the log's begin, or to messages that their topics have let go of."""
     topics: tuple[str, ...] = ()
     """Topics in no table that have queues; at most a thousand."""
-    topic_files: Part = Part()
+    topic_files: CleanableFiles = CleanableFiles()
     """Files of their queues."""
 
 
@@ -50,7 +50,7 @@ class QueueTrim(Struct, frozen=True, rename="camel"):
         return self.new_min - self.min_offset
 
 
-class Unread(Struct, frozen=True, rename="camel"):
+class UnreadInQueue(Struct, frozen=True, rename="camel"):
     """Messages that go and that a group has not read."""
 
     group: str
@@ -63,7 +63,7 @@ class TopicTrim(Struct, frozen=True, rename="camel"):
 
     topic: str
     queues: tuple[QueueTrim, ...]
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadInQueue, ...] = ()
     done: bool = False
     """It was done, durably."""
 

@@ -12,7 +12,7 @@ from typing import Final
 from metaq.client.conversation.staged import numbered
 from metaq.clock import SYSTEM
 from metaq.errors import ConfigError, StaleBatch
-from metaq.model.transactions.staging import RowState, transaction_id
+from metaq.model.transactions.staging import TransactionRow, transaction_id
 from metaq.pipelines.redrive.ledger import Head, Ledger
 from metaq.spark.cluster.courier import Courier
 
@@ -72,7 +72,7 @@ class Fence:
         ledger.end(sent=sent)
         return sent
 
-    def _row(self, head: Head) -> RowState | None:
+    def _row(self, head: Head) -> TransactionRow | None:
         steps = numbered.row_of(row_of(head.ledger), head.coordinator, self._seconds, self._courier.now)
         return self._courier.drive(steps)
 

@@ -15,7 +15,7 @@ from metaq.broker.broker import Broker
 from metaq.broker.requests import Apply, Decide, SealPart, Stage
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model.access import Action
-from metaq.model.transactions.staging import Lifetime, Seal
+from metaq.model.transactions.staging import PartLifetime, PartSeal
 from metaq.servers.remoting.handlers import LATER, Answer, Call, Later, handles
 from metaq.servers.remoting.session import session_of
 from metaq.servers.remoting.workspace import Workspace
@@ -46,7 +46,7 @@ class StagingHandlers:
     def _seal(self, call: Call[headers.SealPartHeader]) -> Later:
         header = call.header
         self._check_meant(header.broker)
-        seal = Seal(header.chunks, header.rows, header.bytes, header.crc)
+        seal = PartSeal(header.chunks, header.rows, header.bytes, header.crc)
         self._service.seal(SealPart(transaction=header.transaction, part=header.part, seal=seal), call.caller)
         return self._acknowledge(call, b"")
 
@@ -112,9 +112,9 @@ class StagingHandlers:
 def stage_of(header: headers.StageHeader, body: bytes | memoryview, born_host: bytes) -> Stage:
     """Return the request in a header and body. Raises BadRequest."""
     try:
-        lifetime = Lifetime(header.lifetime)
+        lifetime = PartLifetime(header.lifetime)
     except ValueError:
-        known = ", ".join(one.value for one in Lifetime)
+        known = ", ".join(one.value for one in PartLifetime)
         raise BadRequest(f"lifetime={header.lifetime[:40]!r}: there are {known}") from None
     if header.seconds < 0:
         raise BadRequest(f"seconds={header.seconds}: 0 or more are wanted")

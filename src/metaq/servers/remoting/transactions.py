@@ -14,7 +14,7 @@ from metaq.broker.requests import EndTransaction
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import SysFlag, TransactionOutcome
 from metaq.model.access import Action
-from metaq.model.transactions.staging import Outcome
+from metaq.model.transactions.staging import DecisionOutcome
 from metaq.servers.remoting.handlers import LATER, Answer, Call, Later, Reply, handles
 from metaq.servers.remoting.workspace import Workspace
 from metaq.wire import headers, staging
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORGET: Final = "forget"
-BRANCH_OUTCOMES: Final = {"commit": Outcome.COMMIT, "rollback": Outcome.ROLLBACK}
+BRANCH_OUTCOMES: Final = {"commit": DecisionOutcome.COMMIT, "rollback": DecisionOutcome.ROLLBACK}
 """What an operator may ask for an XA branch, beside `FORGET`."""
 _OUTCOMES = {
     0: TransactionOutcome.UNKNOWN,

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from metaq.errors import BadRequest
 from metaq.model import StoredMessage
-from metaq.model.transactions.staging import Decision, Outcome, Seal, chunk_crc, part_crc
+from metaq.model.transactions.staging import DecisionOutcome, PartSeal, TransactionDecision, chunk_crc, part_crc
 from metaq.store.offline.reader import StoreReader
 from metaq.wire.record import copied_from, decode_batch
 
@@ -27,7 +27,7 @@ _CHUNK_TAG, _DECIDE_TAG, _FORGET_TAG = "chunk", "decide", "forget"
 _DONE_TAGS = {"done", "finished"}
 """Tags of marks: all parts here are applied, or all parts at all brokers."""
 
-_decision_of = msgspec.json.Decoder(Decision)
+_decision_of = msgspec.json.Decoder(TransactionDecision)
 
 
 class StagedRecord(Struct, frozen=True):
@@ -41,10 +41,10 @@ class StagedRecord(Struct, frozen=True):
     """Of a chunk in its part."""
     topic: str = ""
     queue_id: int = -1
-    seal: Seal | None = None
+    seal: PartSeal | None = None
     rows: tuple[tuple[int, bytes, bytes], ...] = ()
     """Of a chunk: (flag, body, property text) of each message."""
-    decision: Decision | None = None
+    decision: TransactionDecision | None = None
     done: bool = False
     """Of a decision that was written anew for retention: it was carried out here before."""
     value: Any = None
@@ -72,7 +72,7 @@ class Part(Struct):
     topic: str
     queue_id: int
     chunks: dict[int, Chunk] = field(default_factory=dict)
-    seal: Seal | None = None
+    seal: PartSeal | None = None
 
     @property
     def rows(self) -> int:
@@ -92,7 +92,7 @@ class Transaction(Struct):
 
     transaction: str
     parts: dict[str, Part] = field(default_factory=dict)
-    decision: Decision | None = None
+    decision: TransactionDecision | None = None
     done: bool = False
     """The broker has marked that all its parts here are applied or dropped."""
     forgotten: bool = False
@@ -104,7 +104,7 @@ class Transaction(Struct):
         decision = self.decision
         return (
             decision is not None
-            and decision.outcome is Outcome.COMMIT
+            and decision.outcome is DecisionOutcome.COMMIT
             and all(named.part != part for named in decision.parts)
         )
 
@@ -114,8 +114,8 @@ class Transaction(Struct):
             return "forgotten"
         if self.decision is None:
             return "open"
-        if self.decision.outcome is not Outcome.COMMIT:
-            return "prepared" if self.decision.outcome is Outcome.PREPARED else "rolled back"
+        if self.decision.outcome is not DecisionOutcome.COMMIT:
+            return "prepared" if self.decision.outcome is DecisionOutcome.PREPARED else "rolled back"
         return "committed" if self.done else "committing"
 
 
@@ -139,7 +139,7 @@ def staged_record(message: StoredMessage) -> StagedRecord | None:
 
 def _staged(kind: str, message: StoredMessage) -> StagedRecord:
     pairs = message.properties
-    seal = Seal(*(int(number) for number in pairs[_SEAL].split(" "))) if _SEAL in pairs else None
+    seal = PartSeal(*(int(number) for number in pairs[_SEAL].split(" "))) if _SEAL in pairs else None
     return StagedRecord(
         kind, transaction=pairs[_TRANSACTION], part=pairs[_PART], number=int(pairs.get(_NUMBER, -1)),
         topic=pairs[_TOPIC], queue_id=int(pairs[_QUEUE]), seal=seal,
@@ -185,12 +185,12 @@ class StagedSurvey:
     def _transaction(self, name: str) -> Transaction:
         return self.transactions.setdefault(name, Transaction(name))
 
-    def _take_decision(self, decision: Decision) -> None:
+    def _take_decision(self, decision: TransactionDecision) -> None:
         transaction = self._transaction(decision.transaction)
         before = transaction.decision
-        if before is None or before.outcome is Outcome.PREPARED:
+        if before is None or before.outcome is DecisionOutcome.PREPARED:
             transaction.decision = decision
-        elif decision.outcome not in {before.outcome, Outcome.PREPARED}:
+        elif decision.outcome not in {before.outcome, DecisionOutcome.PREPARED}:
             transaction.problems.append(f"decided {before.outcome.value} first, and {decision.outcome.value} later")
 
     def _take_staged(self, record: StagedRecord, message: StoredMessage) -> None:
@@ -227,7 +227,7 @@ class StagedSurvey:
         where = f"a copy of chunk {number} of part {part_name} in {message.topic}:{message.queue_id} at {message.queue_offset}"
         if (message.topic, message.queue_id) != (part.topic, part.queue_id):
             transaction.problems.append(f"{where} belongs into {part.topic}:{part.queue_id}")
-        elif transaction.decision is None or transaction.decision.outcome is not Outcome.COMMIT:
+        elif transaction.decision is None or transaction.decision.outcome is not DecisionOutcome.COMMIT:
             transaction.problems.append(f"{where} of a transaction that is {transaction.phase}")
         else:
             part.chunks[number].copies[message.queue_offset] = zlib.crc32(message.body)
@@ -248,7 +248,7 @@ class StagedSurvey:
             offsets = sorted(offset for chunk in part.chunks.values() for offset in chunk.copies)
             if offsets and offsets[-1] - offsets[0] + 1 != len(offsets):
                 yield f"something lies between the copies of part {part.part} in {part.topic}:{part.queue_id}"
-        if transaction.decision is not None and transaction.decision.outcome is Outcome.COMMIT:
+        if transaction.decision is not None and transaction.decision.outcome is DecisionOutcome.COMMIT:
             for named in transaction.decision.parts:
                 mine = transaction.parts.get(named.part)
                 if mine and (mine.topic, mine.queue_id, mine.seal) != (named.topic, named.queue_id, named.seal):
@@ -266,6 +266,6 @@ def _judged_seal(part: Part, *, complete: bool) -> Iterator[str]:
     crc = 0
     for number in numbers:
         crc = part_crc(crc, part.chunks[number].crc)
-    found = Seal(len(numbers), part.rows, part.bytes, crc)
+    found = PartSeal(len(numbers), part.rows, part.bytes, crc)
     if found != part.seal:
         yield f"part {part.part} holds {found}, and is sealed with {part.seal}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from metaq.log import RateLimitedLog
-from metaq.model.upkeep.cleaning import Part
+from metaq.model.upkeep.cleaning import CleanableFiles
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.disk import SyncNotBegun
 from metaq.store.log.broken import next_record
@@ -123,7 +123,11 @@ class Housekeeper:
         the number of files."""
         self._have_done(self._correct_queues, done)
 
-    def preview(self, topics: Sequence[str], done: Callable[[tuple[Part, Part, Part] | None], None]) -> None:
+    def preview(
+        self,
+        topics: Sequence[str],
+        done: Callable[[tuple[CleanableFiles, CleanableFiles, CleanableFiles] | None], None],
+    ) -> None:
         """Have the thread find what `delete_expired` and `correct_queues` would delete, and the files of these topics' queues.
 
         Returns at once. `done` is called in the thread: with log files, queue files and the topics' files; None: it has failed.
@@ -145,7 +149,7 @@ class Housekeeper:
         self._jobs.append(job)
         self.worker.wake()
 
-    def _expired_now(self) -> Part:
+    def _expired_now(self) -> CleanableFiles:
         parts, now_ms = self._parts, self._tick_ms if self._tick_ms >= 0 else self._parts.clock.now_ms()
         ages = self._ages()
         used = parts.disk.used_percent(parts.folder.commit_log)
@@ -160,20 +164,20 @@ class Housekeeper:
             gone += expired.files
             if not expired.files or expired.held is not None:
                 break
-        return Part(gone, sum(age.end - age.start for age in ages[:gone]))
+        return CleanableFiles(gone, sum(age.end - age.start for age in ages[:gone]))
 
-    def _below_floors(self, others: frozenset[str]) -> Part:
+    def _below_floors(self, others: frozenset[str]) -> CleanableFiles:
         log_min, sizes = self._parts.log.min, list[int]()
         for queue in giving_way(self._parts.queues.all()):
             with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile
                 if queue.topic not in others:
                     sizes += queue.files_below(max(log_min, self.floors.of(queue)))
-        return Part(len(sizes), sum(sizes))
+        return CleanableFiles(len(sizes), sum(sizes))
 
-    def _files_of(self, topics: frozenset[str]) -> Part:
+    def _files_of(self, topics: frozenset[str]) -> CleanableFiles:
         queues = (queue for queue in self._parts.queues.all() if topics and queue.topic in topics)
         sizes = [file.size for queue in queues for file in queue.run.files]
-        return Part(len(sizes), sum(sizes))
+        return CleanableFiles(len(sizes), sum(sizes))
 
     def trim(self, floors: Mapping[str, int], done: Callable[[bool | None], None]) -> None:
         """Have the thread move floors up (`Floors.trim`). Returns at once.

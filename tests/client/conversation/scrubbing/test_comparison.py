@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metaq.client.conversation.scrubbing.calls import GetLogBytes, GetLogChecksums
 from metaq.client.conversation.scrubbing.comparison import DIFFERENCES_MAX, Comparison, NotComparable
-from metaq.model.scrub import RANGE_BYTES, RANGES_MAX, Damaged, LogChecksums
+from metaq.model.scrub import RANGE_BYTES, RANGES_MAX, DamagedSide, LogChecksums
 from metaq.wire import hot
 from tests.effort import repeats
 from tests.store.log.test_raw import raw_log
@@ -59,7 +59,7 @@ def drive(comparison: Comparison, master: Log, slave: Log) -> Comparison:
         return comparison
 
 
-def compared(master: Log, slave: Log, **more: object) -> list[tuple[int, int, Damaged]]:
+def compared(master: Log, slave: Log, **more: object) -> list[tuple[int, int, DamagedSide]]:
     found = drive(Comparison(**more), master, slave).differences
     assert all(one.at == one.log_offset % FILE for one in found)
     return [(one.log_offset, one.size, one.damaged) for one in found]
@@ -97,15 +97,15 @@ def test_equal_logs_do_not_differ(log):
 
 @pytest.mark.parametrize("number", [0, 1, 299, 300, 301, 500, 650, 699])
 @pytest.mark.parametrize("at", [0, 2, 4, 7, 9, PLACE_AT + 6, 86, BODY_AT, -1])
-@pytest.mark.parametrize("damaged", [Damaged.MASTER, Damaged.SLAVE])
+@pytest.mark.parametrize("damaged", [DamagedSide.MASTER, DamagedSide.SLAVE])
 def test_a_flipped_bit_is_found_with_its_record_and_its_side(log, records, number, at, damaged):
     """In its size, its magic number, its checksum, its place, its body's length, its body."""
     start, size = records[number]
     if at == -1:
         at = size // 2
-    sides = {Damaged.MASTER: Log(log), Damaged.SLAVE: Log(log)}
+    sides = {DamagedSide.MASTER: Log(log), DamagedSide.SLAVE: Log(log)}
     sides[damaged].flip(start + at)
-    assert compared(sides[Damaged.MASTER], sides[Damaged.SLAVE]) == [(start, size, damaged)]
+    assert compared(sides[DamagedSide.MASTER], sides[DamagedSide.SLAVE]) == [(start, size, damaged)]
 
 
 @pytest.mark.parametrize("side", ["master", "slave"])
@@ -114,7 +114,7 @@ def test_what_no_checksum_covers_is_told_as_unknown(log, records, side):
     start, size = records[40]
     master, slave = Log(log), Log(log)
     {"master": master, "slave": slave}[side].flip(start + STORE_TIME_AT + 7)
-    assert compared(master, slave) == [(start, size, Damaged.UNKNOWN)]
+    assert compared(master, slave) == [(start, size, DamagedSide.UNKNOWN)]
 
 
 def test_both_sides_are_damaged_at_different_places(log, records):
@@ -126,7 +126,7 @@ def test_both_sides_are_damaged_at_different_places(log, records):
     master.flip(same[0] + BODY_AT)
     slave.flip(same[0] + BODY_AT + 1)
     assert compared(master, slave) == [
-        (*one, Damaged.MASTER), (*other, Damaged.SLAVE), (*same, Damaged.BOTH),
+        (*one, DamagedSide.MASTER), (*other, DamagedSide.SLAVE), (*same, DamagedSide.BOTH),
     ]  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def test_a_lost_sector_is_one_place(log, records):
     slave.data[start : start + 30_000] = bytes(30_000)
     hit = [one for one in records if one[0] + one[1] > start and one[0] < start + 30_000]
     assert len(hit) > 2
-    assert compared(Log(log), slave) == [(hit[0][0], sum(size for _, size in hit), Damaged.SLAVE)]
+    assert compared(Log(log), slave) == [(hit[0][0], sum(size for _, size in hit), DamagedSide.SLAVE)]
 
 
 def test_a_file_of_zeros_is_found(log, records):
@@ -145,7 +145,7 @@ def test_a_file_of_zeros_is_found(log, records):
     slave = Log(log)
     slave.data[FILE : 2 * FILE] = bytes(FILE)
     found = compared(Log(log), slave)
-    assert {damaged for _, _, damaged in found} == {Damaged.SLAVE}
+    assert {damaged for _, _, damaged in found} == {DamagedSide.SLAVE}
     assert found[0][0] == FILE
     assert sum(size for _, size, _ in found) == FILE
     assert all(size <= 3_000_000 for _, size, _ in found)
@@ -158,8 +158,8 @@ def test_the_blank_end_of_a_file_has_zeros(log, records):
     for at in (9, FILE - last - 1):
         master, slave = Log(log), Log(log)
         slave.flip(last + at)
-        assert compared(master, slave) == [(last, FILE - last, Damaged.SLAVE)]
-        assert compared(slave, master) == [(last, FILE - last, Damaged.MASTER)]
+        assert compared(master, slave) == [(last, FILE - last, DamagedSide.SLAVE)]
+        assert compared(slave, master) == [(last, FILE - last, DamagedSide.MASTER)]
 
 
 def test_only_what_both_have_durably_is_compared(log, records):
@@ -187,7 +187,7 @@ def test_what_retention_takes_meanwhile_is_no_difference(log, records):
                     taken.min = FILE
 
             taken.before = take
-            assert compared(master, slave)[-1] == (*records[650], Damaged.SLAVE)
+            assert compared(master, slave)[-1] == (*records[650], DamagedSide.SLAVE)
             assert taken.min == FILE or kind is GetLogChecksums
 
 
@@ -274,8 +274,8 @@ class Liar(Log):
 def test_a_peer_that_tells_garbage_costs_no_more_than_the_walk(log, sums, data):
     """It ends, and the honest side is not called damaged: its records are right."""
     for master, slave, honest in (
-        (Liar(log, sums, data), Log(log), Damaged.SLAVE),
-        (Log(log), Liar(log, sums, data), Damaged.MASTER),
+        (Liar(log, sums, data), Log(log), DamagedSide.SLAVE),
+        (Log(log), Liar(log, sums, data), DamagedSide.MASTER),
     ):
         comparison = Comparison()
         try:
@@ -283,7 +283,7 @@ def test_a_peer_that_tells_garbage_costs_no_more_than_the_walk(log, sums, data):
         except NotComparable:
             continue
         assert comparison.place == len(log)
-        assert all(one.damaged not in {honest, Damaged.UNKNOWN} for one in comparison.differences)
+        assert all(one.damaged not in {honest, DamagedSide.UNKNOWN} for one in comparison.differences)
         assert comparison.compared < 10 * len(log)
 
 
@@ -292,20 +292,20 @@ def test_a_peer_that_tells_garbage_costs_no_more_than_the_walk(log, sums, data):
 def test_whatever_is_damaged_at_one_side_is_told_of_that_side(log, records, data):
     """Each damaged record is in a place that is told, no other bytes are, and never is a right record called damaged."""
     master, slave = Log(log), Log(log)
-    wanted: dict[int, Damaged] = {}
+    wanted: dict[int, DamagedSide] = {}
     for number in data.draw(st.sets(st.integers(0, len(records) - 1), max_size=6)):
-        side = data.draw(st.sampled_from([Damaged.MASTER, Damaged.SLAVE]))
+        side = data.draw(st.sampled_from([DamagedSide.MASTER, DamagedSide.SLAVE]))
         start, size = records[number]
         place = start + data.draw(st.integers(88, size - 20))  # in its body, or the begin of its topic
-        (master if side is Damaged.MASTER else slave).flip(place)
+        (master if side is DamagedSide.MASTER else slave).flip(place)
         if not hot.record_run(
-            bytes((master if side is Damaged.MASTER else slave).data), start, start + size, 0, 1, start + size, True
+            bytes((master if side is DamagedSide.MASTER else slave).data), start, start + size, 0, 1, start + size, True
         )[0]:
             wanted[number] = side
         else:
-            wanted[number] = Damaged.UNKNOWN
+            wanted[number] = DamagedSide.UNKNOWN
     found = compared(master, slave, ranges=data.draw(st.integers(1, 16)))
-    told: dict[int, Damaged] = {}
+    told: dict[int, DamagedSide] = {}
     for start, size, damaged in found:
         told |= {n: damaged for n, one in enumerate(records) if start <= one[0] and one[0] + one[1] <= start + size}
     assert told == wanted

@@ -28,11 +28,11 @@ from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, Req
 from metaq.model import MessageQueue
 from metaq.model.transactions.staging import (
     Decided,
-    Decision,
-    Outcome,
+    DecisionOutcome,
+    PartSeal,
     Phase,
-    Seal,
     Staged,
+    TransactionDecision,
     TransactionState,
     chunk_crc,
     part_crc,
@@ -44,7 +44,7 @@ from tests.effort import repeats
 T = "4711@a"
 SECONDS = 3
 """Of the world's time, which tests own."""
-COMMIT, ROLLBACK, PREPARED = Outcome.COMMIT, Outcome.ROLLBACK, Outcome.PREPARED
+COMMIT, ROLLBACK, PREPARED = DecisionOutcome.COMMIT, DecisionOutcome.ROLLBACK, DecisionOutcome.PREPARED
 
 
 def refused(code: int = ResponseCode.NO_PERMISSION) -> BrokerError:
@@ -56,8 +56,8 @@ class ModelBroker:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.parts: dict[str, tuple[list, Seal | None]] = {}
-        self.decision: Decision | None = None
+        self.parts: dict[str, tuple[list, PartSeal | None]] = {}
+        self.decision: TransactionDecision | None = None
         self.applied: list[str] = []
         self.owes = 0
 
@@ -95,14 +95,14 @@ class ModelBroker:
         decided = self.decide(call.decide)
         return Staged(decided.decision, decided.first, decided.remaining)
 
-    def seal(self, part: str, seal: Seal) -> None:
+    def seal(self, part: str, seal: PartSeal) -> None:
         if self.decided:
             return
         kept, _ = self.parts.get(part, ([], None))
         crc = 0
         for body in kept:
             crc = part_crc(crc, chunk_crc(body))
-        found = Seal(len(kept), sum(len(decode_batch(body)) for body in kept), sum(map(len, kept)), crc)
+        found = PartSeal(len(kept), sum(len(decode_batch(body)) for body in kept), sum(map(len, kept)), crc)
         if found != seal:
             raise refused(ResponseCode.MESSAGE_ILLEGAL)
         self.parts[part] = kept, seal
@@ -116,7 +116,7 @@ class ModelBroker:
             if wanted.outcome is not ROLLBACK and self.decision is None:
                 raise refused(ResponseCode.MESSAGE_ILLEGAL)
         self.check(parts, wanted.outcome)
-        self.decision = Decision(T, wanted.outcome, parts)
+        self.decision = TransactionDecision(T, wanted.outcome, parts)
         self.owes = 2 if wanted.outcome is COMMIT and len(self.parts) > 1 else 0
         self.expand()
         return Decided(self.decision, True, self.owes)
@@ -130,7 +130,7 @@ class ModelBroker:
             ):
                 raise refused(ResponseCode.MESSAGE_ILLEGAL)
 
-    def apply(self, decision: Decision | None) -> TransactionState:
+    def apply(self, decision: TransactionDecision | None) -> TransactionState:
         if decision is not None and not self.decided:
             self.check(decision.parts, decision.outcome)
             self.decision, self.owes = decision, 1
@@ -173,7 +173,7 @@ class Fate(enum.Enum):
 class Settling(Struct, frozen=True):
     """Before that request, somebody else decides."""
 
-    outcome: Outcome
+    outcome: DecisionOutcome
 
 
 class World:
@@ -197,7 +197,7 @@ class World:
         if isinstance(fate, Settling):
             coordinator = self.brokers[T[-1]]
             if not coordinator.decided:
-                coordinator.decision = Decision(
+                coordinator.decision = TransactionDecision(
                     T, fate.outcome, () if coordinator.decision is None else coordinator.decision.parts
                 )
             fate = Fate.ANSWERED

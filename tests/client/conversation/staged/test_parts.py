@@ -15,7 +15,7 @@ from metaq.errors import InvalidMessage, LocalProtocolError, NotSupported
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.model.message import BODY_BYTES_MAX
-from metaq.model.transactions.staging import CHUNK_BYTES_MAX, Seal, chunk_crc, part_crc
+from metaq.model.transactions.staging import CHUNK_BYTES_MAX, PartSeal, chunk_crc, part_crc
 from metaq.wire.record import decode_batch
 from tests.effort import repeats
 from tests.wire.hot.support import FALLBACK, NATIVE, both, needs_native
@@ -28,13 +28,13 @@ def prefixes():
     return lambda: b"%028X" % next(count)
 
 
-def seal_of(chunks) -> Seal:
+def seal_of(chunks) -> PartSeal:
     crc = rows = size = 0
     for chunk in chunks:
         crc = part_crc(crc, chunk_crc(chunk.body))
         rows += len(decode_batch(chunk.body))
         size += len(chunk.body)
-    return Seal(len(chunks), rows, size, crc)
+    return PartSeal(len(chunks), rows, size, crc)
 
 
 @given(

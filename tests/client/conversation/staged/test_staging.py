@@ -25,14 +25,14 @@ from metaq.errors import BadRequest, BrokerError
 from metaq.model.transactions.staging import (
     Chunk,
     Decided,
-    Decision,
-    Lifetime,
+    DecisionOutcome,
     ManifestPart,
-    Outcome,
+    PartLifetime,
+    PartSeal,
     Phase,
-    RowState,
-    Seal,
     Staged,
+    TransactionDecision,
+    TransactionRow,
     TransactionState,
 )
 from metaq.wire import staging
@@ -41,28 +41,28 @@ from metaq.wire.command import Command
 from metaq.wire.staging import ApplyBody, DecideBody
 
 T = "4711@broker-a"
-SEAL = Seal(2, 30, 4096, 0xDEADBEEF)
+SEAL = PartSeal(2, 30, 4096, 0xDEADBEEF)
 CHUNKS = (Chunk("p0", 1, "orders", 3, b"batch", SEAL), Chunk("p1", 0, "stock", 0, b"other"))
 PART = ManifestPart("broker-a", "p0", "orders", 3, SEAL)
-DECISION = Decision(T, Outcome.COMMIT, (PART,), decided_ms=1700)
+DECISION = TransactionDecision(T, DecisionOutcome.COMMIT, (PART,), decided_ms=1700)
 STATE = TransactionState(T, Phase.COMMITTING, DECISION, remaining=2)
 STAGED_HEADER = {"transactionId": T, "lifetime": "a", "seconds": "0", "bornTimestamp": "1700"}
 
 REQUESTS = [
     (Stage(transaction=T, chunks=CHUNKS, born_ms=1700), 30000, STAGED_HEADER),
     (
-        Stage(transaction=T, chunks=CHUNKS, born_ms=1700, lifetime=Lifetime.CONNECTION),
+        Stage(transaction=T, chunks=CHUNKS, born_ms=1700, lifetime=PartLifetime.CONNECTION),
         30000, {**STAGED_HEADER, "lifetime": "c"},
     ),
     (
-        Stage(transaction=T, chunks=CHUNKS, born_ms=1700, expire_after=60, decide=DecideBody(Outcome.COMMIT, (PART,))),
+        Stage(transaction=T, chunks=CHUNKS, born_ms=1700, expire_after=60, decide=DecideBody(DecisionOutcome.COMMIT, (PART,))),
         30000, {**STAGED_HEADER, "seconds": "60"},
     ),
     (
         SealPart(T, "p0", SEAL), 30001,
         {"transactionId": T, "part": "p0", "chunks": "2", "rows": "30", "bytes": "4096", "crc": "3735928559"},
     ),
-    (Decide(T, DecideBody(Outcome.ROLLBACK)), 30002, {"transactionId": T}),
+    (Decide(T, DecideBody(DecisionOutcome.ROLLBACK)), 30002, {"transactionId": T}),
     (Apply(T), 30003, {"transactionId": T}),
     (Apply(T, DECISION), 30003, {"transactionId": T}),
     (GetTransaction(T), 30004, {"transactionId": T}),
@@ -84,9 +84,9 @@ def test_request_is_what_the_page_says(call: Call, code: int, ext: dict[str, str
 def test_bodies_of_requests():
     """Sections, with the decision as the last one; a decision as JSON; nothing for the broker that knows it."""
     whole = CALLS[2].request().body
-    assert staging.sections_of(whole) == (CHUNKS, DecideBody(Outcome.COMMIT, (PART,)))
+    assert staging.sections_of(whole) == (CHUNKS, DecideBody(DecisionOutcome.COMMIT, (PART,)))
     assert staging.sections_of(CALLS[0].request().body) == (CHUNKS, None)
-    decided = json.loads(Decide(T, DecideBody(Outcome.ROLLBACK)).request().body)
+    decided = json.loads(Decide(T, DecideBody(DecisionOutcome.ROLLBACK)).request().body)
     assert decided == {"outcome": "rollback", "parts": None, "row": "", "sequence": -1}
     assert staging.apply_body_of(Apply(T, DECISION).request().body) == ApplyBody(DECISION)
     assert not Apply(T).request().body
@@ -102,7 +102,11 @@ def test_bodies_of_requests():
         (CALLS[5], staging.transaction_state(STATE), STATE),
         (CALLS[7], staging.transaction_state(STATE), STATE),
         (CALLS[8], staging.row_state(None), None),
-        (CALLS[8], staging.row_state(RowState("sink-0", 7, T, Phase.OPEN)), RowState("sink-0", 7, T, Phase.OPEN)),
+        (
+            CALLS[8],
+            staging.row_state(TransactionRow("sink-0", 7, T, Phase.OPEN)),
+            TransactionRow("sink-0", 7, T, Phase.OPEN),
+        ),
         (CALLS[9], b"", None),
         (CALLS[11], staging.transaction_list([STATE]), [STATE]),
     ],

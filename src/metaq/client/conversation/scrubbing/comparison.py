@@ -12,7 +12,7 @@ from metaq.client.conversation.call import Call
 from metaq.client.conversation.scrubbing.calls import GetLogBytes, GetLogChecksums
 from metaq.client.conversation.scrubbing.judging import Bytes, Place, border_before, first_difference, judge
 from metaq.errors import MetaqError
-from metaq.model.scrub import DAMAGE_BYTES_MAX, RANGE_BYTES, RANGES_MAX, Damaged, Difference, LogChecksums
+from metaq.model.scrub import DAMAGE_BYTES_MAX, RANGE_BYTES, RANGES_MAX, DamagedSide, LogChecksums, LogDifference
 
 DIFFERENCES_MAX: Final = 1000
 """Differences that are remembered; all are counted."""
@@ -46,7 +46,7 @@ class Comparison:
         self.compared = 0
         """Bytes of the log that were compared, and read beside that where they differ."""
         self.found = 0
-        self.differences: list[Difference] = []
+        self.differences: list[LogDifference] = []
         """The first ones, in order of their places."""
         self.unread = 0
         """Ranges that a disk could not read, though nothing differs in what could be read."""
@@ -151,7 +151,7 @@ class Comparison:
         return None
 
     def _note(self, place: Place, master: LogChecksums, slave: LogChecksums) -> None:
-        at = master if place.damaged is Damaged.MASTER else slave
+        at = master if place.damaged is DamagedSide.MASTER else slave
         last = self.differences[-1] if self.differences else None
         if (
             last is not None
@@ -160,12 +160,14 @@ class Comparison:
             and last.size + place.size <= _JOINED_BYTES_MAX
             and place.log_offset % self._file_bytes
         ):
-            self.differences[-1] = Difference(last.log_offset, last.size + place.size, last.damaged, last.file, last.at)
+            self.differences[-1] = LogDifference(
+                last.log_offset, last.size + place.size, last.damaged, last.file, last.at
+            )
             return
         self.found += 1
         if len(self.differences) < DIFFERENCES_MAX:
             path, in_file = at.path(place.log_offset), place.log_offset % self._file_bytes
-            self.differences.append(Difference(place.log_offset, place.size, place.damaged, path, in_file))
+            self.differences.append(LogDifference(place.log_offset, place.size, place.damaged, path, in_file))
 
 
 def _both(told: tuple[LogChecksums | None, LogChecksums | None]) -> tuple[LogChecksums, LogChecksums]:

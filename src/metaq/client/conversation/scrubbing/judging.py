@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from metaq.model.scrub import DAMAGE_BYTES_MAX, Damaged
+from metaq.model.scrub import DAMAGE_BYTES_MAX, DamagedSide
 from metaq.wire import hot
 from metaq.wire.record import BLANK_BYTES_MIN, BLANK_MAGIC, MAGIC, RECORD_BYTES_MIN
 
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
     log_offset: int
     size: int
-    damaged: Damaged
+    damaged: DamagedSide
 
 
 class JudgedPiece(NamedTuple):
@@ -138,7 +138,7 @@ def judge(piece: Bytes, border: int, *, final: bool) -> JudgedPiece:
                 break
             following = stop if following is None else following
             if different < following:
-                places.append(Place(piece.start + at, following - at, Damaged.BOTH))
+                places.append(Place(piece.start + at, following - at, DamagedSide.BOTH))
             at = following
         elif master[at : at + size] == slave[at : at + size]:
             at += size
@@ -160,21 +160,21 @@ def _size_alone(piece: Bytes, at: int, size: int) -> bool:
     return piece.master[at + _MAGIC_AT : at + size] == piece.slave[at + _MAGIC_AT : at + size]
 
 
-def _damaged(piece: Bytes, at: int, sizes: tuple[int, int]) -> Damaged:
+def _damaged(piece: Bytes, at: int, sizes: tuple[int, int]) -> DamagedSide:
     master, slave = sizes
     if not slave:
-        return Damaged.SLAVE
+        return DamagedSide.SLAVE
     if not master:
-        return Damaged.MASTER
+        return DamagedSide.MASTER
     if master == slave and piece.master[at + _MAGIC_AT : at + 8] == _MAGICS[1]:
         # Nothing reads the rest of a blank record. Ours is zeros; what a RocketMQ has left there is copied as it is.
         rest = slice(at + BLANK_BYTES_MIN, at + master)
         zeros = bytes(master - BLANK_BYTES_MIN)
         if piece.master[rest] == zeros:
-            return Damaged.SLAVE
+            return DamagedSide.SLAVE
         if piece.slave[rest] == zeros:
-            return Damaged.MASTER
-    return Damaged.UNKNOWN
+            return DamagedSide.MASTER
+    return DamagedSide.UNKNOWN
 
 
 def _resync(piece: Bytes, at: int) -> int | None:

@@ -28,7 +28,7 @@ from metaq.client.conversation.retry import Patience, Purpose, judge
 from metaq.client.conversation.staged.parts import Parts
 from metaq.client.conversation.staged.staging import Apply, Decide, GetTransaction, SealPart, Stage
 from metaq.errors import BadRequest, BrokerError, MetaqError, RequestTimeout
-from metaq.model.transactions.staging import Chunk, Decision, Outcome, Phase, coordinator_of
+from metaq.model.transactions.staging import Chunk, DecisionOutcome, Phase, TransactionDecision, coordinator_of
 from metaq.wire.staging import DecideBody
 
 ROLLBACK_SECONDS: Final = 3.0
@@ -92,7 +92,7 @@ class Ending(Struct, frozen=True):
     """Result of a conversation about a transaction."""
 
     standing: Standing
-    decision: Decision | None = None
+    decision: TransactionDecision | None = None
     why: MetaqError | None = None
     """Error because of which the wanted outcome was not reached."""
     delivered: bool = False
@@ -104,7 +104,7 @@ class Ending(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     """Result of a DECIDE. `error` and the fields behind it are set only if there is no decision."""
 
-    decision: Decision | None = None
+    decision: TransactionDecision | None = None
     remaining: int = 0
     error: MetaqError | None = None
     refused: bool = False
@@ -127,7 +127,7 @@ class AtomicSteps:
         self._born_ms, self._expire_after, self._now = born_ms, expire_after, now
         self._touched: set[str] = set()
         """Brokers that may have parts of it."""
-        self._maybe_sent: set[Outcome] = set()
+        self._maybe_sent: set[DecisionOutcome] = set()
         """Decisions that may have reached the coordinator."""
         self._prepared = False
 
@@ -170,7 +170,7 @@ class AtomicSteps:
 
     # -------------------------------------------------------------- the end
 
-    def finish(self, outcome: Outcome, seconds: float) -> Steps[Ending]:
+    def finish(self, outcome: DecisionOutcome, seconds: float) -> Steps[Ending]:
         """Commit or prepare: stage and seal the rest, decide, apply.
 
         The ending says what became of it; nothing that brokers answer is raised.
@@ -200,7 +200,7 @@ class AtomicSteps:
             return (yield from self._decided(verdict.decision, verdict.remaining, until))
         assert verdict.error is not None
         # The commit may be stored: a rollback now could be too late, and would hide that.
-        if outcome is Outcome.COMMIT and verdict.maybe_sent and not verdict.refused:
+        if outcome is DecisionOutcome.COMMIT and verdict.maybe_sent and not verdict.refused:
             return Ending(Standing.UNKNOWN, why=verdict.error)
         return (yield from self.give_up(verdict.error))
 
@@ -208,7 +208,7 @@ class AtomicSteps:
         """Commit what `finish` has prepared."""
         until = self._now() + seconds
         verdict = yield from self._deciding(
-            Decide(self.transaction, DecideBody(Outcome.COMMIT, self.parts.manifest())), until
+            Decide(self.transaction, DecideBody(DecisionOutcome.COMMIT, self.parts.manifest())), until
         )
         if verdict.decision is not None:
             return (yield from self._decided(verdict.decision, verdict.remaining, until))
@@ -220,12 +220,14 @@ class AtomicSteps:
         if not self._touched:
             return Ending(Standing.ROLLED_BACK)
         until = self._now() + seconds
-        verdict = yield from self._deciding(Decide(self.transaction, DecideBody(Outcome.ROLLBACK)), until)
+        verdict = yield from self._deciding(Decide(self.transaction, DecideBody(DecisionOutcome.ROLLBACK)), until)
         if verdict.decision is not None:
             return (yield from self._decided(verdict.decision, verdict.remaining, until))
         # The coordinator was not reached. What we know depends on what it may have got before.
         standing = Standing.PREPARED if self._prepared else Standing.OPEN
-        if Outcome.COMMIT in self._maybe_sent or (Outcome.PREPARED in self._maybe_sent and not self._prepared):
+        if DecisionOutcome.COMMIT in self._maybe_sent or (
+            DecisionOutcome.PREPARED in self._maybe_sent and not self._prepared
+        ):
             standing = Standing.UNKNOWN
         return Ending(standing, why=verdict.error)
 
@@ -246,16 +248,16 @@ class AtomicSteps:
             self._failed(self.coordinator, verdict.error)
         return verdict
 
-    def _decided(self, decision: Decision, remaining: int, until: float) -> Steps[Ending]:
-        if decision.outcome is Outcome.PREPARED:
+    def _decided(self, decision: TransactionDecision, remaining: int, until: float) -> Steps[Ending]:
+        if decision.outcome is DecisionOutcome.PREPARED:
             self._prepared = True
             return Ending(Standing.PREPARED, decision)
-        if decision.outcome is Outcome.ROLLBACK:
+        if decision.outcome is DecisionOutcome.ROLLBACK:
             yield from self._tell_rollback(decision)
             return Ending(Standing.ROLLED_BACK, decision)
         return (yield from delivering(decision, remaining, until, self._now))
 
-    def _tell_rollback(self, decision: Decision) -> Steps[None]:
+    def _tell_rollback(self, decision: TransactionDecision) -> Steps[None]:
         """Notify participants of a rollback, so that they drop their parts at once instead of asking later."""
 
         def notify(broker: str) -> Steps[None]:
@@ -267,7 +269,7 @@ class AtomicSteps:
             yield SideBySide(by_broker)
 
 
-def delivering(decision: Decision, remaining: int, until: float, now: Callable[[], float]) -> Steps[Ending]:
+def delivering(decision: TransactionDecision, remaining: int, until: float, now: Callable[[], float]) -> Steps[Ending]:
     """Have all brokers apply a commit, and report those that have to the coordinator.
 
     For at most DELIVERY_SECONDS. `remaining`: what the coordinator said with the decision.
@@ -289,7 +291,9 @@ def delivering(decision: Decision, remaining: int, until: float, now: Callable[[
     return Ending(Standing.COMMITTED, decision, delivered=delivered, missing=missing)
 
 
-def _applying(broker: str, decision: Decision, until: float, now: Callable[[], float]) -> Steps[tuple[str, ...]]:
+def _applying(
+    broker: str, decision: TransactionDecision, until: float, now: Callable[[], float]
+) -> Steps[tuple[str, ...]]:
     """Apply the decision at `broker` until nothing remains. Returns the parts that it misses.
 
     Raises the last fault when the time is over.
@@ -340,7 +344,7 @@ def decided_by(
                 # A look-up before the request is repeated: the answer with the decision may be the one that was lost.
                 state = yield in_time(coordinator, GetTransaction(transaction), until - now())
                 if (found := state.decision) is not None and found.outcome in {
-                    Outcome.COMMIT, Outcome.ROLLBACK, wanted.outcome,
+                    DecisionOutcome.COMMIT, DecisionOutcome.ROLLBACK, wanted.outcome,
                 }:  # fmt: skip
                     return Verdict(found, state.remaining)
             answer = yield in_time(coordinator, call, until - now())
@@ -363,14 +367,14 @@ def settled(transaction: str, *, commit: bool, seconds: float, now: Callable[[],
 
     Raises: the coordinator's refusal; the last fault, when the time is over.
     """
-    outcome = Outcome.COMMIT if commit else Outcome.ROLLBACK
+    outcome = DecisionOutcome.COMMIT if commit else DecisionOutcome.ROLLBACK
     verdict = yield from decided_by(
         coordinator_of(transaction), transaction, Decide(transaction, DecideBody(outcome)), now() + seconds, now
     )
     if verdict.decision is None:
         assert verdict.error is not None
         raise verdict.error
-    ended = Standing.COMMITTED if verdict.decision.outcome is Outcome.COMMIT else Standing.ROLLED_BACK
+    ended = Standing.COMMITTED if verdict.decision.outcome is DecisionOutcome.COMMIT else Standing.ROLLED_BACK
     return Ending(ended, verdict.decision)
 
 

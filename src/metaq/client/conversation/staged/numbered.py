@@ -20,7 +20,13 @@ from metaq.client.conversation.retry import Patience, Purpose
 from metaq.client.conversation.staged.atomic import Ask, SideBySide, Sleep, Steps, decided_by, delivering, in_time
 from metaq.client.conversation.staged.staging import Decide, GetRow
 from metaq.errors import BrokerError, MetaqError, NotSupported, StaleBatch, TransactionFailed
-from metaq.model.transactions.staging import Decision, ManifestPart, Outcome, RowState, coordinator_of
+from metaq.model.transactions.staging import (
+    DecisionOutcome,
+    ManifestPart,
+    TransactionDecision,
+    TransactionRow,
+    coordinator_of,
+)
 from metaq.wire.codes import ResponseCode
 from metaq.wire.staging import DecideBody
 
@@ -31,7 +37,7 @@ ROLLBACK_SECONDS = 3.0
 class Committed(Struct, frozen=True):
     """The outcome of a numbered transaction."""
 
-    decision: Decision
+    decision: TransactionDecision
     """The decision that counts: of this transaction, or of an earlier one with the same number."""
     again: bool
     """Whether it is an earlier transaction's."""
@@ -50,7 +56,7 @@ def choose_coordinator(row: str, brokers: Collection[str]) -> str:
 
 def find_row(
     row: str, brokers: Collection[str], seconds: float, now: Callable[[], float]
-) -> Steps[dict[str, RowState]]:
+) -> Steps[dict[str, TransactionRow]]:
     """Ask all brokers for the row. Returns the rows found, by broker name.
 
     Raises NotSupported: a broker knows no staged transactions; the last fault of a broker that could not be asked, if no other
@@ -58,7 +64,7 @@ def find_row(
     """
     until = now() + seconds
     answers = yield SideBySide({broker: _row_at(broker, row, until, now) for broker in sorted(brokers)})
-    found = {broker: answer for broker, answer in answers.items() if isinstance(answer, RowState)}
+    found = {broker: answer for broker, answer in answers.items() if isinstance(answer, TransactionRow)}
     faults = [answer for answer in answers.values() if isinstance(answer, MetaqError)]
     unable = [fault for fault in faults if isinstance(fault, NotSupported)]
     # A row that was found counts although other brokers are down. If none was, it may be at one of those.
@@ -67,12 +73,12 @@ def find_row(
     return found
 
 
-def _row_at(broker: str, row: str, until: float, now: Callable[[], float]) -> Steps[RowState | None]:
+def _row_at(broker: str, row: str, until: float, now: Callable[[], float]) -> Steps[TransactionRow | None]:
     patience = Patience(Purpose.LOOK_UP, until - now(), now())
     call = GetRow(row)
     while True:
         try:
-            state: RowState | None = yield in_time(broker, call, until - now())
+            state: TransactionRow | None = yield in_time(broker, call, until - now())
         except FAULTS as error:
             if isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise NotSupported(
@@ -98,7 +104,7 @@ def commit(
     """
     until = now() + seconds
     coordinator = coordinator_of(transaction)
-    call = Decide(transaction, DecideBody(Outcome.COMMIT, parts, row, sequence if row else -1))
+    call = Decide(transaction, DecideBody(DecisionOutcome.COMMIT, parts, row, sequence if row else -1))
     verdict = yield from decided_by(coordinator, transaction, call, until, now)
     decision, error = verdict.decision, verdict.error
     if decision is None:
@@ -110,7 +116,7 @@ def commit(
         if verdict.refused and not verdict.maybe_sent:
             yield from roll_back(transaction)
         raise error
-    if decision.outcome is not Outcome.COMMIT:
+    if decision.outcome is not DecisionOutcome.COMMIT:
         raise TransactionFailed(
             f"the transaction {transaction} was rolled back before it was committed: its parts were kept no longer, or "
             "somebody has decided so",
@@ -124,13 +130,13 @@ def commit(
 def roll_back(transaction: str) -> Steps[None]:
     """Roll back, for ROLLBACK_SECONDS at most. Errors are ignored: the parts expire."""
     coordinator = coordinator_of(transaction)
-    call = Decide(transaction, DecideBody(Outcome.ROLLBACK))
+    call = Decide(transaction, DecideBody(DecisionOutcome.ROLLBACK))
     try:
         yield Ask(coordinator, call, min(ROLLBACK_SECONDS, call.seconds))
     except FAULTS:
         return
 
 
-def row_of(row: str, coordinator: str, seconds: float, now: Callable[[], float]) -> Steps[RowState | None]:
+def row_of(row: str, coordinator: str, seconds: float, now: Callable[[], float]) -> Steps[TransactionRow | None]:
     """Ask the coordinator for a row. Raises the last error."""
     return (yield from _row_at(coordinator, row, now() + seconds, now))

@@ -19,7 +19,7 @@ from metaq.errors import InvalidMessage
 from metaq.model import MessageQueue
 from metaq.model.message import BODY_BYTES_MAX
 from metaq.model.properties import PROPERTIES_BYTES_MAX
-from metaq.model.transactions.staging import CHUNK_BYTES_MAX, Chunk, ManifestPart, Seal, chunk_crc, part_crc
+from metaq.model.transactions.staging import CHUNK_BYTES_MAX, Chunk, ManifestPart, PartSeal, chunk_crc, part_crc
 from metaq.wire import hot
 from metaq.wire.record import BATCH_ENTRY_BYTES_MIN
 
@@ -72,8 +72,8 @@ class _Part:
         return sum(len(body) for body, _ in self.waiting) + (self.batch.size if self.batch is not None else 0)
 
     @property
-    def seal(self) -> Seal:
-        return Seal(self.chunks, self.rows, self.bytes, self.crc)
+    def seal(self) -> PartSeal:
+        return PartSeal(self.chunks, self.rows, self.bytes, self.crc)
 
     def close_chunk(self) -> None:
         if self.batch is not None and self.batch.count:

@@ -2,7 +2,7 @@
 
     Stage(transaction, sections)                      # chunks of parts, at every broker that has some
     SealPart(transaction, part, seal)                 # a part that did not end with its last chunk
-    Decide(transaction, DecideBody(Outcome.COMMIT, manifest))   # at the coordinator, which the id names
+    Decide(transaction, DecideBody(DecisionOutcome.COMMIT, manifest))   # at the coordinator, which the id names
     Apply(transaction, decision)                      # at every participant, until nothing remains
 
 `broker`, in all of these: the name of the intended broker. Another one that has taken over its address refuses.
@@ -20,12 +20,12 @@ from metaq.client.conversation.call import Call, Order
 from metaq.model.transactions.staging import (
     Chunk,
     Decided,
-    Decision,
-    Lifetime,
-    Outcome,
-    RowState,
-    Seal,
+    DecisionOutcome,
+    PartLifetime,
+    PartSeal,
     Staged,
+    TransactionDecision,
+    TransactionRow,
     TransactionState,
 )
 from metaq.wire import headers, staging
@@ -48,7 +48,7 @@ class Stage(Call[Staged], frozen=True, kw_only=True):
     transaction: str
     chunks: tuple[Chunk, ...]
     born_ms: int
-    lifetime: Lifetime = Lifetime.AGE
+    lifetime: PartLifetime = PartLifetime.AGE
     expire_after: int = 0
     """With AGE: time until rollback, s; 0: the broker's stagedSecondsMax."""
     decide: DecideBody | None = None
@@ -79,7 +79,7 @@ class SealPart(Order, frozen=True):
 
     transaction: str
     part: str
-    seal: Seal
+    seal: PartSeal
     broker: str | None = None
 
     @property
@@ -121,7 +121,7 @@ class Decide(Call[Decided], frozen=True):
         return staging.decided_of(answer.body)
 
 
-def end(transaction: str, outcome: Outcome, broker: str | None = None) -> Decide:
+def end(transaction: str, outcome: DecisionOutcome, broker: str | None = None) -> Decide:
     """Make the request to commit a prepared transaction, or to roll one back."""
     return Decide(transaction, DecideBody(outcome), broker)
 
@@ -157,7 +157,7 @@ class Apply(Call[TransactionState], frozen=True):
     answers: ClassVar[Container[int]] = _DONE
 
     transaction: str
-    decision: Decision | None = None
+    decision: TransactionDecision | None = None
     broker: str | None = None
     confirmed: tuple[str, ...] = ()
 
@@ -194,7 +194,7 @@ class GetTransaction(Call[TransactionState], frozen=True):
         return staging.transaction_state_of(answer.body)
 
 
-class GetRow(Call[RowState | None], frozen=True):
+class GetRow(Call[TransactionRow | None], frozen=True):
     """A writer's row at its coordinator; None: unknown."""
 
     answers: ClassVar[Container[int]] = _DONE
@@ -209,7 +209,7 @@ class GetRow(Call[RowState | None], frozen=True):
     def request(self) -> Command:
         return request(RequestCode.STAGED_STATE, headers.StagedSubjectHeader(row=self.row, broker=self.broker))
 
-    def read(self, answer: Command) -> RowState | None:
+    def read(self, answer: Command) -> TransactionRow | None:
         return staging.row_state_of(answer.body)
 
 
@@ -248,7 +248,7 @@ class ListStaged(Call[list[TransactionState]], frozen=True):
         return staging.transaction_list_of(answer.body)
 
 
-class ListRows(Call[list[RowState]], frozen=True):
+class ListRows(Call[list[TransactionRow]], frozen=True):
     """Writers' rows at one broker, by key, behind `after`."""
 
     answers: ClassVar[Container[int]] = _DONE
@@ -262,5 +262,5 @@ class ListRows(Call[list[RowState]], frozen=True):
         header = headers.ListStagedHeader(after=self.after, count=self.count, rows=True)
         return request(RequestCode.LIST_STAGED, header)
 
-    def read(self, answer: Command) -> list[RowState]:
+    def read(self, answer: Command) -> list[TransactionRow]:
         return staging.row_list_of(answer.body)

@@ -17,7 +17,7 @@ from metaq.dashboard.pages.messages.rows import place_text
 from metaq.dashboard.rendering.filters import age, count
 from metaq.errors import BadRequest, MetaqError
 from metaq.model.transactions.metaq1 import BRANCH, BranchPhase, BranchState
-from metaq.model.transactions.staging import Lifetime, Outcome, Phase
+from metaq.model.transactions.staging import DecisionOutcome, PartLifetime, Phase
 
 STAGED_MAX: Final = 200
 BRANCHES_MAX: Final = 200
@@ -214,8 +214,8 @@ def _why_staged(one: transactions.StagedTransaction) -> str:
         unsealed = sum(not part.sealed for _, part in one.parts)
         how = f"{unsealed} of its parts are still being written" if unsealed else "all of its parts are written"
         end = {
-            Lifetime.AGE: "its broker rolls it back after a time", Lifetime.CONNECTION: "it ends with the connection of its writer",
-            Lifetime.PREPARED: "it never ends by itself",
+            PartLifetime.AGE: "its broker rolls it back after a time", PartLifetime.CONNECTION: "it ends with the connection of its writer",
+            PartLifetime.PREPARED: "it never ends by itself",
         }  # fmt: skip
         return f"its writer has not decided: {how}; " + ", ".join(
             end[lifetime] for lifetime in sorted(lifetimes, key=lambda each: each.value)
@@ -262,9 +262,11 @@ async def end_staged(asked: Asked, form: Mapping[str, str]) -> str:
     """Commit or roll back a staged transaction."""
     transaction, outcome = form.get("subject", ""), _outcome(form)
     ended = await asked.ask(transactions.decide(asked.cluster.core, transaction, outcome), END_SECONDS)
-    word = {Outcome.COMMIT: "committed", Outcome.ROLLBACK: "rolled back", Outcome.PREPARED: "prepared"}[
-        ended.decision.outcome
-    ]
+    word = {
+        DecisionOutcome.COMMIT: "committed",
+        DecisionOutcome.ROLLBACK: "rolled back",
+        DecisionOutcome.PREPARED: "prepared",
+    }[ended.decision.outcome]
     text = f"Transaction {transaction} {'is' if ended.first else 'was already'} {word}."
     if ended.remaining:
         left = "; ".join(f"{broker}: {why}" for broker, why in ended.remaining.items())
@@ -272,8 +274,8 @@ async def end_staged(asked: Asked, form: Mapping[str, str]) -> str:
     return text
 
 
-def _outcome(form: Mapping[str, str]) -> Outcome:
-    found = {"commit": Outcome.COMMIT, "rollback": Outcome.ROLLBACK}.get(form.get("outcome", ""))
+def _outcome(form: Mapping[str, str]) -> DecisionOutcome:
+    found = {"commit": DecisionOutcome.COMMIT, "rollback": DecisionOutcome.ROLLBACK}.get(form.get("outcome", ""))
     if found is None:
         raise BadRequest("say whether it is to be committed or rolled back")
     return found

@@ -19,12 +19,12 @@ from metaq.model.message_ids import IdPrefixes
 from metaq.model.transactions.staging import (
     CHUNK_BYTES_MAX,
     Chunk,
-    Decision,
-    Lifetime,
+    DecisionOutcome,
     ManifestPart,
-    Outcome,
+    PartLifetime,
+    PartSeal,
     Phase,
-    Seal,
+    TransactionDecision,
     chunk_crc,
     part_crc,
     transaction_id,
@@ -97,7 +97,7 @@ class _Part:
     def seal(self, broker: str) -> ManifestPart:
         """End it: its last chunk has the seal."""
         self._close()
-        seal = Seal(len(self.chunks), self._rows, self._bytes, self._crc)
+        seal = PartSeal(len(self.chunks), self._rows, self._bytes, self._crc)
         self.chunks[-1] = structs.replace(self.chunks[-1], seal=seal)
         return ManifestPart(broker, self.name, self.topic, self.queue_id, seal)
 
@@ -131,10 +131,10 @@ class AtomicSends:
                 raise Refused(Reason.ILLEGAL_MESSAGE, f"a message for topic {topic}: {error}") from None
             await turns.next()
         manifest = tuple(part.seal(self._name) for part in parts.values())
-        decide = Decide(transaction=transaction, outcome=Outcome.COMMIT, parts=manifest)
+        decide = Decide(transaction=transaction, outcome=DecisionOutcome.COMMIT, parts=manifest)
         chunks = [chunk for part in parts.values() for chunk in part.chunks]
         decision, first, remaining = await self._stage(transaction, chunks, decide, born_host, caller)
-        if decision.outcome is not Outcome.COMMIT:
+        if decision.outcome is not DecisionOutcome.COMMIT:
             raise Refused(
                 Reason.STALE, f"the transaction {transaction} was rolled back: none of its messages is stored"
             )
@@ -148,14 +148,14 @@ class AtomicSends:
 
     async def _stage(
         self, transaction: str, chunks: Sequence[Chunk], decide: Decide, born_host: bytes, caller: Caller
-    ) -> tuple[Decision, bool, int]:
+    ) -> tuple[TransactionDecision, bool, int]:
         """Stage and commit. Returns the decision, whether this request has made it, and the chunks that are not applied."""
         staging, turns, born_ms = self._broker.staging, Turns(), self._broker.clock.now_ms()
         runs, fresh = list(_runs(chunks)), staging.state(transaction).phase is Phase.UNKNOWN
         try:
             for number, run in enumerate(runs, 1):
                 stage = Stage(
-                    transaction=transaction, chunks=run, born_ms=born_ms, born_host=born_host, lifetime=Lifetime.AGE,
+                    transaction=transaction, chunks=run, born_ms=born_ms, born_host=born_host, lifetime=PartLifetime.AGE,
                     seconds=EXPIRE_SECONDS, decide=decide if number == len(runs) else None,
                 )  # fmt: skip
                 staged = await when_ready(lambda stage=stage: staging.stage(stage, caller))  # type: ignore[misc]
@@ -168,7 +168,7 @@ class AtomicSends:
             # What is staged is dropped now, not when it expires. It may be committed: then that is the answer.
             with contextlib.suppress(Refused):
                 decided = staging.settle(transaction)
-                if decided.decision.outcome is Outcome.COMMIT:
+                if decided.decision.outcome is DecisionOutcome.COMMIT:
                     return decided.decision, decided.first, decided.remaining
             raise
         raise AssertionError("the last run decides")

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from metaq.broker.broker import Broker
 from metaq.broker.metaq1.service import Metaq1Service
 from metaq.model.access import Action, Caller
-from metaq.model.reload import Reloaded
+from metaq.model.reload import ReloadedFile
 from metaq.saved import Saving
 from metaq.servers.http.answers import json_answer
 from metaq.servers.http.metaq1.pages.answers import ANY_JSON, Guarded, either, html_answer, wants_json
@@ -53,7 +53,7 @@ class ConfigPages:
             ),
             Operation(
                 name="metaq1Reload", method="POST", path="/reload-config", text="Read the configuration file again.",
-                run=self._guarded.page(self._reload, Action.ADMINISTER), answers={200: Content(JSON, Reloaded)}, administers=True,
+                run=self._guarded.page(self._reload, Action.ADMINISTER), answers={200: Content(JSON, ReloadedFile)}, administers=True,
             ),
         ]  # fmt: skip
 
@@ -74,7 +74,7 @@ class ConfigPages:
 
     async def _reload(self, request: Request) -> Response:
         caller = self._guarded.callers.of(request)
-        outcome: Reloaded = await when_ready(lambda: self._ask(caller))
+        outcome: ReloadedFile = await when_ready(lambda: self._ask(caller))
         if wants_json(request):
             return json_answer(outcome)
         if "html" not in request.headers.get("accept", ""):
@@ -91,6 +91,6 @@ class ConfigPages:
         ]
         return html_answer("Configuration", element("p", DONE), *lists)
 
-    def _ask(self, caller: Caller) -> Reloaded:
+    def _ask(self, caller: Caller) -> ReloadedFile:
         asked = self._broker.reloading.ask(caller)
         raise Saving(asked, then=asked.outcome)
