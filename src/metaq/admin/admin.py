@@ -63,9 +63,9 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
 
     Every method raises ConnectionFailed or RequestTimeout if nobody can be reached, and BrokerError with the peer's
     code and text if it refused; ClientClosed, ClientForked. What changes several servers asks them beforehand, and raises
-    NothingDone if one would refuse or does not answer; HalfDone if one fails all the same. `groups.GroupNotFound` is in the module
-    `metaq.admin.groups`. Arguments of one name mean the same everywhere: `cluster`, `broker`: only there, by its name
-    (brokers.BrokerNotFound: there is none); `at`: only the server at `host:port`; `limit`: most entries. A context manager, too.
+    NothingDone if one would refuse or does not answer; HalfDone if one fails all the same. These and the other errors are
+    in `metaq.admin`. Arguments of one name mean the same everywhere: `cluster`, `broker`: only there, by its name (BrokerNotFound:
+    there is none); `at`: only the server at `host:port`; `limit`: most entries. A context manager, too.
     """
 
     def __init__(
@@ -204,13 +204,13 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         return self._run(acl.make(self._open, account, at))
 
     def delete_account(self, name: str, *, at: str | None = None) -> list[str]:
-        """Delete an account wherever it is. Returns the names of the servers. Raises also acl.AccountNotFound."""
+        """Delete an account wherever it is. Returns the names of the servers. Raises also AccountNotFound."""
         return self._run(acl.delete(self._open, name, at))
 
     def grant(self, name: str, resource: str, right: str | None, *, at: str | None = None) -> list[str]:
         """Set an account's right to `topic:NAME` or `group:NAME`; None takes its entry away. Returns the names of the servers.
 
-        Raises also acl.AccountNotFound, ConfigError: no such resource.
+        Raises also AccountNotFound, ConfigError: no such resource.
         """
         return self._run(acl.give(self._open, name, resource, right, at))
 
@@ -225,14 +225,14 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         return self._run(acl.explain(self._open, name, action, resource, address, at, signed=signed))
 
     def group_progress(self, group: str) -> groups.GroupProgress:
-        """Return a consumer group's progress and members. Raises also groups.GroupNotFound: no broker knows it."""
+        """Return a consumer group's progress and members. Raises also GroupNotFound: no broker knows it."""
         return self._run(groups.progress(self._open, group))
 
     def consumer_running_info(self, group: str, client_id: str, *, stacks: bool = False) -> members.RunningMember:
         """Return what a running member of a consumer group tells of itself: `state` has its options, queues, rates; `broker` was asked.
 
         Args: client_id: the member. stacks: also the stacks of its threads (and, of a Python client, tasks).
-        Raises also groups.GroupNotFound, members.MemberNotFound; BrokerError: it did not answer within ten seconds.
+        Raises also GroupNotFound, MemberNotFound; BrokerError: it did not answer within ten seconds.
         """
         return self._run(members.running_info(self._open, group, client_id, stacks=stacks))
 
@@ -241,7 +241,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     ) -> dict[str, dict[MessageQueue, int]]:
         """Return client id → the offsets that the member would commit now in a topic; of all members, or of one.
 
-        Members that do not answer are left out. Raises also groups.GroupNotFound, members.MemberNotFound.
+        Members that do not answer are left out. Raises also GroupNotFound, MemberNotFound.
         """
         return self._run(members.positions(self._open, group, topic, client_id))
 
@@ -257,7 +257,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             message_id: as its send returned it, or the offset id of its place.
             client_id: the member; None: any that is online.
             topic: where the message is looked for; None: in the topics of the group.
-        Raises also groups.GroupNotFound, members.MemberNotFound, messages.MessageNotFound, ConfigError; BrokerError: the
+        Raises also GroupNotFound, MemberNotFound, MessageNotFound, ConfigError; BrokerError: the
         member did not answer within ten seconds, or has no handler.
         """
         return self._run(members.consume(self._open, group, message_id, client_id=client_id, topic=topic))
@@ -265,7 +265,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def group_producers(self, group: str) -> list[groups.ProducerInstance]:
         """Return the instances of a producer group: `client_id`, `language`, `version`, and `addresses`, by broker.
 
-        Raises also groups.GroupNotFound: none is connected.
+        Raises also GroupNotFound: none is connected.
         """
         return self._run(groups.producers(self._open, group))
 
@@ -282,7 +282,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             to: "earliest", "latest", or the first message stored at a time (datetime, or seconds since the epoch) or later.
             dry_run: move nothing, and return what would be moved.
         Returns, for each `queue`: the offset before, `consumed`, and after, `offset`; `online`: members are told, and go on there.
-        Raises also groups.GroupNotFound: it has no progress there; NoRoute, ConfigError, TypeError; PartlyMoved: only some did it.
+        Raises also GroupNotFound: it has no progress there; NoRoute, ConfigError, TypeError; PartlyMoved: only some did it.
         """
         return self._run(groups.move(self._open, group, topic, start_of(to), dry_run=dry_run))
 
@@ -305,7 +305,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             broadcast: members may broadcast.
             retries: deliveries of a message after its first one, before it is a dead letter.
             retry_queues: queues of its retry topic, at each broker.
-        Returns: broker → its settings there now. Raises also ConfigError: not a legal name; brokers.BrokerNotFound.
+        Returns: broker → its settings there now. Raises also ConfigError: not a legal name; BrokerNotFound.
         """
         settings = group_changes.GroupSettings(consume, broadcast, retries, retry_queues)
         return self._run(group_changes.put(self._open, name, settings, cluster=cluster, broker=broker))
@@ -320,7 +320,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             keep_progress: delete only its settings.
             dead_letters: also its dead letters.
             force: also with members, which make it anew unless brokers do not create groups by themselves.
-        Returns: the topics that are gone. Raises also groups.GroupNotFound, group_changes.GroupOnline.
+        Returns: the topics that are gone. Raises also GroupNotFound, GroupOnline.
         """
         return self._run(
             group_changes.delete(self._open, name, keep_progress=keep_progress, dead_letters=dead_letters, force=force)
@@ -331,7 +331,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     ) -> list[groups.MovedProgress]:
         """Give a group that has no members the progress of another, in one topic or in all; what it had there is overwritten.
 
-        Returns as `reset_group`. Raises also groups.GroupNotFound: the source has no progress there; group_changes.GroupOnline.
+        Returns as `reset_group`. Raises also GroupNotFound: the source has no progress there; GroupOnline.
         """
         return self._run(group_changes.clone(self._open, source, target, topic, dry_run=dry_run))
 
@@ -340,7 +340,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
 
         Args: source: the old name. target: the new one. leave_retries: also if messages wait in its retry topic: they stay with the
         old group. Returns as `reset_group`.
-        Raises also groups.GroupNotFound, group_changes.GroupOnline, group_changes.GroupInUse.
+        Raises also GroupNotFound, GroupOnline, GroupInUse.
         """
         return self._run(group_changes.move(self._open, source, target, leave_retries=leave_retries))
 
@@ -360,7 +360,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             message_id: id that a producer gave, or, also without the topic, that a broker gave (`offset_id`).
             key: a key of them, compared exactly; None: all of the time.
             start, end: stored at `start` or later, before `end` (datetime, or seconds since the epoch, the broker's clock).
-        Raises also NoRoute, ConfigError, TypeError; messages.MessageNotFound: no such id, and no topic is given.
+        Raises also NoRoute, ConfigError, TypeError; MessageNotFound: no such id, and no topic is given.
         """
         wanted = messages.Wanted(
             topic=topic, message_id=message_id, key=key, start_ms=None if start is None else milliseconds(start),
@@ -369,7 +369,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         return self._run(messages.find(self._open, wanted))
 
     def get_message(self, message_id: str, topic: str | None = None) -> StoredMessage:
-        """Return one message. Args: as `find_messages`. Raises also messages.MessageNotFound, NoRoute, ConfigError."""
+        """Return one message. Args: as `find_messages`. Raises also MessageNotFound, NoRoute, ConfigError."""
         return self._run(messages.get(self._open, message_id, topic))
 
     def track_message(
@@ -406,14 +406,14 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def message_trace(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> traces.MessageTrace:
         """Return the timeline of one message, from the trace records of its clients.
 
-        Raises also traces.TraceNotFound, ConfigError.
+        Raises also TraceNotFound, ConfigError.
         """
         return self._run(traces.trace(self._open, message_id, trace_topic=checked(check_topic, trace_topic)))
 
     def list_replicas(self, broker: str) -> list[replicas.Replica]:
         """Return the replicas of a broker, by their numbers: who leads, in which epoch, and how far the others are.
 
-        Args: broker: its name, or `host:port` of one. Raises also brokers.BrokerNotFound.
+        Args: broker: its name, or `host:port` of one. Raises also BrokerNotFound.
         """
         return self._run(replicas.replicas(self._open, broker))
 
@@ -428,7 +428,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             role: its brokerRole then; "": its master's.
             force: also if the master does not answer or does not step down: it may have messages that the slave lacks. They are
                 cut off there, and kept, when it comes back.
-        Returns: the new master. Raises also brokers.BrokerNotFound, replicas.NoSuchReplica.
+        Returns: the new master. Raises also BrokerNotFound, NoSuchReplica.
         """
         return self._run(replicas.promote(self._open, broker, broker_id=broker_id, role=role, force=force))
 
@@ -438,7 +438,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         Args:
             broker: its name, or `host:port` of the master.
             broker_id: the number that it takes; None: the first that is free.
-        Raises also brokers.BrokerNotFound, replicas.NoSuchReplica.
+        Raises also BrokerNotFound, NoSuchReplica.
         """
         return self._run(replicas.demote(self._open, broker, broker_id=broker_id))
 
@@ -458,7 +458,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
                 that broker. What is damaged at both sides, or looks right at both, is left as it is.
             bytes_per_second: of the log, at most; None: as fast as both disks and the network are, which their clients may notice.
             progress: called after each step, some MiB, in the thread of the client's event loop: it may not wait.
-        Returns: an outcome for each slave. Raises also brokers.BrokerNotFound, replicas.NoSuchReplica, NotComparable: their log files
+        Returns: an outcome for each slave. Raises also BrokerNotFound, NoSuchReplica, NotComparable: their log files
         have different sizes, or a log was cut meanwhile; RemoteProtocolError, BadRequest.
         """
         return self._run(
@@ -487,7 +487,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def list_quotas(self, broker: str | None = None) -> dict[str, list[QuotaUse]]:
         """Return broker → its quotas and what is taken of them: of one broker (its name, or `host:port`), or of all masters.
 
-        Each has `kind`, `name`, `limits`, and the figures of `metaq quota show`. Raises also brokers.BrokerNotFound.
+        Each has `kind`, `name`, `limits`, and the figures of `metaq quota show`. Raises also BrokerNotFound.
         """
         return self._run(quota.show(self._open, broker))
 
@@ -499,7 +499,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             name: client id, access key or host; `*`: each that has no quota of its own.
             limits: such as `requestsPerSecond=1000,bytesInPerSecond=10M` (docs/limits.md).
             broker: name, or `host:port`; None: all masters.
-        Raises also ConfigError, brokers.BrokerNotFound.
+        Raises also ConfigError, BrokerNotFound.
         """
         return self._run(quota.put(self._open, broker, kind, name, limits))
 
@@ -510,21 +510,21 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def list_transactions(self, *, broker: str | None = None, limit: int = 1000) -> transactions.TransactionList:
         """Return `transactions`, those staged at one broker or at all, by id; `complete`: these are all; `unreached`: broker → reason.
 
-        Listed are undecided, prepared and incompletely delivered ones, and ended ones until brokers forget them. Raises also brokers.BrokerNotFound.
+        Listed are undecided, prepared and incompletely delivered ones, and ended ones until brokers forget them. Raises also BrokerNotFound.
         """
         return self._run(transactions.listing(self._open, broker=broker, limit=limit))
 
     def show_transaction(self, transaction: str) -> tuple[transactions.StagedTransaction, dict[str, str]]:
         """Return a staged transaction as all brokers know it, and broker → reason for those that could not be asked.
 
-        Raises also transactions.TransactionNotFound, Refused: not the id of a transaction.
+        Raises also TransactionNotFound, Refused: not the id of a transaction.
         """
         return self._run(transactions.show(self._open, transaction))
 
     def transaction_row(self, key: str) -> tuple[dict[str, TransactionRow], dict[str, str]]:
         """Return broker → last transaction of a numbered writer, with `sequence` and `phase`; and broker → reason of those not asked.
 
-        Raises also transactions.TransactionNotFound.
+        Raises also TransactionNotFound.
         """
         return self._run(transactions.row(self._open, key))
 
@@ -533,14 +533,14 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     ) -> tuple[dict[str, list[TransactionRow]], dict[str, str]]:
         """Return broker → its first `limit` writers' rows, and broker → reason for those that could not be asked.
 
-        Raises also brokers.BrokerNotFound.
+        Raises also BrokerNotFound.
         """
         return self._run(transactions.rows(self._open, broker=broker, limit=limit))
 
     def list_branches(self, *, broker: str | None = None, limit: int = 1000) -> branches.BranchList:
         """Return the transactions of MetaQ 1.x clients, local and XA, of one broker (a name, or `host:port`), or of all.
 
-        Returns: `branches`, by broker; `now_ms`; `unreached`: broker → why it could not be asked. Raises also brokers.BrokerNotFound.
+        Returns: `branches`, by broker; `now_ms`; `unreached`: broker → why it could not be asked. Raises also BrokerNotFound.
         """
         return self._run(branches.listing(self._open, broker=broker, limit=limit))
 
@@ -552,7 +552,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             action: `commit` or `rollback` one that is prepared; its transaction manager is told so when it comes;
                 `forget` one that was ended so.
             broker: only there; None: at all.
-        Raises also transactions.TransactionNotFound, brokers.BrokerNotFound.
+        Raises also TransactionNotFound, BrokerNotFound.
         """
         return self._run(branches.end(self._open, key, action, broker=broker))
 
@@ -560,7 +560,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """Commit a prepared transaction, or roll back one that is not committed, and have every broker apply the decision.
 
         The first decision stands: if there is one already, that is applied and returned. Returns: the `decision`;
-        `first`, whether it is this one; `remaining`, broker → why it has not applied all. Raises also brokers.BrokerNotFound.
+        `first`, whether it is this one; `remaining`, broker → why it has not applied all. Raises also BrokerNotFound.
         """
         outcome = DecisionOutcome.COMMIT if commit else DecisionOutcome.ROLLBACK
         return self._run(transactions.decide(self._open, transaction, outcome))
@@ -568,7 +568,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def forget_transaction(self, subject: str, *, row: bool = False, broker: str | None = None) -> list[str]:
         """Remove a transaction's state from brokers, or with `row` a writer's row. Returns the brokers that had it.
 
-        Raises also transactions.TransactionNotFound, brokers.BrokerNotFound.
+        Raises also TransactionNotFound, BrokerNotFound.
         """
         return self._run(transactions.forget(self._open, subject, row=row, broker=broker))
 

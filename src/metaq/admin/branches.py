@@ -23,6 +23,7 @@ class BranchList(Struct, frozen=True):
     branches: dict[str, list[BranchState]]
     """Broker → its branches, in the order of the ids among the staged transactions."""
     now_ms: int
+    """When they were asked, ms since 1970, by the clock of this machine."""
     unreached: dict[str, str]
     """Broker → reason why it could not be asked."""
 

@@ -88,7 +88,9 @@ class ProducerInstance(Struct, frozen=True):
     """
 
     client_id: str
+    """The id that the client gave itself."""
     language: str
+    """As the client tells it: `PYTHON`, `JAVA` and so on."""
     version: int
     addresses: Mapping[str, str]
 
@@ -240,6 +242,7 @@ class MovedProgress(Struct, frozen=True):
     """A group's move in one queue: from `consumed` to `offset`."""
 
     queue: MessageQueue
+    """The queue."""
     consumed: int
     offset: int
     online: bool

@@ -33,22 +33,30 @@ class RunningMember(Struct, frozen=True):
     """A member's state, and the broker that it was asked through."""
 
     group: str
+    """The consumer group."""
     client_id: str
+    """The member."""
     broker: str
+    """Name of the broker."""
     state: MemberState
+    """What the member tells of itself."""
 
 
 class DirectConsumption(Struct, frozen=True):
     """How a member consumed a message at an administrator's wish."""
 
     group: str
+    """The consumer group."""
     client_id: str
+    """The member."""
     topic: str | None
     """None: the message was named by its place."""
     offset_id: str
     """Where it is: a broker's address, and its offset in the log there."""
     broker: str
+    """Name of the broker that it was asked through."""
     outcome: ConsumedDirectly
+    """What the member answered."""
 
 
 class _Online(Struct, frozen=True):

@@ -119,6 +119,7 @@ class TransactionList(Struct, frozen=True):
     """A list of transactions, in the order of ids."""
 
     transactions: list[StagedTransaction]
+    """The transactions."""
     complete: bool
     """Whether these are all."""
     unreached: dict[str, str]

@@ -29,7 +29,9 @@ class QueueUnit(NamedTuple):
     """Where in the log one message of a queue is. `tags_code`: hash of its tag; of a delayed message, its delivery time, ms."""
 
     log_offset: int
+    """Where the message begins in the log."""
     size: int
+    """Bytes of the message there."""
     tags_code: int
 
 
@@ -37,8 +39,11 @@ class QueueUnits(Struct, frozen=True):
     """Some units of one queue [min_offset, max_offset), and what a group gets of it."""
 
     min_offset: int
+    """Offset of the queue's oldest message."""
     max_offset: int
+    """Offset that its next message will have."""
     units: Sequence[QueueUnit]
+    """The units, in the order of the queue."""
     group: str | None = None
     """Group that was asked about; None: none was."""
     subscription: SubscriptionData | None = None
@@ -68,19 +73,27 @@ class MemberQueue(Struct, frozen=True, kw_only=True):
     cached_first: int = 0
     """Smallest offset of these; 0 if there are none."""
     cached_last: int = 0
+    """Largest offset of these; 0 if there are none."""
     cached_mib: int = 0
+    """Their size, MiB."""
     locked: bool = False
     """Whether the broker has locked it for this member, in orderly consumption."""
     unlock_tries: int = 0
+    """How often it has tried to give back the lock."""
     locked_ms: int = 0
+    """When the broker last locked it for this member."""
     dropped: bool = False
+    """Whether the member has given it up."""
     pulled_ms: int = 0
+    """When messages of it were last pulled."""
     consumed_ms: int = 0
     """When messages of it were last taken to be handled."""
     in_hand: int = 0
     """In orderly consumption: messages that a handler has."""
     in_hand_first: int = 0
+    """Smallest offset of these; 0 if there are none."""
     in_hand_last: int = 0
+    """Largest offset of these; 0 if there are none."""
 
 
 class MemberRates(Struct, frozen=True, kw_only=True):
@@ -89,10 +102,13 @@ class MemberRates(Struct, frozen=True, kw_only=True):
     pull_ms: float = 0.0
     """Of a pull that found messages, waiting at the broker included."""
     pulled: float = 0.0
+    """Messages pulled a second."""
     consume_ms: float = 0.0
     """Of one call of its handler."""
     consumed: float = 0.0
+    """Messages consumed a second."""
     failed: float = 0.0
+    """Messages a second that the handler refused, or for which it raised."""
     failed_messages: int = 0
     """In the last hour."""
 
@@ -103,7 +119,9 @@ class MemberState(Struct, frozen=True, kw_only=True):
     properties: Mapping[str, str]
     """Its options by RocketMQ's names, and what RocketMQ's clients tell under names that begin with `PROP_`."""
     subscriptions: tuple[SubscriptionData, ...] = ()
+    """What it subscribes to."""
     queues: Mapping[MessageQueue, MemberQueue] = {}
+    """Those that it has now."""
     rates: Mapping[str, MemberRates] = {}
     """By topic."""
     stacks: str | None = None
@@ -114,11 +132,17 @@ class ConsumeVerdict(enum.StrEnum):
     """What became of a message that a running consumer was told to consume (309)."""
 
     SUCCESS = "CR_SUCCESS"
+    """The handler has consumed it."""
     LATER = "CR_LATER"
+    """The handler wants it again later."""
     ROLLBACK = "CR_ROLLBACK"
+    """An orderly handler has rolled it back."""
     COMMIT = "CR_COMMIT"
+    """An orderly handler has committed it."""
     EXCEPTION = "CR_THROW_EXCEPTION"
+    """The handler raised."""
     NOTHING = "CR_RETURN_NULL"
+    """The handler returned nothing where it should say what became of the message."""
 
 
 class ConsumedDirectly(Struct, frozen=True, kw_only=True):
@@ -129,6 +153,8 @@ class ConsumedDirectly(Struct, frozen=True, kw_only=True):
     remark: str | None = None
     """What the handler raised, for example."""
     spent_ms: int = 0
+    """How long the handler took."""
     order: bool = False
     """Whether the consumer is an orderly one."""
     auto_commit: bool = True
+    """Whether an orderly consumer commits by itself."""

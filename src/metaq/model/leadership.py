@@ -23,6 +23,7 @@ class Epoch(Struct, frozen=True, rename="camel"):
     leader: str
     """Chosen by chance when the epoch began: two brokers that were promoted beside each other have different ones."""
     since_ms: int
+    """When it began, ms since 1970, by the leader's clock."""
     broker_id: int = 0
     """Number that the leader had as a slave before; 0: it was the master already."""
     term: int = 0
@@ -47,11 +48,13 @@ class CutTail(Struct, frozen=True, rename="camel"):
     log_end: int
     """Where it had ended."""
     records: int
+    """How many messages were cut off."""
     queues: Mapping[str, Mapping[int, int]]
     """Topic → queue id → messages that were cut off, of the queues with the most."""
     folder: str
     """Where the bytes are kept; `metaq store dump` reads them."""
     at_ms: int
+    """When that was, ms since 1970."""
 
 
 class Leadership(Struct, frozen=True, rename="camel"):
@@ -85,6 +88,7 @@ class SlaveState(Struct, frozen=True, rename="camel"):
     """A slave, as its master knows it."""
 
     address: str
+    """Where it connects from, `host:port`."""
     copied: int
     """LogOffset up to which it has the log."""
     behind_ms: int
@@ -118,22 +122,31 @@ class ReplicaState(Struct, frozen=True, rename="camel"):
     """A broker as one of the replicas of a log (30011)."""
 
     broker: str
+    """The name that replicas of one log share."""
     broker_id: int
+    """Its brokerId; 0 is the master."""
     role: str
+    """Its brokerRole now: `SYNC_MASTER`, `ASYNC_MASTER` or `SLAVE`."""
     leads: bool
     """Whether it takes messages, or will once it has started."""
     log_min: int
+    """LogOffset at which its log begins."""
     log_end: int
+    """LogOffset at which its log ends."""
     ha_port: int
     """Port from which its log can be copied, at the host of its address."""
     epochs: tuple[Epoch, ...] = ()
+    """Those of its log, oldest first."""
     master: str = ""
     """Of a slave, the address that it copies from, or of the broker for which it has stepped down; "": of none at present."""
     master_end: int = -1
     """Of a slave, where its master's log ended when it was heard last; -1: never."""
     master_heard_ms: int = 0
+    """When its master was heard last, ms since 1970; 0: never."""
     slaves: tuple[SlaveState, ...] = ()
+    """Of a master: the slaves that copy from it."""
     cuts: tuple[CutTail, ...] = field(default_factory=tuple)
+    """What was cut off the end of its log."""
     torn_from: int = 0
     """LogOffset from which a power cut may have torn the log, until it was compared with another replica's."""
     torn_end: int = 0

@@ -44,6 +44,7 @@ class QuotaLimits(Struct, frozen=True, omit_defaults=True, rename="camel"):
     connections_per_second: int | None = None
     """New connections; of an address only."""
     requests_per_second: int | None = None
+    """Requests."""
     bytes_in_per_second: int | None = None
     """Bytes of requests."""
     bytes_out_per_second: int | None = None
@@ -86,17 +87,23 @@ class QuotaUse(Struct, frozen=True, rename="camel"):
     """A quota, and what its subject takes now."""
 
     kind: str
+    """`client`, `account` or `address`."""
     name: str
+    """Which client, account or address; `*`: each that has no quota of its own."""
     limits: QuotaLimits
     """Those in force, defaults included."""
     own: bool = False
     """Whether it has a quota of its own."""
     connections: int = 0
+    """Open now."""
     held_pulls: int = 0
+    """Pulls that wait for messages now."""
     requests: int = 0
     """Since the subject was first seen, as the next four."""
     bytes_in: int = 0
+    """Bytes of its requests."""
     bytes_out: int = 0
+    """Bytes of answers to it."""
     delayed: int = 0
     """Times that its answers were held back, or that it was told to wait."""
     refused: int = 0

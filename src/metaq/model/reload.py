@@ -9,6 +9,7 @@ class ReloadedFile(Struct, frozen=True):
     """Sentences for people, one for each change."""
 
     file: str
+    """Path of the file that was read again."""
     changed: tuple[str, ...] = ()
     """Changes that are in force now."""
     waiting: tuple[str, ...] = ()

@@ -19,7 +19,9 @@ class DamagedSide(enum.StrEnum):
     """Which of two logs is damaged at a place where they differ."""
 
     MASTER = "master"
+    """Only the slave has a record with a right checksum."""
     SLAVE = "slave"
+    """Only the master has a record with a right checksum."""
     BOTH = "both"
     """Neither has a record there with a right checksum."""
     UNKNOWN = "unknown"
@@ -48,8 +50,11 @@ class LogDifference(Struct, frozen=True, rename="camel"):
     """A place at which the logs of a master and its slave differ: whole records, where at least one log has them."""
 
     log_offset: int
+    """Where it begins in both logs."""
     size: int
+    """How many bytes differ, to the end of the last record."""
     damaged: DamagedSide
+    """Which side is damaged."""
     file: str = ""
     """Path of the file at the damaged side; at the slave, if it is not known which side that is, or both."""
     at: int = 0
@@ -57,6 +62,7 @@ class LogDifference(Struct, frozen=True, rename="camel"):
 
     @property
     def log_end(self) -> int:
+        """Return the LogOffset at which it ends."""
         return self.log_offset + self.size
 
 

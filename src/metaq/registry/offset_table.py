@@ -45,10 +45,15 @@ class PartitionOffset(Struct, frozen=True):
     """Offset of one group in one partition."""
 
     group: str
+    """The group."""
     topic: str
+    """The topic."""
     partition: str
+    """`brokerId-number`."""
     offset: int
+    """Bytes from the partition's begin on; the group goes on there."""
     message_id: int = UNKNOWN_MESSAGE
+    """Id of the last message that it has consumed; -1: unknown."""
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ class OptionCalls(AdminPart):
     def broker_options(self, broker: str) -> reading.ServerOptions:
         """Return the options of a broker, `options`, each with `key`, `value` and where that comes from.
 
-        Args: broker: its name (the master), or `host:port`. Raises also brokers.BrokerNotFound.
+        Args: broker: its name (the master), or `host:port`. Raises also BrokerNotFound.
         """
 
         async def ask() -> reading.ServerOptions:
@@ -30,7 +30,7 @@ class OptionCalls(AdminPart):
             options: key → value, as text.
 
         Returns: `server`, `key`, `before`, `after` of each; `at_once`: it is in force.
-        Raises also brokers.BrokerNotFound, ConfigError: there is no such option, it needs a restart, or the value is wrong.
+        Raises also BrokerNotFound, ConfigError: there is no such option, it needs a restart, or the value is wrong.
         """
         return self._run(changing.change_broker(self._open, broker, options))
 
@@ -38,7 +38,7 @@ class OptionCalls(AdminPart):
         """Return how brokers differ in their options: those named, those of a cluster, or all.
 
         Returns: `different`, key → server → value, of options that should be the same; `own`, the same of those that should not;
-        `failed`, server → why it could not be asked. Raises also brokers.BrokerNotFound.
+        `failed`, server → why it could not be asked. Raises also BrokerNotFound.
         """
 
         async def ask() -> reading.OptionDifferences:

@@ -20,9 +20,13 @@ class ChangedOption(Struct, frozen=True):
     """An option of one server, before and after a change."""
 
     server: str
+    """Name of a broker, with `/` and its brokerId if that is not 0; or `name server` and its address."""
     key: str
+    """The option, as RocketMQ spells it."""
     before: str | None
+    """Its value before; None: it had none."""
     after: str | None
+    """Its value now; None: it has none."""
     at_once: bool
     """It is in force. False: of a RocketMQ, which does not say whether it needs a restart for that."""
 

@@ -36,9 +36,11 @@ class ServerOptions(Struct, frozen=True):
     server: str
     """Name of a broker, with `/` and its brokerId if that is not 0; or `name server` and its address."""
     address: str
+    """Where it was asked, `host:port`."""
     is_ours: bool
     """It says where values come from. A RocketMQ, or an earlier release, tells values alone."""
     options: list[OptionState]
+    """All of them, in the server's order."""
 
     def by_key(self) -> dict[str, OptionState]:
         """Return the options by key; with `metaq1.` in front of those of [metaq1]."""
@@ -49,6 +51,7 @@ class OptionDifferences(Struct, frozen=True):
     """How servers differ in their options."""
 
     servers: list[str]
+    """Those that were compared, as `ServerOptions.server` names them."""
     different: dict[str, dict[str, str | None]]
     """Key → server → value, of the options that should be the same. A server that does not know an option is left out."""
     own: dict[str, dict[str, str | None]]

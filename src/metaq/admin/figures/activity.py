@@ -39,7 +39,9 @@ class TopicRate(Struct, frozen=True):
     """Messages and bytes that a topic gets in a second at one broker, as it was `at`, monotonic seconds."""
 
     messages: float
+    """Messages a second."""
     bytes: float
+    """Bytes a second."""
     at: float
 
 

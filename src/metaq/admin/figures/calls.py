@@ -45,7 +45,7 @@ class FigureCalls(AdminPart):
             count: most lines, 1 to 500.
             level: of at least this: DEBUG, INFO, WARNING, ERROR or CRITICAL.
 
-        Each line has `at_ms`, `level`, `logger` and `text`. Raises also brokers.BrokerNotFound; ConfigError: there is no such
+        Each line has `at_ms`, `level`, `logger` and `text`. Raises also BrokerNotFound; ConfigError: there is no such
         level, or `count` is out of bounds.
         """
         return self._run(log_lines.last(self._open, broker, count=count, level=level))

@@ -27,6 +27,7 @@ class Metaq1Traffic(Struct, frozen=True):
     """Recent events of one kind, `seconds` long: since the counters began anew, each 30 minutes. `value`: their sum, bytes for sizes."""
 
     events: int
+    """How many there were."""
     value: int
     seconds: int
 
@@ -43,9 +44,12 @@ class Metaq1Topic(Struct, frozen=True):
     """
 
     topic: str
+    """Its name."""
     partitions: int = 0
+    """How many partitions it has at this broker."""
     messages: int = 0
     bytes: int = 0
+    """Bytes of its messages that are stored."""
     publish: bool | None = None
     subscribe: bool | None = None
 
@@ -54,9 +58,13 @@ class Metaq1Partition(Struct, frozen=True):
     """Bounds of a partition, byte positions; -1: a broker of ours has none yet."""
 
     topic: str
+    """Its topic."""
     partition: int
+    """Its number at this broker."""
     low: int
+    """Where its first message begins."""
     high: int
+    """Where its next message will begin."""
 
 
 class Metaq1Figures(Struct, frozen=True):
@@ -68,7 +76,9 @@ class Metaq1Figures(Struct, frozen=True):
 
     broker: dict[str, str]
     topics: tuple[Metaq1Topic, ...]
+    """All topics that the broker tells of."""
     partitions: tuple[Metaq1Partition, ...]
+    """All their partitions at this broker."""
     traffic: dict[str, Metaq1Traffic | None]
 
 

@@ -25,6 +25,7 @@ class MessagesSize(Struct, frozen=True):
     """Bytes of messages in the log, with headers and properties. `exact` False: estimated from a part of them."""
 
     bytes: int
+    """How many bytes."""
     exact: bool = True
 
     def __add__(self, other: MessagesSize) -> MessagesSize:

@@ -38,7 +38,7 @@ class GrowthCalls(AdminPart):
             stop: stop its processes in the end.
             progress: called with each look at how far it is; it may not wait.
 
-        Raises also brokers.BrokerNotFound, ConfigError; growth.places.Refusal: nothing was changed; growth.places.Unfinished: it is
+        Raises also BrokerNotFound, ConfigError; Refusal: nothing was changed; Unfinished: it is
         drained, and not empty in time.
         """
         return self._run(
@@ -51,7 +51,7 @@ class GrowthCalls(AdminPart):
     def undo_drain(self, broker: str) -> BrokerReplicas:
         """Have producers send to a broker again. Returns when the name servers say so: its name and addresses.
 
-        Args: broker: its name, or `host:port` of its master. Raises also brokers.BrokerNotFound.
+        Args: broker: its name, or `host:port` of its master. Raises also BrokerNotFound.
         """
         return self._run(drain.undo(self._open, broker))
 
@@ -63,7 +63,7 @@ class GrowthCalls(AdminPart):
             like: the broker whose topics and groups it gets; None: those of all brokers of its cluster.
             dry_run: only say what it would get.
 
-        Raises also brokers.BrokerNotFound; ConfigError: it is alone in its cluster, or `like` is itself; growth.places.Refusal:
+        Raises also BrokerNotFound; ConfigError: it is alone in its cluster, or `like` is itself; Refusal:
         it is being drained.
         """
         return self._run(adding.add(self._open, broker, like=like, dry_run=dry_run))
@@ -102,7 +102,7 @@ class GrowthCalls(AdminPart):
         """Move a topic from one broker to another: new messages come there, and it is deleted here when groups have read the rest.
 
         Args: force: also if its order is fixed, and without waiting until groups have read the rest. dry_run: only say what would be
-        done. The others: as `drain_broker`. Raises also topics.TopicNotFound, and as `drain_broker`.
+        done. The others: as `drain_broker`. Raises also TopicNotFound, and as `drain_broker`.
         """
         return self._run(
             moving.move(

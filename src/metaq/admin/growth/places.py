@@ -45,17 +45,23 @@ class BrokerReplicas(Struct, frozen=True):
     """A broker name: its cluster, and number → address of its replicas. `ours`: no RocketMQ."""
 
     broker: str
+    """Its name."""
     cluster: str
+    """Name of its cluster."""
     addresses: dict[int, str]
+    """brokerId → `host:port`, 0 is the master."""
     ours: bool
     draining: bool
+    """Whether it is being drained (docs/growth.md)."""
 
     @property
     def master(self) -> str:
+        """Return the address of the master."""
         return self.addresses[MASTER_ID]
 
     @property
     def slaves(self) -> dict[int, str]:
+        """Return brokerId → address of the slaves."""
         return {number: address for number, address in self.addresses.items() if number != MASTER_ID}
 
 

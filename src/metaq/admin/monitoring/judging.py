@@ -41,14 +41,18 @@ class UnknownFigure(Struct, frozen=True):
     """A figure that cannot be known, and why."""
 
     why: str
+    """The reason, for people."""
 
 
 class Metaq1Gap(Struct, frozen=True):
     """A group in a partition of this server. `behind`: bytes from its offset to the partition's end; negative: it is ahead."""
 
     group: str
+    """The consumer group."""
     topic: str
+    """The topic."""
     partition: str
+    """The partition, `brokerId-number`."""
     behind: int
 
 
@@ -56,16 +60,25 @@ class SeenServer(Struct, frozen=True, kw_only=True):
     """What was seen of a server."""
 
     server: str
+    """Its address, as it was given."""
     probe: float | UnknownFigure | None
     """Seconds from the send of a message until it was received; UnknownFigure: nobody has tried; None: it did not come, as `fault` says."""
     fault: str = ""
+    """Why there is no answer, or no message; "": nothing is wrong."""
     put_failed: int | UnknownFigure
+    """Failed puts among the recent ones."""
     load: float | UnknownFigure
+    """The machine's load of the last minute."""
     disk: float | UnknownFigure
+    """Share of the disk that is used, 0 to 1."""
     memory: float | UnknownFigure
+    """Share of the machine's memory that is used, 0 to 1."""
     connections: int | UnknownFigure
+    """Connections of clients."""
     per_ip: dict[str, int] | UnknownFigure
+    """Address of a client's machine → its connections."""
     prepared: int | UnknownFigure
+    """Prepared transactions."""
 
 
 class CheckResult(Struct, frozen=True):

@@ -22,13 +22,17 @@ class OffsetSelection(Struct, frozen=True, kw_only=True):
     """Which offsets are copied, and to which partitions. Empty: all, and to the same."""
 
     topic: str | None = None
+    """Only of this topic; None: of all."""
     groups: tuple[str, ...] = ()
+    """Only of these groups; empty: of all."""
     broker: int | None = None
     """Only of partitions of this broker id."""
     first: int | None = None
+    """Number of the first partition; None: from 0 on."""
     last: int | None = None
     """Only of the partitions with these numbers."""
     to_broker: int | None = None
+    """Broker id of the partitions that they are copied to; None: the same."""
     to_first: int | None = None
     """Number of the partition that `first` becomes; the others follow."""
 
@@ -50,6 +54,7 @@ class CopyOutcome(enum.StrEnum):
     """What became of one offset."""
 
     COPIED = "copied"
+    """It is at the target now; of a dry run: it would be."""
     THERE = "there"
     """The target has one already, which stays."""
     UNREADABLE = "unreadable"
@@ -60,12 +65,17 @@ class CopiedOffset(Struct, frozen=True, kw_only=True):
     """One offset that was copied, or not."""
 
     group: str
+    """The group."""
     topic: str
+    """The topic."""
     partition: str
+    """At the source, `brokerId-number`."""
     to_partition: str
+    """At the target, likewise."""
     text: str
     """At the source, as `messageId-offset`."""
     outcome: CopyOutcome
+    """What became of it."""
     there: str | None = None
     """What the target had already, likewise."""
 

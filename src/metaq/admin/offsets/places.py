@@ -42,7 +42,9 @@ class OffsetsInDatabase:
     url: str = field(repr=False)
     """May have the password."""
     table: str = TABLE
+    """Name of the table."""
     password: str | None = field(default=None, repr=False)
+    """Of the database, if it is not in the URL; None: none."""
 
     def __str__(self) -> str:
         return f"the table {self.table}"

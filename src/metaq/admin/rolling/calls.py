@@ -16,7 +16,7 @@ class RollingCalls(RestartCalls):
     def list_groups_of_replicas(self, brokers: Sequence[str] | None = None) -> list[FailoverGroup]:
         """Return how groups with failover stand, those of these broker names or all: leader, in-sync set, lag. Others are left out.
 
-        Each has `broker`, `leader` (its number, None: none), `address`, `epoch`, `in_sync` (numbers) and more. Raises also brokers.BrokerNotFound.
+        Each has `broker`, `leader` (its number, None: none), `address`, `epoch`, `in_sync` (numbers) and more. Raises also BrokerNotFound.
         """
         return self._run(standings(self._open, brokers))
 
@@ -37,8 +37,8 @@ class RollingCalls(RestartCalls):
             progress: called with each look at how far it is; it may not wait.
 
         Returns: the members that led `before` and lead `after`; both are the same if that one led already.
-        Raises also brokers.BrokerNotFound; ConfigError: it is no group with failover; replicas.NoSuchReplica: there is no such member;
-        growth.places.Refusal: it cannot lead, and nothing was changed; growth.places.Unfinished: it does not lead in time.
+        Raises also BrokerNotFound; ConfigError: it is no group with failover; NoSuchReplica: there is no such member;
+        Refusal: it cannot lead, and nothing was changed; Unfinished: it does not lead in time.
         """
         return self._run(moving.move_leader(self._open, broker, to=to, timeout=timeout, progress=progress))
 
@@ -69,8 +69,8 @@ class RollingCalls(RestartCalls):
             progress: called with each look at how far it is; it may not wait.
 
         Returns: `restarted`, one entry for each process, with its `seconds`; `leaders`, broker → address, where that has changed.
-        Raises also brokers.BrokerNotFound; ConfigError: several clusters, none named; growth.places.Refusal: nothing was restarted;
-        growth.places.Unfinished: it has stopped where its text says.
+        Raises also BrokerNotFound; ConfigError: several clusters, none named; Refusal: nothing was restarted;
+        Unfinished: it has stopped where its text says.
         """
         work = restarting.restart_cluster(
             self._open,

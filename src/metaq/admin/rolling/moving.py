@@ -31,16 +31,22 @@ class HandOverPhase(enum.Enum):
     """What a change of leaders waits for."""
 
     HANDING_OVER = "the leader hands over"
+    """The leader was asked to hand over, and finishes what it has begun."""
     TAKING_OVER = "the next one begins to lead"
+    """The leader has stepped down; the next one has not begun to lead."""
     REGISTERING = "the name servers get to know it"
+    """The next one leads; not all name servers know it."""
     DONE = "it leads"
+    """It leads, and all name servers know it."""
 
 
 class HandOverProgress(Struct, frozen=True):
     """How far a change of leaders is."""
 
     broker: str
+    """Name of the group's broker."""
     phase: HandOverPhase
+    """What is waited for."""
     member: int
     """That leads, from TAKING_OVER on if it is known; until then, that is to; NOBODY: whoever is nearest."""
     seconds: float
@@ -51,6 +57,7 @@ class MovedLeader(Struct, frozen=True):
     """A change of leaders. Both the same: it led already."""
 
     broker: str
+    """Name of the group's broker."""
     before: int
     """Member that led."""
     after: int
@@ -58,6 +65,7 @@ class MovedLeader(Struct, frozen=True):
     address: str
     """Where it is."""
     epoch: int
+    """Number of the epoch in which it leads."""
     seconds: float
     """From the request until all name servers knew it."""
 

@@ -27,9 +27,11 @@ class BrokerProcess(Struct, frozen=True):
     """One broker process."""
 
     broker: str
+    """Name of the broker."""
     member: int
     """Of a group its member number, for ever; else its brokerId when the restart began."""
     address: str
+    """Where it is, `host:port`."""
 
     def __str__(self) -> str:
         return f"{self.broker}/{self.member} at {self.address}"

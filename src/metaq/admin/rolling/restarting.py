@@ -44,25 +44,36 @@ class RollingPhase(enum.Enum):
     """What a rolling restart does, or waits for."""
 
     BEGINS = "begins"
+    """The restart begins, and nothing is done yet."""
     HANDING_OVER = "hands over"
+    """It leads, and another member is to lead."""
     LEADS = "leads"
+    """It leads now, as another one is to be restarted."""
     DRAINING = "is drained: clients still send by way of it"
+    """Clients are to stop sending by way of it."""
     RESTARTING = "restarts"
+    """It was told to restart."""
     STARTING = "is starting: it does not answer"
+    """It does not answer yet."""
     CATCHING_UP = "runs, and is catching up"
+    """It answers, and lacks something of its master's log."""
     IN_SYNC = "is in sync"
+    """It has all of its master's log."""
     DONE = "is done"
+    """All of them are restarted and in sync."""
 
 
 class RollingProgress(Struct, frozen=True):
     """How far a rolling restart is."""
 
     broker: str
+    """Name of the broker; "": all of them."""
     member: int
     """Which of the brokers of that name, as in `BrokerProcess`; 0 also: all of them."""
     address: str
     """"": all of them."""
     phase: RollingPhase
+    """What is done, or waited for."""
     seconds: float
     """Since it began."""
     detail: str = ""
@@ -73,8 +84,11 @@ class RestartedBroker(Struct, frozen=True):
     """A broker that was restarted."""
 
     broker: str
+    """Name of the broker."""
     member: int
+    """Which of the brokers of that name, as in `BrokerProcess`."""
     address: str
+    """Where it is, `host:port`."""
     seconds: float
     """From the order to restart until it was in sync."""
 
@@ -83,9 +97,11 @@ class RestartedCluster(Struct, frozen=True):
     """A rolling restart that has come to its end."""
 
     restarted: tuple[RestartedBroker, ...]
+    """Those that were restarted, in this order."""
     leaders: dict[str, str]
     """Broker name → address of the one that leads now, of those whose leader has changed."""
     seconds: float
+    """How long all of it took."""
 
 
 By: TypeAlias = Callable[[BrokerProcess], None]

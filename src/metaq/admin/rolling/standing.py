@@ -16,12 +16,15 @@ class FailoverMember(Struct, frozen=True):
     """One member of a group."""
 
     member: int
+    """Its number in the group."""
     address: str
     """"": it is in the in-sync set, and the name servers do not know it."""
     leads: bool
+    """Whether it leads."""
     in_sync: bool | None
     """None: nobody leads who could tell."""
     log_end: int | None
+    """LogOffset at which its log ends; None: it cannot be asked."""
     behind: int | None
     """Bytes of the leader's log that it lacks; None: it leads, or that is not known."""
     behind_ms: int | None
@@ -44,6 +47,7 @@ class FailoverGroup(Struct, frozen=True):
     """The brokers of one name, when leaders change by themselves."""
 
     broker: str
+    """The name that its members share."""
     leader: int | None
     """Its member number; None: none of those that answer leads."""
     address: str
@@ -51,9 +55,11 @@ class FailoverGroup(Struct, frozen=True):
     epoch: int
     """Of the leader; without one, the newest that a member knows."""
     in_sync: tuple[int, ...]
+    """Numbers of the members in the in-sync set."""
     minimum: int
     """minInSyncReplicas."""
     members: tuple[FailoverMember, ...]
+    """All members that are in the in-sync set, or that the name servers know."""
     doubt: str = ""
     """Why the leader acknowledges nothing at present; "": it does."""
     lease_ms: int = 0

@@ -26,16 +26,22 @@ class RestartPhase(enum.Enum):
     """What a broker that restarts does."""
 
     STOPPING = "it is stopping"
+    """It finishes what it has begun, and ends."""
     STARTING = "it is starting: nobody is served"
+    """It does not answer yet."""
     READY = "it serves clients again"
+    """It answers, and serves clients."""
 
 
 class RestartProgress(Struct, frozen=True):
     """How far a restart is."""
 
     broker: str
+    """Name of the broker."""
     address: str
+    """Where it is, `host:port`."""
     phase: RestartPhase
+    """What it does."""
     seconds: float
     """Since it was asked to."""
 
@@ -117,7 +123,7 @@ class RestartCalls(AdminPart):
             progress: gets each look at it.
 
         Returns: how far it is: `phase`, and `seconds` since it was asked to.
-        Raises also brokers.BrokerNotFound, replicas.NoSuchReplica; ConfigError: there are several.
+        Raises also BrokerNotFound, NoSuchReplica; ConfigError: there are several.
         """
         work = restart(self._open, broker, broker_id=broker_id, wait=wait, timeout=timeout, progress=progress)
         return self._run(work)

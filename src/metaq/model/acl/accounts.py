@@ -77,20 +77,28 @@ class AccountView(Struct, frozen=True):
     """An account as a server tells it, without its secret: texts, as the files write them."""
 
     access_key: str
+    """Name of the account."""
     white: str
+    """Addresses from which it needs no signature; "": none."""
     admin: bool
+    """Whether it may administer."""
     default_topic: str
+    """Right to topics that `topics` does not name: `DENY`, `PUB`, `SUB`, or `PUB|SUB`."""
     default_group: str
+    """Right to groups that `groups` does not name, likewise."""
     topics: tuple[str, ...]
     """`topicA=PUB|SUB` and the like."""
     groups: tuple[str, ...]
+    """`groupA=SUB` and the like."""
 
 
 class AclView(Struct, frozen=True):
     """Accounts and white lists of a server."""
 
     white: tuple[str, ...]
+    """Addresses from which every request is allowed, signed or not."""
     accounts: tuple[AccountView, ...]
+    """All accounts."""
 
 
 class AclRules:

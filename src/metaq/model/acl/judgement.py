@@ -171,6 +171,7 @@ class AccessExplanation(Struct, frozen=True):
     """Whether a request would be allowed, and which rule decides."""
 
     allowed: bool
+    """Whether it would be allowed."""
     why: str
     """In plain words, with the entry that decides."""
     file: str = ""

@@ -56,5 +56,6 @@ class Credentials(Struct, frozen=True):
     access_key: str
     """Name of the account."""
     secret_key: Secret
+    """What requests are signed with."""
     security_token: Secret = NO_SECRET
     """Of a temporary account, as clouds hand them out. It is sent, and signed with the rest."""

@@ -140,15 +140,21 @@ class GroupFilter(Struct, frozen=True):
     """A group's filter of a topic that is not by tags, as a broker keeps it (`consumerFilter.json`). Times in ms."""
 
     topic: str
+    """The topic."""
     group: str
+    """The group."""
     expression: str
+    """The filter, such as `a > 5`."""
     expression_type: str = "SQL92"
+    """The language of it."""
     version: int = 0
     """Version of the subscription that named it."""
     born_ms: int = 0
+    """When the group first had it."""
     dead_ms: int = 0
     """When the group went offline or dropped the subscription; 0 while it is in use."""
 
     @property
     def dead(self) -> bool:
+        """Whether it is out of use: the group is offline, or has dropped the subscription."""
         return self.dead_ms >= self.born_ms

@@ -118,23 +118,30 @@ class BranchPhase(enum.Enum):
     """Phase of a transaction of a 1.x client."""
 
     OPEN = "open"
+    """Begun, and not prepared."""
     PREPARED = "prepared"
+    """Prepared: it waits for the decision, without a limit."""
     COMMITTED_BY_HAND = "committed by hand"
     """Ended by an operator; remembered until its transaction manager, or the operator, forgets it (XA: heuristic
     outcome)."""
     ROLLED_BACK_BY_HAND = "rolled back by hand"
+    """Likewise."""
 
 
 class BranchState(Struct, frozen=True):
     """A transaction of a 1.x client, as operators see it."""
 
     key: str
+    """`TX:session:number` of a local transaction, `XID:format:global:branch:qualifier` of an XA branch."""
     phase: BranchPhase
+    """Its phase."""
     transaction: str
     """Id of its staged transaction."""
     client: str = ""
     """`ip:port` of the connection that began it; empty if that is not known any more."""
     since_ms: int = 0
+    """When it began, ms since 1970."""
     messages: int = 0
+    """How many messages it has."""
     bytes: int = 0
     """Bytes of bodies and properties."""

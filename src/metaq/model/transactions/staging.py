@@ -87,8 +87,11 @@ class DecisionOutcome(enum.Enum):
     """Outcome of a decision. PREPARED is not the end: a commit or a rollback follows, however late."""
 
     PREPARED = "prepared"
+    """All of it is stored, and waits for a commit or a rollback."""
     COMMIT = "commit"
+    """All its messages are delivered."""
     ROLLBACK = "rollback"
+    """None of its messages is delivered."""
 
 
 class PartLifetime(enum.Enum):
@@ -123,6 +126,7 @@ class PartSeal(Struct, frozen=True):
     """Content of a part, as its writer counts it: brokers compare it with what they have."""
 
     chunks: int
+    """Number of its chunks."""
     rows: int
     """Number of messages."""
     bytes: int
@@ -152,23 +156,32 @@ class ManifestPart(Struct, frozen=True):
     """A part of a transaction, as a decision names it."""
 
     broker: str
+    """Name of the broker that has it."""
     part: str
+    """Its id in the transaction."""
     topic: str
+    """The topic of its messages."""
     queue_id: int
+    """Their queue."""
     seal: PartSeal
+    """Its content, as its writer counted it."""
 
 
 class TransactionDecision(Struct, frozen=True):
     """Decision about a transaction: its end, or that it is prepared. The first end stands."""
 
     transaction: str
+    """Id of the transaction."""
     outcome: DecisionOutcome
+    """How it ends, or that it is prepared."""
     parts: tuple[ManifestPart, ...] = ()
     """Parts at all brokers. A rollback may name none: everything of the transaction is dropped."""
     row: str = ""
     """Key of the row that it advances to `sequence`; empty for none."""
     sequence: int = -1
+    """Number that the row has reached with it; -1: it has no row."""
     decided_ms: int = 0
+    """When it was decided, ms since 1970, by the coordinator's clock."""
     label: str | UnsetType = UNSET
     """Name given at the preparation; unset without one."""
 
@@ -177,25 +190,36 @@ class PartState(Struct, frozen=True):
     """A part as its broker holds it."""
 
     part: str
+    """Its id in the transaction."""
     topic: str
+    """The topic of its messages."""
     queue_id: int
+    """Their queue."""
     chunks: int
     """Number of staged chunks."""
     rows: int
+    """Number of messages in these."""
     bytes: int
+    """Bytes of the chunks' bodies."""
     sealed: bool
+    """Whether its writer has ended it: no chunk follows."""
     lifetime: PartLifetime
+    """When the broker rolls it back by itself if nobody decides."""
     staged_ms: int
     """Time of its first chunk, ms."""
     applied_chunks: int = 0
+    """Chunks whose messages are in their queue."""
 
 
 class TransactionState(Struct, frozen=True):
     """State of a transaction at one broker."""
 
     transaction: str
+    """Id of the transaction."""
     phase: Phase
+    """Its phase, as far as this broker knows."""
     decision: TransactionDecision | None = None
+    """The decision; None: there is none, or this broker does not know it."""
     parts: tuple[PartState, ...] = ()
     """Parts at this broker."""
     remaining: int = 0
@@ -210,9 +234,13 @@ class TransactionRow(Struct, frozen=True):
     """A coordinator's row of a writer: its last transaction."""
 
     key: str
+    """The key that the writer gave it."""
     sequence: int
+    """Number of the last transaction, which each one raises."""
     transaction: str
+    """Id of the last transaction."""
     phase: Phase
+    """Phase of that."""
 
 
 class Staged(Struct, frozen=True):

@@ -16,7 +16,9 @@ class CleanableFiles(Struct, frozen=True):
     """Files of one kind that would go."""
 
     files: Number = 0
+    """How many."""
     bytes: Number = 0
+    """Their size."""
 
 
 class Cleanable(Struct, frozen=True, rename="camel"):
@@ -36,8 +38,11 @@ class QueueTrim(Struct, frozen=True, rename="camel"):
     """One queue [min_offset, max_offset) of a trimmed topic: it begins at `new_min` then."""
 
     queue_id: Number
+    """Number of the queue."""
     min_offset: Number
+    """Offset of its oldest message now."""
     max_offset: Number
+    """Offset that its next message will have."""
     new_min: Number
     oldest_ms: Moment = 0
     """Store time of the oldest message that goes; 0: none goes, or it cannot be read."""
@@ -54,16 +59,22 @@ class UnreadInQueue(Struct, frozen=True, rename="camel"):
     """Messages that go and that a group has not read."""
 
     group: str
+    """The group."""
     queue_id: Number
+    """Number of the queue."""
     messages: Number
+    """How many."""
 
 
 class TopicTrim(Struct, frozen=True, rename="camel"):
     """What a trim does with a topic at one broker, or would do."""
 
     topic: str
+    """The topic."""
     queues: tuple[QueueTrim, ...]
+    """Its queues at this broker."""
     unread: tuple[UnreadInQueue, ...] = ()
+    """What of it groups have not read."""
     done: bool = False
     """It was done, durably."""
 
