@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from metaq import testing as testing
     from metaq import xa as xa
     from metaq.client.consumer.consumer import Consumer as Consumer
+    from metaq.client.consumer.membership.offset_store import GenerationStore as GenerationStore
+    from metaq.client.consumer.membership.offset_store import OffsetStore as OffsetStore
     from metaq.client.consumer.pull_consumer import PullConsumer as PullConsumer
     from metaq.client.consumer.read_message import ReadMessage as ReadMessage
     from metaq.client.consumer.reader import Reader as Reader
@@ -31,8 +33,12 @@ if TYPE_CHECKING:
     from metaq.client.consumer.received.outcome import Later as Later
     from metaq.client.consumer.received.outcome import Pause as Pause
     from metaq.client.consumer.received.outcome import Reject as Reject
+    from metaq.client.consumer.received.replying import ReplyFuture as ReplyFuture
     from metaq.client.consumer.received_batch import ReceivedBatch as ReceivedBatch
+    from metaq.client.identity.options import ClientArguments as ClientArguments
     from metaq.client.observing.metrics import ClientMetrics as ClientMetrics
+    from metaq.client.observing.observing import ObservedArguments as ObservedArguments
+    from metaq.client.producing.arrow_sent import ArrowSent as ArrowSent
     from metaq.client.producing.atomic import Atomic as Atomic
     from metaq.client.producing.atomic import AtomicResult as AtomicResult
     from metaq.client.producing.producer import Producer as Producer
@@ -76,6 +82,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "metaq.client.consumer.received.replying": ("ReplyFuture",),
+    "metaq.client.consumer.membership.offset_store": ("GenerationStore", "OffsetStore"),
+    "metaq.client.producing.arrow_sent": ("ArrowSent",),
+    "metaq.client.observing.observing": ("ObservedArguments",),
+    "metaq.client.identity.options": ("ClientArguments",),
     "metaq.client.observing.metrics": ("ClientMetrics",),
     "metaq.client.producing.atomic": ("Atomic", "AtomicResult"),
     "metaq.client.consumer.consumer": ("Consumer",),

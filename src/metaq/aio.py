@@ -14,12 +14,15 @@ names: each class stands beside its blocking twin, and those in which nothing wa
 """
 
 from metaq.client.consumer.consumer_async import Consumer
+from metaq.client.consumer.membership.offset_store import GenerationStore, OffsetStore
 from metaq.client.consumer.pull_async import PullConsumer
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.reader_async import Reader
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.outcome import Later, Pause, Reject
+from metaq.client.consumer.received.replying import ReplyFuture
 from metaq.client.consumer.received_batch import ReceivedBatch
+from metaq.client.producing.arrow_sent import ArrowSent
 from metaq.client.producing.atomic import AtomicResult
 from metaq.client.producing.atomic_async import Atomic
 from metaq.client.producing.producer_async import Producer
@@ -31,13 +34,16 @@ from metaq.model import Message, MessageQueue, SendReceipt, SendStatus, StoredMe
 from metaq.model.transactions.staging import Phase
 
 __all__ = [
+    "ArrowSent",
     "Atomic",
     "AtomicResult",
     "Consumer",
+    "GenerationStore",
     "Json",
     "Later",
     "Message",
     "MessageQueue",
+    "OffsetStore",
     "Pause",
     "Phase",
     "Producer",
@@ -47,6 +53,7 @@ __all__ = [
     "ReceivedBatch",
     "ReceivedMessage",
     "Reject",
+    "ReplyFuture",
     "SendFuture",
     "SendReceipt",
     "SendStatus",

@@ -122,8 +122,9 @@ def test_all_that_the_table_names_is_counted_and_nothing_else(metaq_broker, topi
 
 def test_topics_are_bounded():
     metrics = ClientMetrics()
+    meter = metrics._meter("g")
     for number in range(NAMES_MAX + 10):
-        metrics.begun("g", StoredMessage(topic=f"t{number}", body=b"", reconsume_times=1))
+        meter.begun(StoredMessage(topic=f"t{number}", body=b"", reconsume_times=1))
     told = scrape(metrics)
     repeated = {key[1][1]: value for key, value in told.items() if key[0] == "metaq_consumer_messages_repeated_total"}
     assert len(repeated) == NAMES_MAX + 1
@@ -134,9 +135,9 @@ def test_many_threads_lose_no_count():
     metrics, message = ClientMetrics(), StoredMessage(topic="t", body=b"")
 
     def work():
+        meter = metrics._meter("g")
         for _ in range(1000):
-            metrics.begun("g", message)
-            metrics.ended("g", message, Result.SUCCESS, 3)
+            meter.ended(message, meter.begun(message), Result.SUCCESS, 3)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 import metaq
 from metaq import TransactionOutcome, aio
 from metaq.client.conversation.sending.transactions import check_of
-from metaq.client.transactions.checks import Held, Home, Question, TransactionLedger, check_function, outcome_of
+from metaq.client.transactions.checks import (
+    Held,
+    Home,
+    Question,
+    TransactionLedger,
+    Undecided,
+    check_function,
+    outcome_of,
+)
 from metaq.errors import BufferFull
+from metaq.model.message import HalfMessage
 from tests.client.cluster import FakeCluster
 from tests.client.conversation.sending.test_transactions import check_command
 from tests.client.transactions.test_transaction import COMMIT, ask, ended
@@ -105,12 +114,12 @@ def test_ledger_keeps_the_newest_outcomes_only(monkeypatch):
 def test_ledger_knows_what_is_going_on_and_what_has_ended():
     """Going on: UNKNOWN, and it learns its new place. Ended without an outcome, forgotten, or another's: nothing."""
 
-    ledger, going_on = TransactionLedger(), GoingOn()
+    ledger, going_on = TransactionLedger(), Undecided(HOME, HalfMessage("A", 0, 0))
     asked = question("A", 7).check
     assert ledger.answer(asked) is None
     ledger.begun("A", going_on)
     assert ledger.answer(asked) is TransactionOutcome.UNKNOWN
-    assert going_on.place == 7
+    assert going_on.half.queue_offset == 7
     ledger.ended("A", TransactionOutcome.UNKNOWN, HOME)
     assert ledger.answer(asked) is None
     ledger.begun("A", going_on)
@@ -120,17 +129,10 @@ def test_ledger_knows_what_is_going_on_and_what_has_ended():
     assert ledger.answer(asked) is TransactionOutcome.ROLLBACK
 
 
-class GoingOn:
-    home, place = HOME, 0
-
-    def moved(self, half):
-        self.place = half.queue_offset
-
-
 @pytest.mark.parametrize("ended", [False, True])
 def test_ledger_rolls_back_what_was_given_up_at_another_broker(ended):
     """Its send had no answer, so the message went elsewhere. One that is only renamed, or has moved, is believed."""
-    ledger, going_on = TransactionLedger(), GoingOn()
+    ledger, going_on = TransactionLedger(), Undecided(HOME, HalfMessage("A", 0, 0))
     ledger.begun("A", going_on)
     if ended:
         ledger.ended("A", TransactionOutcome.COMMIT, HOME)
@@ -144,7 +146,7 @@ def test_ledger_rolls_back_what_was_given_up_at_another_broker(ended):
         ("broker-a", bytes(8), here),
     ):
         assert ledger.answer(check_of(check_command(message_id="A", store_host=host), broker)) is wanted
-    assert going_on.place == (0 if ended else 8)
+    assert going_on.half.queue_offset == (0 if ended else 8)
 
 
 @pytest.mark.parametrize("nonsense", [0, 1, "commit", 8, [], object])

@@ -545,7 +545,7 @@ def test_copy_that_was_given_up_at_another_broker_is_rolled_back():
             cluster.namesrv, group="payments", check=lambda _: True, instance_name="two", timeout=PATIENCE
         ) as producer:
             with producer.transaction("orders", b"x") as tx:
-                assert tx.home.broker == cluster.broker_names[1 - took[0]]
+                assert tx.receipt.queue.broker == cluster.broker_names[1 - took[0]]
             lost = set(took)
             eventually(lambda: len({one.broker for one in cluster.sessions_to_broker()}) == 2 or reconnect(producer))
             ask(cluster, tx.id, 9, 6000, brokers=lost, store_host=b"elsewher")
@@ -753,7 +753,7 @@ def test_forked_child_is_told(cluster, make):
                     code = 0 if not LEDGER._open and not LEDGER._decided else 2
             os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert LEDGER._open[tx.id] is tx
+        assert LEDGER._open[tx.id] is tx._begun
 
 
 def test_close_that_waits_no_longer_leaves_the_end_of_a_transaction_its_result(cluster):

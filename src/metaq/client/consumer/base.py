@@ -141,7 +141,8 @@ class ConsumerBase(Closable, Generic[Received_co]):
                 `client_callback_executor_threads`; `access_key`, `secret_key`, `security_token`, `acl_file` (docs/client.md,
                 "Access control"); `tls`, `ca`, `cert`, `key`, `key_password`, `tls_verify`, `crl` (docs/security.md); `trace`,
                 `trace_topic`, `trace_rate`, `message_log`, `message_log_rate` (docs/trace.md); `metrics`
-                (`metaq.ClientMetrics`), `opentelemetry` (docs/opentelemetry.md).
+                (`metaq.ClientMetrics`), `opentelemetry` (docs/opentelemetry.md). `metaq.ClientArguments` and
+                `metaq.ObservedArguments` describe each.
         Raises: ConfigError, TypeError. A topic that does not exist (yet) is waited for, with a warning in the log.
         """
         self._open = False

@@ -30,67 +30,60 @@ _ID_CHARS_MAX = 255
 class ClientArguments(TypedDict, total=False):
     """Keyword arguments of every client: producers, consumers, readers, `Admin`. All are optional.
 
-    Identity:
-
-    - instance_name ("DEFAULT"): clients of one process with the same name share connections, heartbeats and route polls. Two members of
-      one consumer group in one process need different names.
-    - client_ip: the first part of the client id. Default: this machine's address.
-    - unit_name: the last part of the client id, for machines that serve several units.
-    - unit_mode (False): topics and groups that are created for this client are marked as those of a unit.
-    - namespace: prefix of every topic and group, `ns%topic` at the brokers; the client adds it to requests and removes it from what comes in.
-
-    Name servers and intervals:
-
-    - address_server: URL of a page with the addresses of the name servers, which is read at the first use and then every two minutes;
-      also METAQ_ADDRESS_SERVER. Used only if neither the client is given name servers nor NAMESRV_ADDR is set.
-    - poll_name_server_interval (30 s): time between two requests for the routes in use. `poll_name_server_inteval`, RocketMQ 3's spelling,
-      is the same. Of clients that share connections the shortest one counts, here and in the next.
-    - heartbeat_broker_interval (30 s): time between two heartbeats to each broker.
-    - client_callback_executor_threads (4): threads that call the functions of `add_done_callback`. 0: the client's own thread calls them, so
-      they must not block.
-
-    Account, for brokers with access control:
-
-    - access_key, secret_key, security_token: the account with which requests are signed.
-    - acl_file: path of a file with these keys instead, in the form of RocketMQ's `tools.yml`.
-
-    Without any of these four, the environment counts: METAQ_ACCESS_KEY, METAQ_SECRET_KEY, METAQ_SECURITY_TOKEN, METAQ_ACL_FILE. Clients with
-    different accounts share no connection.
-
-    TLS:
-
-    - tls (False): connect to name servers and brokers with TLS.
-    - ca: path of a PEM file with the certificates that are trusted. Default: those of the system.
-    - cert, key, key_password: PEM files with the certificate that this client shows if a server asks, and its key, with the key's password.
-    - tls_verify ("full"): what is checked of a server's certificate. "full": who issued it, and that it is for the host or address to which
-      the client connects; "ca": only the former; "none": nothing.
-    - crl: path of a PEM file with lists of revoked certificates, one of each authority. A server whose certificate is in one of them is refused.
-
     TLS arguments that are not given are read from METAQ_TLS (1), METAQ_TLS_CA, METAQ_TLS_CERT, METAQ_TLS_KEY, METAQ_TLS_KEY_PASSWORD,
     METAQ_TLS_VERIFY and METAQ_TLS_CRL.
     """
 
     instance_name: str
+    """Clients of one process with the same name share connections, heartbeats and route polls. Two members of one consumer group in
+    one process need different names. "DEFAULT" by default."""
     client_ip: str | None
+    """The first part of the client id. None, the default: this machine's address."""
     unit_name: str
+    """The last part of the client id, for machines that serve several units; "" by default."""
     unit_mode: bool
+    """Whether topics and groups that are created for this client are marked as those of a unit; False by default."""
     namespace: str
+    """Prefix of every topic and group, `ns%topic` at the brokers: the client adds it to requests and removes it from what comes in.
+    "" by default."""
     poll_name_server_interval: float
+    """Seconds between two requests for the routes in use, 30 by default. Of clients that share connections the shortest one counts."""
     poll_name_server_inteval: float
+    """The same as `poll_name_server_interval`, in RocketMQ 3's spelling."""
     heartbeat_broker_interval: float
+    """Seconds between two heartbeats to each broker, 30 by default. Of clients that share connections the shortest one counts."""
     client_callback_executor_threads: int
+    """Threads that call the functions of `add_done_callback`, 4 by default. 0: the client's own thread calls them, so they must not
+    block."""
     address_server: str | None
+    """URL of a page with the addresses of the name servers, which is read at the first use and then every two minutes. None, the
+    default: METAQ_ADDRESS_SERVER. Used only if neither the client is given name servers nor NAMESRV_ADDR is set."""
     access_key: str | None
+    """The account with which requests are signed, for brokers with access control. Clients with different accounts share no
+    connection. If this, `secret_key`, `security_token` and `acl_file` are None, the environment counts: METAQ_ACCESS_KEY,
+    METAQ_SECRET_KEY, METAQ_SECURITY_TOKEN, METAQ_ACL_FILE."""
     secret_key: str | None
+    """The account's secret."""
     security_token: str | None
+    """The token of a temporary account."""
     acl_file: str | None
+    """Path of a file with these three keys instead, in the form of RocketMQ's `tools.yml`."""
     tls: bool | None
+    """Whether to connect to name servers and brokers with TLS. None, the default: yes if METAQ_TLS is 1."""
     ca: str | os.PathLike[str] | None
+    """Path of a PEM file with the certificates that are trusted. None, the default: METAQ_TLS_CA, without it those of the system."""
     cert: str | os.PathLike[str] | None
+    """Path of a PEM file with the certificate that this client shows if a server asks. None, the default: METAQ_TLS_CERT."""
     key: str | os.PathLike[str] | None
+    """Path of a PEM file with its key. None, the default: METAQ_TLS_KEY, without it the file of the certificate."""
     key_password: str | None
+    """Password of the key. None, the default: METAQ_TLS_KEY_PASSWORD."""
     tls_verify: str | None
+    """What is checked of a server's certificate. `full`: who issued it, and that it is for the host or address to which the client
+    connects; `ca`: only the former; `none`: nothing. None, the default: METAQ_TLS_VERIFY, without it `full`."""
     crl: str | os.PathLike[str] | None
+    """Path of a PEM file with lists of revoked certificates, one of each authority. A server whose certificate is in one of them is
+    refused. None, the default: METAQ_TLS_CRL."""
 
 
 class ClientOptions(Struct, frozen=True, kw_only=True):

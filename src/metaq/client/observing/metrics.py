@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from metaq.client.conversation.sending.sending import Outgoing
-from metaq.client.observing.observing import Sends
+from metaq.client.observing.observing import Metrics, Sends
 from metaq.client.shared.futures import SendBatch
 from metaq.clock import SYSTEM, Clock
 from metaq.histogram import Measured
@@ -30,7 +30,7 @@ _OUTCOMES: Final = {
 }
 
 
-class ClientMetrics:
+class ClientMetrics(Metrics):
     """Counts what producers and consumers do. Pass one object to any of them, and register it at `prometheus_client`.
 
         metrics = metaq.ClientMetrics()
@@ -42,6 +42,26 @@ class ClientMetrics:
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
+        self._counts = ClientCounts(clock)
+
+    def collect(self) -> Iterator[Any]:
+        """Yield prometheus_client's families: what a registry calls of its collectors. Raises ModuleNotFoundError: it is not installed."""
+        from metaq.metrics.exposition import families  # with prometheus_client, which whoever registers this has
+
+        return iter(families(self._counts.samples()))
+
+    def describe(self) -> Sequence[Any]:
+        """Return nothing: a registry that is told no names asks for no values when this is registered."""
+        return ()
+
+    def _meter(self, group: str) -> ClientMeter:
+        return ClientMeter(self._counts, group)
+
+
+class ClientCounts:
+    """The counts of a `ClientMetrics`. Any thread."""
+
+    def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._counts: Counter[tuple[Metric, tuple[str, ...]]] = Counter()
         self._times: dict[tuple[Metric, tuple[str, ...]], Measured] = {}
@@ -50,29 +70,13 @@ class ClientMetrics:
         self._topics: set[str] = set()
 
     def samples(self) -> list[Sample]:
-        """Return the values of this moment: `metric` (its name and kind), `value`, and `labels`, the texts of its labels in order."""
+        """Return the values of this moment."""
         with self._lock:
             found = [Sample(metric, float(count), labels) for (metric, labels), count in self._counts.items()]
             found += [Sample(metric, times.value(), labels) for (metric, labels), times in self._times.items()]
             found += [Sample(table.CONSUMER_IN_FLIGHT, count, (group,)) for group, count in self._in_flight.items()]
             found += [Sample(table.CONSUMER_LAG, sum(lags.values()), key) for key, lags in self._lags.items()]
         return found
-
-    def collect(self) -> Iterator[Any]:
-        """Yield prometheus_client's families: what a registry calls of its collectors. Raises ModuleNotFoundError: it is not installed."""
-        from metaq.metrics.exposition import families  # with prometheus_client, which whoever registers this has
-
-        return iter(families(self.samples()))
-
-    def describe(self) -> Sequence[Any]:
-        """Return nothing: a registry that is told no names asks for no values when this is registered."""
-        return ()
-
-    # -------------------------------------------------------------- for observers
-
-    def meter(self, group: str) -> ClientMeter:
-        """Return the observer of a client of this group. Clients call it; so `sent`, `begun` and `ended`."""
-        return ClientMeter(self, group)
 
     def sent(self, sends: Sends) -> None:
         """Count a request of a producer whose outcome is known: its messages, bytes and time."""
@@ -126,8 +130,8 @@ class ClientMetrics:
 class ClientMeter:
     """The observer of one client. A `SendObserver` and a `DeliveryObserver`."""
 
-    def __init__(self, metrics: ClientMetrics, group: str) -> None:
-        self._metrics, self._group = metrics, group
+    def __init__(self, counts: ClientCounts, group: str) -> None:
+        self._counts, self._group = counts, group
 
     def start(self) -> None:
         """Begin: there is nothing to do."""
@@ -139,11 +143,11 @@ class ClientMeter:
         return True
 
     def sent(self, sends: Sends) -> None:
-        self._metrics.sent(sends)
+        self._counts.sent(sends)
 
     def begun(self, message: StoredMessage) -> object:
-        self._metrics.begun(self._group, message)
+        self._counts.begun(self._group, message)
         return None
 
     def ended(self, message: StoredMessage, begun: object, result: Result, cost_ms: int) -> None:  # noqa: ARG002
-        self._metrics.ended(self._group, message, result, cost_ms)
+        self._counts.ended(self._group, message, result, cost_ms)

@@ -6,6 +6,7 @@ background loop, when their outcome is known; deliveries one by one, in whicheve
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -28,28 +29,24 @@ RATE_MAX = 1_000_000
 
 
 class ObservedArguments(ClientArguments, total=False):
-    """Keyword arguments of producers and consumers, beside those of every client.
-
-    trace (False): write a record of every send, or of every delivery, to the trace topic, as RocketMQ's clients do
-        (`enableMsgTrace`); for `metaq message trace ID`.
-    trace_topic (RMQ_SYS_TRACE_TOPIC): another trace topic.
-    trace_rate (2000): messages traced per second at most; those above are sent and delivered untraced, and the log
-        says how many.
-    message_log (False): write a line to the log (logger `metaq.messages`, INFO) for each send and each delivery.
-    message_log_rate (100): lines per second at most; the log says how many were left out.
-    metrics (None): a `metaq.ClientMetrics` that counts what this client does, for Prometheus (docs/monitoring.md).
-    opentelemetry (False): True records spans of sends and deliveries with OpenTelemetry's global tracer provider, another
-        provider with that one; messages carry the context of their trace. See docs/opentelemetry.md.
-    See docs/trace.md.
-    """
+    """Keyword arguments of producers, consumers and readers beside those of every client (docs/trace.md). None is needed."""
 
     trace: bool
+    """Write a record of every send, or of every delivery, to the trace topic, as RocketMQ's clients do (`enableMsgTrace`), for
+    `metaq message trace ID`; False by default."""
     trace_topic: str
+    """Another trace topic than RMQ_SYS_TRACE_TOPIC."""
     trace_rate: int
+    """Messages traced per second at most, 2000 by default; those above are sent and delivered untraced, and the log says how many."""
     message_log: bool
+    """Write a line to the log (logger `metaq.messages`, INFO) for each send and each delivery; False by default."""
     message_log_rate: int
+    """Lines per second at most, 100 by default; the log says how many were left out."""
     metrics: Metrics | None
+    """A `metaq.ClientMetrics` that counts what this client does, for Prometheus (docs/monitoring.md); None, as by default: nothing does."""
     opentelemetry: bool | SpanProvider
+    """True records spans of sends and deliveries with OpenTelemetry's global tracer provider, another provider with that one;
+    messages carry the context of their trace (docs/opentelemetry.md). False by default."""
 
 
 class Observing(Struct, frozen=True):
@@ -70,7 +67,7 @@ class Observing(Struct, frozen=True):
 
     def meter(self, group: str) -> Meter | None:
         """Return what counts for the metrics of a client of this group; None: they are not wanted."""
-        return self.metrics.meter(group) if self.metrics is not None else None
+        return self.metrics._meter(group) if self.metrics is not None else None  # noqa: SLF001  a method for clients
 
     @classmethod
     def taken_from(cls, arguments: dict[str, Any]) -> Self:
@@ -83,7 +80,7 @@ class Observing(Struct, frozen=True):
             check_whole(name, rate)
             if not 1 <= rate <= RATE_MAX:
                 raise ConfigError(f"{name}={rate}: need 1 to {RATE_MAX} a second")
-        if given.get("metrics") is not None and not hasattr(given["metrics"], "meter"):
+        if given.get("metrics") is not None and not isinstance(given["metrics"], Metrics):
             raise TypeError(f"metrics is {given['metrics']!r}: pass a metaq.ClientMetrics")
         if "trace_topic" in given:
             checked(check_topic, given["trace_topic"])
@@ -193,9 +190,9 @@ class Meter(SendObserver, DeliveryObserver, Protocol):
     """Counts for the metrics of one client, a producer or a consumer."""
 
 
-class Metrics(Protocol):
-    """What a client takes as its `metrics`: a `metaq.ClientMetrics` (`metaq.client.observing.metrics`)."""
+class Metrics(abc.ABC):
+    """What a client takes as its `metrics`: a `metaq.ClientMetrics`, which clients do not load unless they are given one."""
 
-    def meter(self, group: str) -> Meter:
+    @abc.abstractmethod
+    def _meter(self, group: str) -> Meter:
         """Return the observer of a client of this group."""
-        ...

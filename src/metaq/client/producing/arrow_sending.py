@@ -9,7 +9,7 @@ Needs pyarrow and numpy (`pip install 'pymetaq[arrow]'`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from metaq.client.arrow.compute import compute as pc
 from metaq.client.arrow.rows import MessageRows, Numbers, bodies_of, check_columns, rows_of
 from metaq.client.identity.options import checked_seconds
 from metaq.client.producing.accumulator import Accumulator, BatchStream, Stay
+from metaq.client.producing.arrow_sent import ArrowSent
 from metaq.client.shared.futures import SendBatch
 from metaq.errors import BufferFull, ClientClosed, ConfigError, InvalidMessage, RowsNotSent
 from metaq.model import MessageQueue, SendStatus
@@ -30,15 +31,6 @@ UNDER_WAY_BYTES_MAX: Final = 8 * 1024 * 1024
 SLICE_ROWS: Final = 16 * 1024
 SLICE_BYTES: Final = 64 * 1024 * 1024
 """Bounds of the rows that are checked and turned into property texts at a time: rows, and bytes."""
-
-
-class ArrowSent(Struct, frozen=True):
-    """The result of a `send_arrow` whose rows are all acknowledged."""
-
-    rows: int
-    requests: int
-    statuses: Mapping[SendStatus, int]
-    """Rows by what their broker promises; all are SEND_OK where neither a disk nor a replica was too slow."""
 
 
 class RowOutlet(Struct, frozen=True):

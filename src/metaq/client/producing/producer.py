@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
+from metaq.client.producing.arrow_sent import ArrowSent
 from metaq.client.producing.atomic import EXPIRE_AFTER, TIMEOUT, Atomic, outcome, settle
 from metaq.client.producing.base import CLOSE_SECONDS, REQUEST_SECONDS, ProducerBase
 from metaq.client.shared.messages import NO_KEYS, Selector, as_message, as_request, is_plain
@@ -19,7 +20,6 @@ from metaq.model.transactions.staging import Phase
 
 if TYPE_CHECKING:
     from metaq.client.observing.spans import SendSpans
-    from metaq.client.producing.arrow_sending import ArrowSent
 
 
 class Producer(ProducerBase[Sent_contra]):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from metaq.client.producing.accumulator import BatchStream
+from metaq.client.producing.arrow_sent import ArrowSent
 from metaq.client.producing.atomic import EXPIRE_AFTER, TIMEOUT, outcome, settle
 from metaq.client.producing.atomic_async import Atomic
 from metaq.client.producing.base import CLOSE_SECONDS, REQUEST_SECONDS, ProducerBase
@@ -17,9 +18,6 @@ from metaq.client.shared.values import Sent_contra
 from metaq.errors import BufferFull
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
 from metaq.model.transactions.staging import Phase
-
-if TYPE_CHECKING:
-    from metaq.client.producing.arrow_sending import ArrowSent
 
 
 class Producer(ProducerBase[Sent_contra]):

@@ -21,7 +21,7 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -108,15 +108,15 @@ class Home(NamedTuple):
         return bool(half.broker) and half.broker != self.broker and half.offset_id[:-16] != self.host
 
 
-class Undecided(Protocol):
-    """A transaction in progress."""
+class Undecided:
+    """A transaction in progress: where its half message is. It lives as long as the transaction, which alone holds it."""
 
-    @property
-    def home(self) -> Home: ...
+    def __init__(self, home: Home, half: HalfMessage) -> None:
+        self.home, self.half = home, half
 
     def moved(self, half: HalfMessage) -> None:
-        """Note that a check of that broker has stored the half message anew."""
-        ...
+        """Note that a check of that broker has stored the half message anew: the end must name that place."""
+        self.half = half
 
 
 class Decided(NamedTuple):

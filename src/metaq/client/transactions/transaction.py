@@ -41,6 +41,7 @@ from metaq.client.transactions.checks import (
     Home,
     PoolLimits,
     ThreadedChecks,
+    Undecided,
     check_function,
     outcome_of,
     text_of,
@@ -120,7 +121,7 @@ class TransactionBase:
     def __init__(self, producer: TransactionProducerBase[Any], wanted: HalfSend) -> None:
         self._producer, self._wanted = producer, wanted
         self._receipt: SendReceipt | None = None
-        self._half: HalfMessage | None = None
+        self._begun: Undecided | None = None
         self._lock = threading.Lock()
         self._outcome: TransactionOutcome | None = None
         self._ending: concurrent.futures.Future[TransactionResult] | None = None
@@ -156,15 +157,6 @@ class TransactionBase:
         ending = self._ending
         return ending.result() if ending is not None and ending.done() else None
 
-    @property
-    def home(self) -> Home:
-        """The broker that holds the half message."""
-        return Home(self.receipt.queue.broker, self.receipt.offset_id[:-16])
-
-    def moved(self, half: HalfMessage) -> None:
-        """Note that a check has stored the half message anew: the end must name that place."""
-        self._half = half
-
     def _check_new(self) -> None:
         if self._receipt is not None:
             raise TransactionEnded(
@@ -174,14 +166,15 @@ class TransactionBase:
     def _stored(self, receipt: SendReceipt) -> None:
         """Begin, now that the half message is stored. Raises BadRequest: the broker did not say where."""
         try:
-            self._half = half_at(receipt.message_id, receipt.offset, receipt.offset_id)
+            half = half_at(receipt.message_id, receipt.offset, receipt.offset_id)
         except BadRequest as error:
             raise BadRequest(
                 f"broker {receipt.queue.broker} took the half message {receipt.message_id} and did not say where it is: {error}; "
                 "nothing was begun here, and when the broker asks, the check will not find it"
             ) from None
         self._receipt = receipt
-        LEDGER.begun(receipt.message_id, self)
+        self._begun = Undecided(Home(receipt.queue.broker, receipt.offset_id[:-16]), half)
+        LEDGER.begun(receipt.message_id, self._begun)
 
     def _decide(
         self, outcome: TransactionOutcome, error: Exception | None = None
@@ -195,11 +188,13 @@ class TransactionBase:
         # Two threads may end it at the same time: only the first decides.
         with self._lock:
             if self._ending is None:
-                assert self._half is not None
+                assert self._begun is not None
                 self._outcome = outcome
                 # Before the report is sent: a check that arrives meanwhile is answered with this outcome.
-                LEDGER.ended(receipt.message_id, outcome, self.home)
-                self._ending = self._producer.end(receipt, self._half, outcome, error)
+                LEDGER.ended(receipt.message_id, outcome, self._begun.home)
+                self._ending = self._producer._end(  # noqa: SLF001  a part of the producer
+                    receipt, self._begun.half, outcome, error
+                )
             elif self._outcome is not outcome:
                 assert self._outcome is not None
                 raise TransactionEnded(
@@ -401,7 +396,7 @@ class TransactionProducerBase(ProducerBase[Sent_contra], Generic[T, Sent_contra]
         data = self._core.routes.broker(broker)
         return data.master if data is not None else None
 
-    def end(
+    def _end(
         self, receipt: SendReceipt, half: HalfMessage, outcome: TransactionOutcome, error: Exception | None
     ) -> concurrent.futures.Future[TransactionResult]:
         """Any thread: report the end of a transaction to the broker of its half message."""
