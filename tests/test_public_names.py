@@ -20,7 +20,7 @@ import pytest
 from metaq import errors
 
 PUBLIC = (
-    "metaq", "metaq.admin", "metaq.aio", "metaq.idempotence", "metaq.logging_handler", "metaq.metaq1", "metaq.metaq1.aio",
+    "metaq", "metaq.admin", "metaq.aio", "metaq.errors", "metaq.idempotence", "metaq.logging_handler", "metaq.metaq1", "metaq.metaq1.aio",
     "metaq.metaq1.http", "metaq.metaq1.http.aio", "metaq.model", "metaq.options", "metaq.outbox", "metaq.spark", "metaq.spark.decode",
     "metaq.spark.pipelines", "metaq.testing", "metaq.testing.checking", "metaq.testing.nemesis", "metaq.testing.trial",
     "metaq.testing.workload", "metaq.xa",

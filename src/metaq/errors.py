@@ -36,6 +36,44 @@ import errno
 import os
 from collections.abc import Mapping
 
+__all__ = [
+    "AccessDenied",
+    "BadRequest",
+    "BodyUnreadable",
+    "BrokerError",
+    "BufferFull",
+    "ChangesBroken",
+    "ClientClosed",
+    "ClientError",
+    "ClientForked",
+    "ConfigError",
+    "ConnectionFailed",
+    "InvalidMessage",
+    "LocalProtocolError",
+    "MessagesLost",
+    "MetaqError",
+    "NoRoute",
+    "NotSupported",
+    "OffsetOutOfRange",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "RequestTimeout",
+    "RowsNotSent",
+    "SendFailed",
+    "StaleBatch",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFailed",
+    "StoreForeign",
+    "StoreFull",
+    "StoreLocked",
+    "TransactionEnded",
+    "TransactionFailed",
+    "UnknownOutcome",
+    "XaError",
+]
+"""Those that users meet; the others stay within a server."""
+
 
 class MetaqError(Exception):
     """Base of everything that MetaQ raises on purpose."""
@@ -315,7 +353,13 @@ class OffsetOutOfRange(ClientError):
 
 
 class MessagesLost(ClientError):
-    """Messages that a reader was to read have left the log, or the log that held them is gone."""
+    """Messages that a reader was to read have left the log, or the log that held them is gone.
+
+    Args:
+        queue: the `metaq.MessageQueue`.
+        lost: their QueueOffsets, [start, stop).
+        remedy: what to do about it, for the text.
+    """
 
     def __init__(self, queue: object, lost: range, remedy: str = "") -> None:
         super().__init__(queue, lost, remedy)
@@ -352,7 +396,7 @@ class TransactionFailed(ClientError):
 
 
 class XaError(ClientError):
-    """A step of an XA transaction failed. `code` and `name` are JTA's: -4, XAER_NOTA.
+    """A step of an XA transaction failed: `text` says why. `code` and `name` are JTA's: -4, XAER_NOTA.
 
     `in_doubt`: the server may have done the step all the same, for its answer is lost: after `recover` the transaction manager
     repeats it. `heuristic`: the branch was ended by hand, otherwise than by its transaction manager perhaps; `forget` it when that
@@ -365,6 +409,7 @@ class XaError(ClientError):
 
     @property
     def heuristic(self) -> bool:
+        """Whether the branch was ended by hand."""
         return 5 <= self.code <= 8
 
     def __str__(self) -> str:

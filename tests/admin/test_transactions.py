@@ -7,7 +7,7 @@ import pytest
 from metaq.admin import Admin, StagedTransaction, TransactionNotFound
 from metaq.admin.transactions import UNSUPPORTED
 from metaq.cli import output
-from metaq.errors import BrokerError
+from metaq.errors import BrokerError, ConfigError
 from metaq.model.transactions.staging import (
     DecisionOutcome,
     PartLifetime,
@@ -89,6 +89,20 @@ def test_broker_that_knows_no_staged_transactions_is_told(tmp_path):
             admin.show_transaction(f"t@{BROKER}")
         with pytest.raises(BrokerError, match="not supported"):
             admin.end_transaction(f"t@{BROKER}", commit=False)
+
+
+def test_what_is_no_id_of_a_transaction_is_a_config_error(tmp_path):
+    """As of a producer's `outcome`: nobody is asked."""
+    with ScriptedCluster(tmp_path) as cluster, Admin(cluster.namesrv) as admin:
+        for call in (
+            lambda: admin.show_transaction("nonsense"),
+            lambda: admin.end_transaction("nonsense", commit=True),
+            lambda: admin.forget_transaction("nonsense"),
+            lambda: admin.forget_transaction("a b", row=True),
+            lambda: admin.transaction_row(""),
+        ):
+            with pytest.raises(ConfigError):
+                call()
 
 
 @pytest.mark.parametrize(

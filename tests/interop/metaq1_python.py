@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from metaq.metaq1 import Message, MetaClientConfig, MetaMessageSessionFactory, ZKConfig
-from metaq.metaq1.shared.links import Pace
+from metaq.metaq1.shared.links import ConnectionPace
 from tests.interop.metaq1 import OriginalServer, OurServer, TextServer, Zookeeper
 from tests.support import PATIENCE, eventually
 
 SERVERS: dict[str, type[TextServer]] = {"original": OriginalServer, "ours": OurServer}
-PACE = Pace(reconnect_pause=0.2)
+PACE = ConnectionPace(reconnect_pause=0.2)
 
 
 def server_fixture(name: str, topics: Sequence[str], partitions: int) -> Any:

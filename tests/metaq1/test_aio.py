@@ -10,7 +10,7 @@ import pytest
 from metaq import metaq1
 from metaq.errors import BrokerError, ClientError, NoRoute
 from metaq.metaq1 import Message, Partition, aio
-from metaq.metaq1.producing.transactions import State
+from metaq.metaq1.producing.transactions import TransactionState
 from tests.client.test_aio import NOT_SHARED, parameters, public
 from tests.metaq1.conftest import at
 from tests.metaq1.stored import payloads
@@ -87,7 +87,7 @@ def test_a_transaction_belongs_to_its_task_and_to_those_that_it_starts(config, t
                         producer.submit(Message(topic, b"0"))
                     raise KeyError
             await task
-            assert (transaction.state, transaction.messages) == (State.ROLLED_BACK, 3)
+            assert (transaction.state, transaction.messages) == (TransactionState.ROLLED_BACK, 3)
             await producer.begin_transaction()
             await producer.send_message(Message(topic, b"mine 0"))
             await producer.commit()
@@ -142,7 +142,7 @@ def test_a_cancelled_block_rolls_back(config, topic, server):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert transactions[0].state is State.ROLLED_BACK
+            assert transactions[0].state is TransactionState.ROLLED_BACK
 
     run(main)
     assert payloads(server.text, topic) == [[], [], []]

@@ -517,14 +517,14 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def show_transaction(self, transaction: str) -> tuple[transactions.StagedTransaction, dict[str, str]]:
         """Return a staged transaction as all brokers know it, and broker → reason for those that could not be asked.
 
-        Raises also TransactionNotFound, Refused: not the id of a transaction.
+        Raises also TransactionNotFound; ConfigError: not the id of a transaction.
         """
         return self._run(transactions.show(self._open, transaction))
 
     def transaction_row(self, key: str) -> tuple[dict[str, TransactionRow], dict[str, str]]:
         """Return broker → last transaction of a numbered writer, with `sequence` and `phase`; and broker → reason of those not asked.
 
-        Raises also TransactionNotFound.
+        Raises also TransactionNotFound; ConfigError: no key of a row.
         """
         return self._run(transactions.row(self._open, key))
 
@@ -560,7 +560,8 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         """Commit a prepared transaction, or roll back one that is not committed, and have every broker apply the decision.
 
         The first decision stands: if there is one already, that is applied and returned. Returns: the `decision`;
-        `first`, whether it is this one; `remaining`, broker → why it has not applied all. Raises also BrokerNotFound.
+        `first`, whether it is this one; `remaining`, broker → why it has not applied all. Raises also BrokerNotFound; ConfigError: not the id of a
+        transaction.
         """
         outcome = DecisionOutcome.COMMIT if commit else DecisionOutcome.ROLLBACK
         return self._run(transactions.decide(self._open, transaction, outcome))
@@ -568,7 +569,7 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def forget_transaction(self, subject: str, *, row: bool = False, broker: str | None = None) -> list[str]:
         """Remove a transaction's state from brokers, or with `row` a writer's row. Returns the brokers that had it.
 
-        Raises also TransactionNotFound, BrokerNotFound.
+        Raises also TransactionNotFound, BrokerNotFound; ConfigError: not the id of a transaction, or no key of a row.
         """
         return self._run(transactions.forget(self._open, subject, row=row, broker=broker))
 

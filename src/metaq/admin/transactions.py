@@ -20,6 +20,7 @@ from metaq.client.conversation.staged.staging import (
     ListStaged,
     end,
 )
+from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
 from metaq.errors import BrokerError, MetaqError
 from metaq.model.transactions.staging import (
@@ -167,8 +168,8 @@ async def _pages(core: ClientCore, address: str, limit: int) -> tuple[list[Trans
 
 
 async def show(core: ClientCore, transaction: str) -> tuple[StagedTransaction, dict[str, str]]:
-    """Return a transaction, and broker → reason for those that could not be asked. Raises TransactionNotFound, Refused: no id."""
-    coordinator = coordinator_of(transaction)
+    """Return a transaction, and broker → reason for those that could not be asked. Raises TransactionNotFound; ConfigError: no id."""
+    coordinator = checked(coordinator_of, transaction)
     targets = await masters(core)
     shown, unreached = await _states(core, transaction, targets)
     concerned = _named(shown.decision) | {coordinator}
@@ -189,8 +190,8 @@ async def _states(
 
 
 async def row(core: ClientCore, key: str) -> tuple[dict[str, TransactionRow], dict[str, str]]:
-    """Return broker → a writer's row, and broker → reason for those that could not be asked. Raises TransactionNotFound."""
-    check_row(key)
+    """Return broker → a writer's row, and broker → reason for those that could not be asked. Raises TransactionNotFound, ConfigError."""
+    checked(check_row, key)
     found, unreached = await ask_all(await masters(core), lambda name, address: core.ask(address, GetRow(key, name)))
     rows = {name: state for name, state in found.items() if state is not None}
     if not rows:
@@ -218,9 +219,9 @@ async def rows(
 async def decide(core: ClientCore, transaction: str, outcome: DecisionOutcome) -> EndedTransaction:
     """Commit a transaction as it was prepared, or roll it back, and have every broker apply the decision.
 
-    Raises BrokerNotFound: its coordinator is not there; BrokerError: it was not prepared, for example.
+    Raises BrokerNotFound: its coordinator is not there; BrokerError: it was not prepared, for example; ConfigError: no id.
     """
-    coordinator = coordinator_of(transaction)
+    coordinator = checked(coordinator_of, transaction)
     targets = await masters(core)
     if coordinator not in targets:
         raise BrokerNotFound(
@@ -258,15 +259,15 @@ async def _apply(core: ClientCore, broker: str, address: str, decision: Transact
 async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | None) -> list[str]:
     """Remove a transaction, or a writer's row, from one broker or from all that know it. Returns their names.
 
-    Raises TransactionNotFound, BrokerNotFound, HalfDone; BrokerError: a broker refuses.
+    Raises TransactionNotFound, BrokerNotFound, HalfDone; BrokerError: a broker refuses; ConfigError: no id or key.
     """
     targets = await masters(core, broker=broker)
     if row:
-        check_row(subject)
+        checked(check_row, subject)
         found, unreached = await ask_all(targets, lambda name, address: core.ask(address, GetRow(subject, name)))
         known = [name for name, state in found.items() if state is not None]
     else:
-        coordinator_of(subject)
+        checked(coordinator_of, subject)
         shown, unreached = await _states(core, subject, targets)
         # A broker where it has ended has nothing left to remove.
         known = [name for name, state in shown.states.items() if state.parts or state.phase not in _ENDS]

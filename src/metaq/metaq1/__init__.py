@@ -57,14 +57,17 @@ from metaq.metaq1.producing.one_way import AsyncMessageProducer, IgnoreMessagePr
 from metaq.metaq1.producing.ordered import OrderedMessageProducer
 from metaq.metaq1.producing.producer import LocalTransaction, MessageProducer
 from metaq.metaq1.producing.selectors import PartitionSelector, RandomPartitionSelector, RoundRobinPartitionSelector
+from metaq.metaq1.producing.transactions import TransactionState
 from metaq.metaq1.sessions.broadcast import MetaBroadcastMessageSessionFactory
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
 from metaq.metaq1.sessions.one_way import AsyncMetaMessageSessionFactory
 from metaq.metaq1.sessions.ordered import OrderedMetaMessageSessionFactory
 from metaq.metaq1.sessions.xa import XAMetaMessageSessionFactory
+from metaq.metaq1.shared.links import ConnectionPace
 from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
 from metaq.metaq1.storages.sql import MysqlOffsetStorage, PostgresqlOffsetStorage
 from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset
+from metaq.metaq1.xa.core import XaFlag
 from metaq.metaq1.xa.resource import XAMessageProducer, XAResource
 
 __all__ = [
@@ -75,6 +78,7 @@ __all__ = [
     "RANDOM_PARTITION",
     "AsyncMessageProducer",
     "AsyncMetaMessageSessionFactory",
+    "ConnectionPace",
     "ConsumerConfig",
     "IgnoreMessageProcessor",
     "LoadBalanceStrategy",
@@ -104,11 +108,13 @@ __all__ = [
     "SendResult",
     "StoredOffset",
     "TopicBrowser",
+    "TransactionState",
     "Vote",
     "XAMessageProducer",
     "XAMetaMessageSessionFactory",
     "XAResource",
     "XaCode",
+    "XaFlag",
     "Xid",
     "ZKConfig",
     "aio",

@@ -6,7 +6,7 @@ import pytest
 
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed, RemoteProtocolError, RequestTimeout, XaError
 from metaq.metaq1.conversation import xa
-from metaq.metaq1.conversation.xa import Vote, XaCode, Xid
+from metaq.metaq1.conversation.xa import Vote, XaCode, Xid, branch_key
 from metaq.wire.metaq1.commands import ResultLine, ValueLine
 
 
@@ -16,8 +16,8 @@ def answer(body: bytes, code: int = 200) -> ResultLine:
 
 def test_key_of_a_branch_is_that_of_the_reference() -> None:
     """As recorded in 1.10 of the reference."""
-    assert str(Xid(7, b"g1", b"b1").key("uqA")) == "XID:7:6731:6231:uqA"
-    assert str(Xid(-1, b"", b"").key("q")) == "XID:-1:::q"
+    assert str(branch_key(Xid(7, b"g1", b"b1"), "uqA")) == "XID:7:6731:6231:uqA"
+    assert str(branch_key(Xid(-1, b"", b""), "q")) == "XID:-1:::q"
 
 
 @pytest.mark.parametrize(("body", "vote"), [(b"0", Vote.OK), (b"3", Vote.READ_ONLY)])

@@ -19,7 +19,7 @@ from metaq.metaq1 import Message, MessageProducer, MetaClientConfig, MetaMessage
 from metaq.metaq1.producing import direct
 from metaq.metaq1.shared import core
 from metaq.metaq1.shared.connection import WISHES, Connection
-from metaq.metaq1.shared.links import Pace
+from metaq.metaq1.shared.links import ConnectionPace
 from metaq.net.lent import POSSIBLE, Lent
 from metaq.testing import eventually
 from metaq.wire.metaq1.commands import Line, PutLine, ResultLine, VersionLine, encode
@@ -85,7 +85,7 @@ class Client:
     """A producer whose connection is lent, and what of its sends were direct."""
 
     def __init__(self, far: Server, **pace: float) -> None:
-        times = Pace(**({"idle": PATIENCE, "reconnect_pause": SHORT} | pace))  # type: ignore[arg-type]
+        times = ConnectionPace(**({"idle": PATIENCE, "reconnect_pause": SHORT} | pace))  # type: ignore[arg-type]
         self.factory = MetaMessageSessionFactory(MetaClientConfig(server_url=f"meta://{far.stub.address}"), pace=times)
         self.producer: MessageProducer = self.factory.create_producer()
         self.producer.publish("t")

@@ -29,7 +29,7 @@ from metaq.metaq1 import (
     RandomPartitionSelector,
     RoundRobinPartitionSelector,
 )
-from metaq.metaq1.shared.links import Pace
+from metaq.metaq1.shared.links import ConnectionPace
 from metaq.testing import eventually, free_port
 from tests.interop.metaq1 import OurServer, TextConnection
 from tests.metaq1.conftest import at
@@ -303,7 +303,7 @@ def test_a_server_that_is_away_and_comes_back(tmp_path: Path, topic):
     """Nothing was sent; the same producer goes on, and what was acknowledged is there."""
     own = OurServer(tmp_path, None, {topic: {"numPartitions": 1}})
     config = MetaClientConfig(server_url=f"meta://{own.text}")
-    with MetaMessageSessionFactory(config, pace=Pace(reconnect_pause=0.05)) as factory:
+    with MetaMessageSessionFactory(config, pace=ConnectionPace(reconnect_pause=0.05)) as factory:
         producer = factory.create_producer(at(0))
         producer.publish(topic)
         with pytest.raises(ConnectionFailed) as away:

@@ -17,8 +17,8 @@ from metaq.errors import (
     TransactionFailed,
 )
 from metaq.metaq1 import Message, MetaClientConfig, MetaMessageSessionFactory, Partition
-from metaq.metaq1.producing.transactions import State
-from metaq.metaq1.shared.links import Pace
+from metaq.metaq1.producing.transactions import TransactionState
+from metaq.metaq1.shared.links import ConnectionPace
 from metaq.metaq1.shared.routes import TopicRoute
 from metaq.testing import eventually
 from tests.interop.metaq1 import OurServer
@@ -43,9 +43,9 @@ def test_leaving_the_block_makes_all_of_it_visible_at_once(producer, topic, serv
     with producer.transaction() as transaction:
         results = [producer.send_message(Message(topic, b"t%d" % number)) for number in (0, 1, 2, 0)]
         assert [one.offset for one in results] == [-1] * 4
-        assert (transaction.messages, transaction.state) == (4, State.OPEN)
+        assert (transaction.messages, transaction.state) == (4, TransactionState.OPEN)
         assert payloads(server.text, topic) == [[], [], []]
-    assert transaction.state is State.COMMITTED
+    assert transaction.state is TransactionState.COMMITTED
     assert payloads(server.text, topic) == [[b"t0", b"t0"], [b"t1"], [b"t2"]]
 
 
@@ -54,7 +54,7 @@ def test_an_exception_in_the_block_rolls_back(producer, topic, server):
     with pytest.raises(KeyError, match="mine"), producer.transaction() as transaction:
         producer.send_message(Message(topic, b"0"))
         raise KeyError("mine")
-    assert transaction.state is State.ROLLED_BACK
+    assert transaction.state is TransactionState.ROLLED_BACK
     producer.send_message(Message(topic, b"after 0"))
     assert payloads(server.text, topic) == [[b"after 0"], [], []]
 
@@ -102,7 +102,7 @@ def test_they_do_not_nest(producer, topic):
         producer.send_message(Message(topic, b"0"))
         producer.rollback()
         producer.send_message(Message(topic, b"outside 0"))
-    assert transaction.state is State.ROLLED_BACK
+    assert transaction.state is TransactionState.ROLLED_BACK
 
 
 def test_one_without_messages_is_nothing(producer, server, factory):
@@ -110,7 +110,7 @@ def test_one_without_messages_is_nothing(producer, server, factory):
     begun = factory.get_stats()[server.text]["tx_begin"]
     with producer.transaction() as transaction:
         pass
-    assert transaction.state is State.COMMITTED
+    assert transaction.state is TransactionState.COMMITTED
     with pytest.raises(KeyError), producer.transaction():
         raise KeyError
     assert factory.get_stats()[server.text]["tx_begin"] == begun
@@ -141,7 +141,7 @@ def test_a_refused_message_fails_the_block(producer, topic, server):
     with pytest.raises(BrokerError, match="wrong partition 9"), producer.transaction() as transaction:
         producer.send_message(Message(topic, b"0"))
         producer.send_message(Message(topic, b"9"))
-    assert transaction.state is State.ROLLED_BACK
+    assert transaction.state is TransactionState.ROLLED_BACK
     with producer.transaction():
         with pytest.raises(BrokerError):
             producer.send_message(Message(topic, b"9"))
@@ -154,7 +154,7 @@ def test_a_submitted_message_that_fails_fails_the_commit(producer, topic, server
     with pytest.raises(TransactionFailed, match="wrong partition 9") as failed, producer.transaction() as transaction:
         producer.send_message(Message(topic, b"0"))
         producer.submit(Message(topic, b"9"))
-    assert (failed.value.state, transaction.state) == ("rolled back", State.ROLLED_BACK)
+    assert (failed.value.state, transaction.state) == ("rolled back", TransactionState.ROLLED_BACK)
     assert payloads(server.text, topic) == [[], [], []]
 
 
@@ -182,7 +182,7 @@ def test_the_end_of_the_connection_rolls_it_back(tmp_path: Path, topic):
     own = OurServer(tmp_path, None, {topic: {"numPartitions": 3}})
     with own:
         config = MetaClientConfig(server_url=f"meta://{own.text}")
-        with MetaMessageSessionFactory(config, pace=Pace(reconnect_pause=0.05)) as factory:
+        with MetaMessageSessionFactory(config, pace=ConnectionPace(reconnect_pause=0.05)) as factory:
             producer = factory.create_producer(by_name)
             producer.publish(topic)
             first = producer.transaction()
@@ -190,11 +190,11 @@ def test_the_end_of_the_connection_rolls_it_back(tmp_path: Path, topic):
                 producer.send_message(Message(topic, b"lost 0"))
                 _cut(factory)
                 producer.send_message(Message(topic, b"lost 1"))
-            assert first.state is State.ROLLED_BACK
+            assert first.state is TransactionState.ROLLED_BACK
             with pytest.raises(TransactionFailed, match="is rolled back") as failed, producer.transaction() as second:
                 producer.send_message(Message(topic, b"lost 0"))
                 _cut(factory)
-            assert (failed.value.state, second.state) == ("rolled back", State.ROLLED_BACK)
+            assert (failed.value.state, second.state) == ("rolled back", TransactionState.ROLLED_BACK)
             producer.begin_transaction()
             producer.send_message(Message(topic, b"lost 0"))
             _cut(factory)

@@ -10,7 +10,7 @@ import pytest
 from metaq.errors import ConfigError, ConnectionFailed
 from metaq.metaq1 import ConsumerConfig, Message, MetaClientConfig, MetaMessageSessionFactory, Partition
 from metaq.metaq1.rebalance.fixed import FixedBalance
-from metaq.metaq1.shared.links import Pace
+from metaq.metaq1.shared.links import ConnectionPace
 from metaq.testing import eventually
 from tests.interop.metaq1 import OurServer
 from tests.metaq1.conftest import at
@@ -27,7 +27,7 @@ class Fixed:
 
     def __init__(self, server: str, config: ConsumerConfig) -> None:
         client = MetaClientConfig(server_url=f"meta://{server}")
-        self.factory = MetaMessageSessionFactory(client, pace=Pace(reconnect_pause=0.1, connect=5.0))
+        self.factory = MetaMessageSessionFactory(client, pace=ConnectionPace(reconnect_pause=0.1, connect=5.0))
         self.fetching, self.config = Recorder(), config
         self.core = self.factory._core
         self.balance = self.core.run(self._make)

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from metaq.errors import ClientClosed, ConnectionFailed, MetaqError, RemoteProtocolError, RequestTimeout
-from metaq.metaq1.shared.links import Links, Pace
+from metaq.metaq1.shared.links import ConnectionPace, Links
 from metaq.testing import free_port
 from metaq.wire.metaq1.commands import GetLine, ResultLine, VersionLine
 from tests.metaq1.stub import Stub, nothing, versions
 from tests.support import PATIENCE
 
-QUICK = Pace(idle=0.02, heartbeat=0.05, reconnect_pause=0.05)
-CALM = Pace(idle=PATIENCE)
+QUICK = ConnectionPace(idle=0.02, heartbeat=0.05, reconnect_pause=0.05)
+CALM = ConnectionPace(idle=PATIENCE)
 
 
 def run(main) -> None:
@@ -168,7 +168,7 @@ def test_a_server_that_takes_connections_and_closes_them_is_logged_once_and_give
 
     async def main():
         async with Stub(lambda connection, line: connection.cut()) as stub:
-            links = Links(Pace(reconnect_pause=0.01, reconnect_times=5))
+            links = Links(ConnectionPace(reconnect_pause=0.01, reconnect_times=5))
             link = links.acquire(stub.address)
             for _ in range(20):
                 with pytest.raises(ConnectionFailed):
@@ -188,7 +188,7 @@ def test_after_so_many_failed_tries_a_link_rests_until_it_is_needed():
     async def main():
         async with Stub() as stub:
             stub.deaf()
-            links = Links(Pace(reconnect_pause=0.01, reconnect_times=2))
+            links = Links(ConnectionPace(reconnect_pause=0.01, reconnect_times=2))
             link = links.acquire(stub.address)
             while link._task is not None:
                 await asyncio.sleep(0.01)

@@ -10,7 +10,7 @@ import pytest
 
 from metaq.errors import ConnectionFailed, NoRoute
 from metaq.metaq1 import Message, MetaClientConfig, MetaMessageSessionFactory, Partition, ZKConfig
-from metaq.metaq1.shared.links import Pace
+from metaq.metaq1.shared.links import ConnectionPace
 from metaq.metaq1.shared.zookeeper_routes import ZookeeperRoutes
 from metaq.testing import eventually
 from tests.interop.metaq1 import OurServer, Zookeeper
@@ -20,7 +20,7 @@ from tests.support import PATIENCE
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
 
 _roots = (f"/routes-{number}" for number in itertools.count())
-QUICK = Pace(reconnect_pause=0.1)
+QUICK = ConnectionPace(reconnect_pause=0.1)
 
 
 @pytest.fixture(scope="module")

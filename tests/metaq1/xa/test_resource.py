@@ -97,7 +97,7 @@ def test_rolled_back_before_and_behind_the_preparation(
 
 def test_nothing_in_it_is_read_only(producer: XAMessageProducer, resource: XAResource, topic: str) -> None:
     assert resource.prepare(filled(resource, producer, topic)) is Vote.READ_ONLY
-    assert producer.branches == {}
+    assert producer._branches == {}
 
 
 def test_sends_outside_of_a_branch_are_plain(
@@ -182,7 +182,7 @@ def test_a_thread_is_in_one_branch_at_a_time(producer: XAMessageProducer, resour
     resource.start(first)
     with pytest.raises(ClientError, match="do not nest"):
         resource.start(second)
-    assert list(producer.branches) == [first]
+    assert list(producer._branches) == [first]
     resource.end(first)
     resource.start(second)
     resource.end(second)
@@ -288,7 +288,7 @@ def test_a_server_that_is_away() -> None:
                 call()
             assert (error.value.code, error.value.in_doubt) == (-7, False)
         assert len(resource.unreached) == 1
-        assert producer.branches == {}
+        assert producer._branches == {}
 
 
 def test_a_message_that_is_refused_before_it_is_sent(

@@ -143,12 +143,12 @@ class TextSlave:
         await self._tell(frozenset(nodes.topics))
 
     def _go_to(self, address: str) -> None:
-        from metaq.metaq1.shared.links import Link, Pace
+        from metaq.metaq1.shared.links import Link, ConnectionPace
 
         self._away = False
         log.info("copying from the master of broker %d at %s", self._settings.options.broker_id, address)
         # For ever: a slave has nothing else to do than to come back.
-        self._link = Link(address, address, Pace(reconnect_pause=AGAIN_SECONDS, reconnect_times=1 << 31))
+        self._link = Link(address, address, ConnectionPace(reconnect_pause=AGAIN_SECONDS, reconnect_times=1 << 31))
 
     async def _leave_master(self) -> None:
         copies, self._copies = list(self._copies.values()), {}

@@ -27,15 +27,14 @@ class Single:
     """One message that is delivered for itself."""
 
     def __init__(self, message: ReceivedMessage) -> None:
-        self._message = message
-        message.batch = Batch()  # to acknowledge it by itself changes nothing
+        self._message, self._batch = message, Batch()
+        message._batch = self._batch  # noqa: SLF001  not for users; to acknowledge it by itself changes nothing
         self.error: BaseException | None = None
         self.is_failed = False
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         yield self._message
-        batch = self._message.batch
-        if self._message.rollback_only or (isinstance(batch, Batch) and batch.rolled_back):
+        if self._message.rollback_only or self._batch.rolled_back:
             self.fail(None)
 
     def fail(self, error: BaseException | None) -> None:

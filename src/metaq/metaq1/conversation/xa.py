@@ -120,9 +120,10 @@ class Xid(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.format_id}:{self.global_id.hex()}:{self.branch_id.hex()}"
 
-    def key(self, qualifier: str) -> BranchKey:
-        """Return its name at the server, for the branches of a producer with this `unique_qualifier`."""
-        return BranchKey(self.format_id, self.global_id, self.branch_id, qualifier)
+
+def branch_key(xid: Xid, qualifier: str) -> BranchKey:
+    """Return the name at the server of a branch of a producer with this `unique_qualifier`."""
+    return BranchKey(xid.format_id, xid.global_id, xid.branch_id, qualifier)
 
 
 def check_qualifier(qualifier: object) -> str:

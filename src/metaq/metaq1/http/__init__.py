@@ -18,5 +18,13 @@ from metaq.metaq1.http.config import HttpClientConfig
 from metaq.metaq1.http.consuming import HttpMessageConsumer
 from metaq.metaq1.http.producing import HttpMessageProducer
 from metaq.metaq1.http.sessions import HttpMessageSessionFactory
+from metaq.model.acl.secret import Secret
 
-__all__ = ["HttpClientConfig", "HttpMessageConsumer", "HttpMessageProducer", "HttpMessageSessionFactory", "aio"]
+__all__ = [
+    "HttpClientConfig",
+    "HttpMessageConsumer",
+    "HttpMessageProducer",
+    "HttpMessageSessionFactory",
+    "Secret",
+    "aio",
+]

@@ -11,7 +11,7 @@ import httpx
 from metaq.errors import ClientClosed, ConnectionFailed
 from metaq.metaq1.conversation.pipeline import ANSWER_BYTES_MAX, Make
 from metaq.metaq1.http.config import HttpClientConfig
-from metaq.metaq1.shared.links import Link, Links, Pace
+from metaq.metaq1.shared.links import ConnectionPace, Link, Links
 from metaq.model.acl.secret import Secret
 from metaq.net.tls.contexts import ClientFiles, client_context
 from metaq.wire.metaq1.commands import (
@@ -78,7 +78,12 @@ class HttpLink(Link):
     """The way to one broker behind a URL."""
 
     def __init__(
-        self, address: str, pace: Pace, client: httpx.AsyncClient, slots: asyncio.Semaphore, connect_seconds: float
+        self,
+        address: str,
+        pace: ConnectionPace,
+        client: httpx.AsyncClient,
+        slots: asyncio.Semaphore,
+        connect_seconds: float,
     ) -> None:
         """
         Args:
@@ -145,7 +150,7 @@ class HttpLink(Link):
 class HttpLinks(Links):
     """The links of one factory over HTTP."""
 
-    def __init__(self, config: HttpClientConfig, pace: Pace) -> None:
+    def __init__(self, config: HttpClientConfig, pace: ConnectionPace) -> None:
         super().__init__(pace)
         self._config = config
         self._client: httpx.AsyncClient | None = None

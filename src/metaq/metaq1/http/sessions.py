@@ -15,14 +15,14 @@ from metaq.metaq1.http.producing import HttpMessageProducer
 from metaq.metaq1.sessions.base import SessionFactoryBase
 from metaq.metaq1.sessions.ending import ThreadSessions
 from metaq.metaq1.shared.core import FactoryCore
-from metaq.metaq1.shared.links import Pace
+from metaq.metaq1.shared.links import ConnectionPace
 from metaq.metaq1.storages.storage import OffsetStorage
 
 
 class HttpSessions(SessionFactoryBase):
     """What factories over HTTP for threads and for asyncio share."""
 
-    def _make_core(self, config: MetaClientConfig, pace: Pace | None, clock: Clock) -> FactoryCore:
+    def _make_core(self, config: MetaClientConfig, pace: ConnectionPace | None, clock: Clock) -> FactoryCore:
         if not isinstance(config, HttpClientConfig):
             raise TypeError(f"config is {config!r:.100}: pass a HttpClientConfig")
         return HttpCore(config, pace, clock)

@@ -37,7 +37,7 @@ class ReceivedMessage(Struct):
     """Byte position in the partition."""
     size: int
     """Bytes that it takes there; the next message begins at `offset + size`."""
-    batch: Acknowledging | None = None
+    _batch: Acknowledging | None = None
     """Where `ack` and `rollback` are told; None: the subscription has `auto_ack=True`."""
     rollback_only: bool = False
     """The message counts as failed when the listener returns: see `set_rollback_only`."""
@@ -51,19 +51,19 @@ class ReceivedMessage(Struct):
 
         Raises ClientError: of another subscription, or the batch was rolled back in this call.
         """
-        self._batch().ack()
+        self._acknowledging().ack()
 
     def rollback(self) -> None:
         """Have all messages after the last acknowledged one delivered again. For subscriptions with `auto_ack=False`.
 
         Raises ClientError: of another subscription, or the batch was acknowledged in this call.
         """
-        self._batch().rollback()
+        self._acknowledging().rollback()
 
-    def _batch(self) -> Acknowledging:
-        if self.batch is None:
+    def _acknowledging(self) -> Acknowledging:
+        if self._batch is None:
             raise ClientError(
                 f"messages of topic {self.topic} are acknowledged when the listener returns: subscribe with auto_ack=False to do it "
                 "yourself"
             )
-        return self.batch
+        return self._batch

@@ -12,7 +12,7 @@ from metaq.metaq1.producing.base import SEND_SECONDS
 from metaq.metaq1.producing.direct import send_directly
 from metaq.metaq1.producing.futures import SendFuture
 from metaq.metaq1.producing.publishing import PublishingProducer
-from metaq.metaq1.producing.transactions import LocalTransactionCore, State, TransactionView
+from metaq.metaq1.producing.transactions import LocalTransactionCore, TransactionState, TransactionView
 
 log = logging.getLogger("metaq.client")
 
@@ -131,7 +131,7 @@ class LocalTransaction(TransactionView):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._transaction.state is not State.OPEN:  # ended inside the block, by the producer
+        if self._transaction.state is not TransactionState.OPEN:  # ended inside the block, by the producer
             self._transaction.leave()
         elif error is None:
             self._producer.commit()

@@ -11,7 +11,7 @@ from metaq.metaq1.model.message import Message, SendResult
 from metaq.metaq1.producing.base import SEND_SECONDS
 from metaq.metaq1.producing.futures import SendFuture
 from metaq.metaq1.producing.publishing import AsyncPublishingProducer
-from metaq.metaq1.producing.transactions import LocalTransactionCore, State, TransactionView
+from metaq.metaq1.producing.transactions import LocalTransactionCore, TransactionState, TransactionView
 
 log = logging.getLogger("metaq.client")
 
@@ -80,7 +80,7 @@ class LocalTransaction(TransactionView):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._transaction.state is not State.OPEN:  # ended inside the block, by the producer
+        if self._transaction.state is not TransactionState.OPEN:  # ended inside the block, by the producer
             self._transaction.leave()
         elif error is None:
             await self._producer.commit()

@@ -51,15 +51,19 @@ _current: contextvars.ContextVar[tuple[LocalTransactionCore, ...]] = contextvars
 """Those that the thread or task is in, of different producers."""
 
 
-class State(enum.Enum):
+class TransactionState(enum.Enum):
     """State of a local transaction, or of an XA branch."""
 
     OPEN = "open"
+    """Messages come to it, or may come."""
     ENDED = "ended, and waits for its transaction manager"
     """Of an XA branch."""
     COMMITTED = "committed"
+    """All its messages are delivered."""
     ROLLED_BACK = "rolled back"
+    """None of its messages is delivered."""
     UNKNOWN = "in an unknown state"
+    """The server's answer is lost: all of its messages are delivered, or none."""
 
 
 class LocalTransactionCore:
@@ -79,7 +83,7 @@ class LocalTransactionCore:
         self._producer, self._core, self.key, self._session_id = producer, core, key, session_id
         # Whole seconds on the wire; a fraction must not become 0, which is for ever.
         self._timeout = math.ceil(checked_seconds("timeout", timeout, least=0.0))
-        self.state = State.OPEN
+        self.state = TransactionState.OPEN
         self.messages = 0
         """Messages in it, so far."""
         self.lock = threading.Lock()
@@ -99,7 +103,7 @@ class LocalTransactionCore:
     @property
     def begun(self) -> bool:
         """The server knows it, and it has not ended."""
-        return self._begun is not None and self.state is State.OPEN
+        return self._begun is not None and self.state is TransactionState.OPEN
 
     # -------------------------------------------------------------- in the loop
 
@@ -160,30 +164,32 @@ class LocalTransactionCore:
     async def commit(self) -> None:
         """End it: all its messages become visible. Raises TransactionFailed: it was not, or is in doubt; TransactionEnded."""
         self._check_open()
-        self.state = State.UNKNOWN
+        self.state = TransactionState.UNKNOWN
         await self._settled()
         if self._lacks is not None:
-            self.state = State.OPEN
+            self.state = TransactionState.OPEN
             await self.rollback()
-            raise self._failed(State.ROLLED_BACK, self._lacks) from self._lacks
+            raise self._failed(TransactionState.ROLLED_BACK, self._lacks) from self._lacks
         if self._link is None:
-            self.state = State.COMMITTED  # of nothing
+            self.state = TransactionState.COMMITTED  # of nothing
             return
         try:
             await self._step(self._link, Step.COMMIT_ONE_PHASE)
         except BrokerError as error:
             if _UNKNOWN_THERE in error.remark:
-                raise self._failed(State.ROLLED_BACK, error) from error
-            raise self._failed(State.UNKNOWN, error) from error
+                raise self._failed(TransactionState.ROLLED_BACK, error) from error
+            raise self._failed(TransactionState.UNKNOWN, error) from error
         except (ConnectionFailed, RequestTimeout) as error:
-            raise self._failed(State.UNKNOWN if error.sent else State.ROLLED_BACK, error) from error
-        self.state = State.COMMITTED
+            raise self._failed(
+                TransactionState.UNKNOWN if error.sent else TransactionState.ROLLED_BACK, error
+            ) from error
+        self.state = TransactionState.COMMITTED
 
     async def rollback(self) -> None:
         """End it: none of its messages becomes visible. Raises TransactionFailed: the server has not confirmed that, and does it by
         itself; TransactionEnded."""
         self._check_open()
-        self.state = State.ROLLED_BACK
+        self.state = TransactionState.ROLLED_BACK
         await self._settled()
         if self._link is None:
             return
@@ -191,9 +197,9 @@ class LocalTransactionCore:
             await self._step(self._link, Step.ROLLBACK)
         except BrokerError as error:
             if _UNKNOWN_THERE not in error.remark:
-                raise self._failed(State.UNKNOWN, error) from error
+                raise self._failed(TransactionState.UNKNOWN, error) from error
         except RequestTimeout as error:
-            raise self._failed(State.UNKNOWN, error) from error
+            raise self._failed(TransactionState.UNKNOWN, error) from error
         except ConnectionFailed:
             log.debug("%s was rolled back by the end of its connection", self.key)
 
@@ -220,23 +226,25 @@ class LocalTransactionCore:
     # -------------------------------------------------------------- any thread
 
     def _check_open(self) -> None:
-        if self.state is not State.OPEN:
+        if self.state is not TransactionState.OPEN:
             raise TransactionEnded(f"transaction {self.key} is {self.state.value}: another message needs another one")
 
-    def _failed(self, state: State, error: MetaqError) -> TransactionFailed:
+    def _failed(self, state: TransactionState, error: MetaqError) -> TransactionFailed:
         self.state = state
-        if state is State.ROLLED_BACK:
+        if state is TransactionState.ROLLED_BACK:
             text = f"transaction {self.key} is rolled back: {error}. Nothing of it will be delivered: do it again"
         else:
             text = f"what became of transaction {self.key} is unknown: {error}. All of it is delivered, or nothing"
-        return TransactionFailed(text, str(self.key), "rolled back" if state is State.ROLLED_BACK else "unknown")
+        return TransactionFailed(
+            text, str(self.key), "rolled back" if state is TransactionState.ROLLED_BACK else "unknown"
+        )
 
     def is_of(self, producer: object) -> bool:
         """Return whether a send of `producer` here and now belongs to it.
 
         One that has ended keeps the sends of its owner and of nobody else: tasks that it started may live longer.
         """
-        return self._producer is producer and (self.state is State.OPEN or self._owner == _owner())
+        return self._producer is producer and (self.state is TransactionState.OPEN or self._owner == _owner())
 
     def enter(self) -> None:
         """Bind it to the calling thread or task. Raises ClientError: that is in one of this producer already."""
@@ -277,7 +285,7 @@ class TransactionView:
         return str(self._transaction.key)
 
     @property
-    def state(self) -> State:
+    def state(self) -> TransactionState:
         """How far it is: OPEN, COMMITTED, ROLLED_BACK, or UNKNOWN: its end was sent, and no answer came."""
         return self._transaction.state
 

@@ -24,7 +24,7 @@ from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.producing.base import DefaultTopic
 from metaq.metaq1.shared.core import CLOSE_SECONDS, FactoryCore
 from metaq.metaq1.shared.figures import ask_stats
-from metaq.metaq1.shared.links import Link, Pace
+from metaq.metaq1.shared.links import ConnectionPace, Link
 from metaq.metaq1.storages.local_file import LocalFileOffsetStorage
 from metaq.metaq1.storages.storage import OffsetStorage
 from metaq.net.address import local_address
@@ -54,7 +54,7 @@ def broadcast_group(group: str) -> str:
 class SessionFactoryBase:
     """One session factory."""
 
-    def __init__(self, config: MetaClientConfig, *, pace: Pace | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(self, config: MetaClientConfig, *, pace: ConnectionPace | None = None, clock: Clock = SYSTEM) -> None:
         """Connect to nothing yet: the first `publish` does.
 
         Args: config: settings. pace: times of connections, for tests. clock: for names.
@@ -69,7 +69,7 @@ class SessionFactoryBase:
         self._open = True
         _open.add(self)
 
-    def _make_core(self, config: MetaClientConfig, pace: Pace | None, clock: Clock) -> FactoryCore:
+    def _make_core(self, config: MetaClientConfig, pace: ConnectionPace | None, clock: Clock) -> FactoryCore:
         """Raises TypeError, ConfigError."""
         if not isinstance(config, MetaClientConfig):
             raise TypeError(f"config is {config!r:.100}: pass a MetaClientConfig")

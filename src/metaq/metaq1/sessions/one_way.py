@@ -14,7 +14,7 @@ from metaq.metaq1.producing.selectors import PartitionSelector
 from metaq.metaq1.sessions.backlogs import SharedBacklog
 from metaq.metaq1.sessions.base import SessionFactoryBase
 from metaq.metaq1.sessions.factory import MetaMessageSessionFactory
-from metaq.metaq1.shared.links import Pace
+from metaq.metaq1.shared.links import ConnectionPace
 
 Producer = TypeVar("Producer", bound=OneWayBase)
 
@@ -22,7 +22,7 @@ Producer = TypeVar("Producer", bound=OneWayBase)
 class OneWaySessions(SessionFactoryBase):
     """What the factories of one-way producers for threads and for asyncio share."""
 
-    def __init__(self, config: MetaClientConfig, *, pace: Pace | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(self, config: MetaClientConfig, *, pace: ConnectionPace | None = None, clock: Clock = SYSTEM) -> None:
         super().__init__(config, pace=pace, clock=clock)
         folder = Path(config.async_storage_path).expanduser()
         core, default = self._core, self._default  # not the factory itself, which would then never be forgotten

@@ -15,7 +15,7 @@ from metaq.metaq1.producing.selectors import PartitionSelector
 from metaq.metaq1.sessions.backlogs import SharedBacklog
 from metaq.metaq1.sessions.base import SessionFactoryBase
 from metaq.metaq1.sessions.ending import ThreadSessions
-from metaq.metaq1.shared.links import Pace
+from metaq.metaq1.shared.links import ConnectionPace
 
 Producer = TypeVar("Producer", bound=OrderedBase)
 
@@ -29,7 +29,7 @@ class OrderedFactoryBase(SessionFactoryBase):
         *,
         partitions_file: str | Path | None = None,
         order_config: LayoutSource | None = None,
-        pace: Pace | None = None,
+        pace: ConnectionPace | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """Make a factory; the layout comes from one of three places.

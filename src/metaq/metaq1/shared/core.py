@@ -25,7 +25,7 @@ from metaq.errors import BufferFull, ClientClosed, ClientError, ClientForked, No
 from metaq.metaq1.config import MetaClientConfig
 from metaq.metaq1.model.partition import Partition
 from metaq.metaq1.shared.fixed_routes import FixedRoutes
-from metaq.metaq1.shared.links import Links, Pace
+from metaq.metaq1.shared.links import ConnectionPace, Links
 from metaq.metaq1.shared.routes import Routes
 from metaq.metaq1.shared.wakes import Wakes
 from metaq.net.address import local_address
@@ -48,7 +48,7 @@ class FactoryCore:
         clock: for names and random choices.
     """
 
-    def __init__(self, config: MetaClientConfig, pace: Pace | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(self, config: MetaClientConfig, pace: ConnectionPace | None = None, clock: Clock = SYSTEM) -> None:
         self.config, self.clock = config, clock
         self._pid = os.getpid()
         self._thread = background()
@@ -56,7 +56,7 @@ class FactoryCore:
         self.callbacks = CallbackThreads(config.callback_threads)
         self.wakes = Wakes()
         self.closed = False
-        self.pace = pace or Pace(reconnect_times=config.max_reconnect_times)
+        self.pace = pace or ConnectionPace(reconnect_times=config.max_reconnect_times)
         self.links: Links = self._make_links()
         self.routes: Routes = self._make_routes()
         self._begun_ms = clock.now_ms()

@@ -1,6 +1,6 @@
 """The connections of one session factory: one per server, counted, kept alive and made anew.
 
-A link dials when somebody first needs its server, and again after a loss, with `Pace.reconnect_pause` between two tries. Commands
+A link dials when somebody first needs its server, and again after a loss, with `ConnectionPace.reconnect_pause` between two tries. Commands
 wait for a first try, and for the one that follows a loss; between two tries that fail they fail at once, so that no caller waits for
 a server that is known to be away. After 10 idle seconds a link asks for the server's version; three such questions without a good answer in a
 row end the connection. All of it runs in one event loop.
@@ -37,7 +37,7 @@ PART_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.05
 
 
-class Pace(Struct, frozen=True, kw_only=True):
+class ConnectionPace(Struct, frozen=True, kw_only=True):
     """Times of a link, s, as Java's client has them."""
 
     connect: float = 10.0
@@ -49,6 +49,7 @@ class Pace(Struct, frozen=True, kw_only=True):
     heartbeat_failures: int = 3
     """Heartbeats in a row without a good answer that end a connection."""
     reconnect_pause: float = 2.0
+    """From a failed try to the next one."""
     reconnect_times: int = 350
     """Failed tries in a row after which the link rests until a command needs it."""
 
@@ -56,7 +57,7 @@ class Pace(Struct, frozen=True, kw_only=True):
 class Link:
     """The connection to one server. `users` holds how many producers and consumers want it."""
 
-    def __init__(self, address: str, dialled: str, pace: Pace) -> None:
+    def __init__(self, address: str, dialled: str, pace: ConnectionPace) -> None:
         """Args: address: as the cluster names it. dialled: where to connect."""
         self.address, self._dialled, self._pace = address, dialled, pace
         self._loop = asyncio.get_running_loop()
@@ -284,7 +285,7 @@ class Link:
 class Links:
     """The links of one factory. `acquire` and `release` come in pairs; the last user of a link closes it."""
 
-    def __init__(self, pace: Pace, *, loopback: bool = False) -> None:
+    def __init__(self, pace: ConnectionPace, *, loopback: bool = False) -> None:
         self._pace, self._loopback = pace, loopback
         self._links: dict[str, Link] = {}
         self._closing: set[asyncio.Task[None]] = set()

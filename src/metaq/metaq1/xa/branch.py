@@ -12,8 +12,8 @@ from typing import Final
 from metaq.errors import BrokerError, ConnectionFailed, MetaqError, RequestTimeout, XaError
 from metaq.metaq1.conversation import answers
 from metaq.metaq1.conversation.pipeline import Make
-from metaq.metaq1.conversation.xa import XaCode, Xid, as_xa_error, xa_error
-from metaq.metaq1.producing.transactions import LocalTransactionCore, State
+from metaq.metaq1.conversation.xa import XaCode, Xid, as_xa_error, branch_key, xa_error
+from metaq.metaq1.producing.transactions import LocalTransactionCore, TransactionState
 from metaq.metaq1.shared.connection import Call
 from metaq.metaq1.shared.core import FactoryCore
 from metaq.metaq1.shared.links import Link
@@ -46,7 +46,7 @@ class BranchCore(LocalTransactionCore):
         broker_id: int,
         address: str,
     ) -> None:
-        super().__init__(producer, core, xid.key(qualifier), session_id, timeout)
+        super().__init__(producer, core, branch_key(xid, qualifier), session_id, timeout)
         self.xid, self.qualifier, self.address = xid, qualifier, address
         self.broker_id = broker_id
         self.failed: MetaqError | None = None
@@ -58,7 +58,7 @@ class BranchCore(LocalTransactionCore):
         try:
             await asyncio.shield(self._begun)
         except MetaqError as error:
-            self.state = State.UNKNOWN
+            self.state = TransactionState.UNKNOWN
             raise as_xa_error(error) from error
 
     async def _begin(self, address: str) -> None:
@@ -70,7 +70,7 @@ class BranchCore(LocalTransactionCore):
             f"begin branch {self.key}",
         )
 
-    async def end(self, state: State) -> None:
+    async def end(self, state: TransactionState) -> None:
         """No more messages come for now. Nothing is answered to it. Raises XaError: a message that nobody waited for is missing."""
         await self._settled()
         self.state = state
@@ -89,7 +89,7 @@ class BranchCore(LocalTransactionCore):
 
     async def rollback(self) -> None:
         """Its producer is closed: nobody will end it."""
-        self.state = State.ROLLED_BACK
+        self.state = TransactionState.ROLLED_BACK
         await self._settled()
         link = self._core.links.get(self.address)
         if link is not None:

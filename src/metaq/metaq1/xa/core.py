@@ -16,8 +16,8 @@ from metaq.client.identity.options import checked_seconds
 from metaq.errors import ConfigError, MetaqError, XaError
 from metaq.metaq1.conversation import answers
 from metaq.metaq1.conversation.answers import Reply
-from metaq.metaq1.conversation.xa import Vote, XaCode, Xid, as_xa_error, recovered, voted, xa_error
-from metaq.metaq1.producing.transactions import State
+from metaq.metaq1.conversation.xa import Vote, XaCode, Xid, as_xa_error, branch_key, recovered, voted, xa_error
+from metaq.metaq1.producing.transactions import TransactionState
 from metaq.metaq1.xa import branch as branches
 from metaq.metaq1.xa.branch import BranchCore, link_to
 from metaq.metaq1.xa.producing import XaProducerBase
@@ -29,15 +29,21 @@ log = logging.getLogger("metaq.client")
 Result = TypeVar("Result")
 
 
-class Flag(enum.Flag):
+class XaFlag(enum.Flag):
     """Flags of start and end, as in JTA."""
 
     TMNOFLAGS = 0
+    """Of `start`: the branch begins."""
     TMJOIN = 0x200000
+    """Of `start`: the thread joins a branch that was begun."""
     TMRESUME = 0x8000000
+    """Of `start`: a suspended branch goes on."""
     TMSUCCESS = 0x4000000
+    """Of `end`: for good, and all went well."""
     TMSUSPEND = 0x2000000
+    """Of `end`: until it is resumed."""
     TMFAIL = 0x20000000
+    """Of `end`: for good, and it can only be rolled back."""
 
 
 class XaResourceCore:
@@ -62,7 +68,7 @@ class XaResourceCore:
         self.timeout = checked_seconds("timeout", seconds, least=0.0)
 
     @contextlib.contextmanager
-    def starting(self, xid: Xid, flags: Flag) -> Iterator[BranchCore | None]:
+    def starting(self, xid: Xid, flags: XaFlag) -> Iterator[BranchCore | None]:
         """Have the caller's messages belong to a branch; the block begins the one that it gets at the server. Raises as `begun`, and
         what the branch's `enter` raises."""
         branch, new = self.begun(xid, flags)
@@ -82,20 +88,20 @@ class XaResourceCore:
             self.gone(xid)
             raise
 
-    def begun(self, xid: Xid, flags: Flag) -> tuple[BranchCore, bool]:
+    def begun(self, xid: Xid, flags: XaFlag) -> tuple[BranchCore, bool]:
         """Return the branch that messages belong to from now on, and whether it must be begun at the server. Raises XaError."""
         self._producer._check_open()  # noqa: SLF001
         if not isinstance(xid, Xid):
             raise TypeError(f"xid is {xid!r:.100}: pass an Xid")
-        found = self._producer.branches.get(xid)
-        if flags in {Flag.TMJOIN, Flag.TMRESUME}:
+        found = self._producer._branches.get(xid)  # noqa: SLF001
+        if flags in {XaFlag.TMJOIN, XaFlag.TMRESUME}:
             if found is None:
                 raise xa_error(XaCode.XAER_NOTA, f"no branch {xid} was started by this producer")
             if found.address != self.address:
                 raise xa_error(XaCode.XAER_INVAL, f"branch {xid} is at {found.address} and not at {self.address}")
-            found.state = State.OPEN
+            found.state = TransactionState.OPEN
             return found, False
-        if flags is not Flag.TMNOFLAGS:
+        if flags is not XaFlag.TMNOFLAGS:
             raise xa_error(XaCode.XAER_INVAL, f"start takes TMNOFLAGS, TMJOIN or TMRESUME, and not {flags}")
         if found is not None:
             raise xa_error(XaCode.XAER_DUPID, f"branch {xid} was started already: join or resume it")
@@ -103,41 +109,41 @@ class XaResourceCore:
             self._producer, self._core, xid, self._producer.unique_qualifier,
             self._producer._session_id, self.timeout, self.broker_id, self.address,  # noqa: SLF001
         )  # fmt: skip
-        self._producer.hold(branch)
+        self._producer._hold(branch)  # noqa: SLF001
         return branch, True
 
     def gone(self, xid: Xid) -> None:
         """The branch could not be started, or is over."""
         self.places.pop(xid, None)
-        found = self._producer.branches.pop(xid, None)
-        if found is not None and found.state in {State.OPEN, State.ENDED}:
-            found.state = State.UNKNOWN
+        found = self._producer._branches.pop(xid, None)  # noqa: SLF001
+        if found is not None and found.state in {TransactionState.OPEN, TransactionState.ENDED}:
+            found.state = TransactionState.UNKNOWN
 
     def started(self, xid: Xid) -> BranchCore:
         """Raises XaError."""
-        found = self._producer.branches.get(xid)
+        found = self._producer._branches.get(xid)  # noqa: SLF001
         if found is None:
             raise xa_error(XaCode.XAER_NOTA, f"no branch {xid} was started by this producer")
         return found
 
     # -------------------------------------------------------------- in the loop
 
-    async def end(self, xid: Xid, flags: Flag) -> None:
+    async def end(self, xid: Xid, flags: XaFlag) -> None:
         branch = self.started(xid)
-        if flags not in {Flag.TMSUCCESS, Flag.TMSUSPEND, Flag.TMFAIL}:
+        if flags not in {XaFlag.TMSUCCESS, XaFlag.TMSUSPEND, XaFlag.TMFAIL}:
             raise xa_error(XaCode.XAER_INVAL, f"end takes TMSUCCESS, TMSUSPEND or TMFAIL, and not {flags}")
-        if flags is Flag.TMFAIL:
+        if flags is XaFlag.TMFAIL:
             branch.failed = branch.failed or xa_error(XaCode.XA_RBROLLBACK, "its work has failed")
             try:
-                await branch.end(State.ENDED)
+                await branch.end(TransactionState.ENDED)
             except XaError:
                 return  # as asked
-        await branch.end(State.ENDED)
+        await branch.end(TransactionState.ENDED)
 
     async def prepare(self, xid: Xid) -> Vote:
-        branch = self._producer.branches.get(xid)
+        branch = self._producer._branches.get(xid)  # noqa: SLF001
         if branch is not None:
-            if branch.state is State.OPEN:
+            if branch.state is TransactionState.OPEN:
                 raise xa_error(XaCode.XAER_PROTO, f"branch {xid} is prepared before its end")
             if branch.failed is not None:
                 raise branch.refusal(branch.failed)
@@ -147,17 +153,17 @@ class XaResourceCore:
         return vote
 
     async def commit(self, xid: Xid, *, one_phase: bool) -> None:
-        branch = self._producer.branches.get(xid)
+        branch = self._producer._branches.get(xid)  # noqa: SLF001
         if one_phase and branch is not None:
-            if branch.state is State.OPEN:
+            if branch.state is TransactionState.OPEN:
                 raise xa_error(XaCode.XAER_PROTO, f"branch {xid} is committed before its end")
             if branch.failed is not None:
                 raise branch.refusal(branch.failed)
         await self._finished(xid, Step.COMMIT_ONE_PHASE if one_phase else Step.COMMIT_TWO_PHASE)
 
     async def rollback(self, xid: Xid) -> None:
-        branch = self._producer.branches.get(xid)
-        if branch is not None and branch.state is State.OPEN:
+        branch = self._producer._branches.get(xid)  # noqa: SLF001
+        if branch is not None and branch.state is TransactionState.OPEN:
             raise xa_error(XaCode.XAER_PROTO, f"branch {xid} is rolled back before its end")
         await self._finished(xid, Step.ROLLBACK)
 
@@ -210,10 +216,10 @@ class XaResourceCore:
         self.gone(xid)
 
     async def _asked(self, xid: Xid, step: Step, read: Callable[[Reply, str, str], Result]) -> Result:
-        branch = self._producer.branches.get(xid)
+        branch = self._producer._branches.get(xid)  # noqa: SLF001
         qualifier = branch.qualifier if branch is not None else self._producer.unique_qualifier
         address = branch.address if branch is not None else self.places.get(xid, self.address)
-        key = xid.key(qualifier)
+        key = branch_key(xid, qualifier)
         action = f"{step.value.partition('_')[0].lower()} branch {key}"
         try:
             return read(await self._ask(address, key, step, action), address, action)
@@ -236,8 +242,8 @@ class XaResourceView:
     It has JTA's flags for `start` and `end`: `TMNOFLAGS`, `TMJOIN`, `TMRESUME`, `TMSUCCESS`, `TMSUSPEND`, `TMFAIL`.
     """
 
-    TMNOFLAGS, TMJOIN, TMRESUME = Flag.TMNOFLAGS, Flag.TMJOIN, Flag.TMRESUME
-    TMSUCCESS, TMSUSPEND, TMFAIL = Flag.TMSUCCESS, Flag.TMSUSPEND, Flag.TMFAIL
+    TMNOFLAGS, TMJOIN, TMRESUME = XaFlag.TMNOFLAGS, XaFlag.TMJOIN, XaFlag.TMRESUME
+    TMSUCCESS, TMSUSPEND, TMFAIL = XaFlag.TMSUCCESS, XaFlag.TMSUSPEND, XaFlag.TMFAIL
 
     def __init__(self, producer: XaProducerBase, broker_id: int, address: str) -> None:
         self._producer, self._core = producer, producer._core  # noqa: SLF001  parts of one factory

@@ -18,7 +18,7 @@ class XaProducerBase(ProducerBase):
     """A producer whose messages may belong to branches of a transaction manager's transactions."""
 
     _qualifier: str | None = None
-    _branches: dict[Xid, BranchCore] | None = None
+    _begun: dict[Xid, BranchCore] | None = None
 
     @property
     def unique_qualifier(self) -> str:
@@ -40,15 +40,15 @@ class XaProducerBase(ProducerBase):
         self.unique_qualifier = f"{prefix}-{host_name()}"
 
     @property
-    def branches(self) -> dict[Xid, BranchCore]:
+    def _branches(self) -> dict[Xid, BranchCore]:
         """Branch → its state, of those that were started here and have not ended with the server."""
-        if self._branches is None:
-            self._branches = {}
-        return self._branches
+        if self._begun is None:
+            self._begun = {}
+        return self._begun
 
-    def hold(self, branch: BranchCore) -> None:
+    def _hold(self, branch: BranchCore) -> None:
         """Remember a branch; it is rolled back at the end of the producer if it is still open then."""
-        self.branches[branch.xid] = branch
+        self._branches[branch.xid] = branch
         with self._lock:
             self._transactions.add(branch)
 

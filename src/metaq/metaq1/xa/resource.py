@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaq.metaq1.conversation.xa import Vote, Xid
 from metaq.metaq1.producing.producer import MessageProducer
-from metaq.metaq1.xa.core import Flag, XaResourceView
+from metaq.metaq1.xa.core import XaFlag, XaResourceView
 from metaq.metaq1.xa.producing import XaProducerBase
 
 
@@ -30,14 +30,14 @@ class XAResource(XaResourceView):
     of JTA; -7 (XAER_RMFAIL): the server is not connected; 106 (XA_RBTIMEOUT): it did not answer in 5 s. ClientClosed, ClientForked.
     """
 
-    def start(self, xid: Xid, flags: Flag = Flag.TMNOFLAGS) -> None:
+    def start(self, xid: Xid, flags: XaFlag = XaFlag.TMNOFLAGS) -> None:
         """Begin a branch, or (TMJOIN, TMRESUME) go on with one that this producer has begun. Raises ClientError: the thread is in a
         transaction of this producer already."""
         with self._resource.starting(xid, flags) as branch:
             if branch is not None:
                 self._core.run(branch.start)
 
-    def end(self, xid: Xid, flags: Flag = Flag.TMSUCCESS) -> None:
+    def end(self, xid: Xid, flags: XaFlag = XaFlag.TMSUCCESS) -> None:
         """No more messages come for the branch: for good (TMSUCCESS, TMFAIL), or until it is resumed (TMSUSPEND).
 
         Raises XaError 100: a message that nobody waited for is missing in it, so that it can only be rolled back.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaq.metaq1.conversation.xa import Vote, Xid
 from metaq.metaq1.producing.producer_async import MessageProducer
-from metaq.metaq1.xa.core import Flag, XaResourceView
+from metaq.metaq1.xa.core import XaFlag, XaResourceView
 from metaq.metaq1.xa.producing import XaProducerBase
 
 
@@ -19,13 +19,13 @@ class XAMessageProducer(XaProducerBase, MessageProducer):
 class XAResource(XaResourceView):
     """`metaq.metaq1.XAResource` for asyncio: from `start` to `end` the messages of the calling task belong to the branch."""
 
-    async def start(self, xid: Xid, flags: Flag = Flag.TMNOFLAGS) -> None:
+    async def start(self, xid: Xid, flags: XaFlag = XaFlag.TMNOFLAGS) -> None:
         """Begin a branch, or go on with one. As `metaq.metaq1.XAResource.start`."""
         with self._resource.starting(xid, flags) as branch:
             if branch is not None:
                 await self._core.awaited(branch.start)
 
-    async def end(self, xid: Xid, flags: Flag = Flag.TMSUCCESS) -> None:
+    async def end(self, xid: Xid, flags: XaFlag = XaFlag.TMSUCCESS) -> None:
         """No more messages come for the branch. As `metaq.metaq1.XAResource.end`."""
         branch = self._resource.started(xid)
         try:
