@@ -12,6 +12,7 @@ import importlib
 import inspect
 import pathlib
 import re
+import typing
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -44,6 +45,8 @@ class Function(NamedTuple):
     node: Definition
     around: str
     """The docstrings of its class, if it has one."""
+    module: str
+    """That it is written in."""
 
 
 # ---- the sources -------------------------------------------------------------------------------------------------
@@ -72,9 +75,9 @@ def definition(found: type) -> ast.ClassDef:
     return node
 
 
-def bases(found: type) -> list[ast.ClassDef]:
-    """The class and those above it, as far as they are ours: the site shows what a class inherits with it."""
-    return [definition(one) for one in found.__mro__ if own(one.__module__)]
+def bases(found: type) -> list[tuple[str, ast.ClassDef]]:
+    """The class and those above it with their modules, as far as they are ours: the site shows what a class inherits with it."""
+    return [(one.__module__, definition(one)) for one in found.__mro__ if own(one.__module__)]
 
 
 def docstring(node: ast.ClassDef | Definition | ast.Module) -> str:
@@ -133,24 +136,25 @@ def classes(package: str) -> Iterator[tuple[str, type]]:
 def functions(package: str) -> Iterator[Function]:
     for name, value in exported(package).items():
         if inspect.isroutine(value):
-            body = source(inspect.unwrap(value).__module__).body
+            home = inspect.unwrap(value).__module__
+            body = source(home).body
             node = next(one for one in body if isinstance(one, Definition) and one.name == value.__name__)
-            yield Function(f"{package}.{name}", node, "")
+            yield Function(f"{package}.{name}", node, "", home)
     for name, found in classes(package):
         given: set[str] = set()
         above = bases(found)
-        for node in above:
-            around = "\n".join(docstring(one) for one in (node, *above[:1]))
+        for home, node in above:
+            around = "\n".join(docstring(one) for one in (node, above[0][1]))
             for method, one in methods(node).items():
                 if method not in given:
                     given.add(method)
-                    yield Function(f"{name}.{method}", one, around)
+                    yield Function(f"{name}.{method}", one, around, home)
 
 
 def fields(package: str) -> Iterator[tuple[str, bool]]:
     """Fields of classes, members of enumerations, attributes that a constructor sets; and whether one is described."""
     for name, found in classes(package):
-        above = bases(found)
+        above = [node for _, node in bases(found)]
         text = "\n".join(part for node in above for part in (docstring(node), *map(docstring, constructors(node))))
         described: dict[str, bool] = {}
         for node in above:
@@ -212,7 +216,7 @@ def test_every_public_field_and_constant_is_described(package):
 def test_args_name_every_parameter(package):
     """Where a docstring describes parameters, none is forgotten. `clock` is for tests, and everywhere the same."""
     missing = []
-    for name, node, around in functions(package):
+    for name, node, around, _ in functions(package):
         text = docstring(node) or (around if node.name == "__init__" else "")
         if re.search(r"\bArgs\b", text) and not ELSEWHERE.search(text):
             missing += [f"{name}({one})" for one in parameters(node) if not re.search(rf"\b{one}\b", text)]
@@ -222,7 +226,7 @@ def test_args_name_every_parameter(package):
 @pytest.mark.parametrize("package", PUBLIC)
 def test_times_have_units(package):
     missing = []
-    for name, node, around in functions(package):
+    for name, node, around, _ in functions(package):
         text = docstring(node) + (around if node.name == "__init__" else "")
         if not UNITS.search(text) and not ELSEWHERE.search(text):
             missing += [f"{name}({one})" for one in parameters(node) if TIMES.fullmatch(one)]
@@ -232,7 +236,7 @@ def test_times_have_units(package):
 @pytest.mark.parametrize("package", PUBLIC)
 def test_errors_that_a_function_raises_itself_are_named(package):
     missing = []
-    for name, node, around in functions(package):
+    for name, node, around, _ in functions(package):
         text = docstring(node) + (around if node.name == "__init__" else "")
         if not re.search(r"[Rr]aises?[^.]* as\b", text):
             missing += [f"{name}: {one}" for one in sorted(raised(node)) if one not in text]
@@ -243,7 +247,7 @@ def test_errors_that_a_function_raises_itself_are_named(package):
 def test_what_none_means_is_said(package):
     """Of what returns something or None."""
     missing = []
-    for name, node, _ in functions(package):
+    for name, node, _, _ in functions(package):
         text = docstring(node)
         parts = ast.unparse(node.returns).split(" | ") if node.returns is not None else []
         if len(parts) > 1 and "None" in parts and "None" not in text and not ELSEWHERE.search(text):
@@ -263,6 +267,112 @@ def raised(node: Definition) -> set[str]:
         for one in ast.walk(node)
         if isinstance(one, ast.Raise) and isinstance(one.exc, ast.Call) and isinstance(one.exc.func, ast.Name)
     } & (ERRORS | {"TypeError", "ValueError"})
+
+
+# ---- what they take and return -----------------------------------------------------------------------------------
+
+MADE = re.compile(r"\bmade by `", re.IGNORECASE)
+"""A class whose objects users get, and never make: its constructor is not theirs."""
+INTERNAL: dict[str, str] = {}
+"""Class that is not exported although a public name takes or returns it → why not. May only become shorter."""
+
+
+class Absent(type):
+    """A module that is not installed, and all that is in it."""
+
+    def __getattr__(cls, name: str) -> Absent:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+    def __getitem__(cls, _: object) -> Absent:
+        return cls
+
+
+class Nothing(metaclass=Absent):
+    pass
+
+
+@functools.cache
+def namespace(module: str) -> dict[str, object]:
+    """What annotations of a module may name, also what it imports for type checkers only."""
+    found = dict(vars(importlib.import_module(module)))
+    for block in source(module).body:
+        if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING"):
+            for statement in block.body:
+                try:
+                    exec(ast.unparse(statement), found)
+                except ModuleNotFoundError:
+                    assert isinstance(statement, ast.Import | ast.ImportFrom)
+                    found |= {(one.asname or one.name).partition(".")[0]: Nothing for one in statement.names}
+    return found
+
+
+def annotations(package: str) -> Iterator[tuple[str, ast.expr, str]]:
+    """(where, annotation, its module) of public functions and methods, and of fields."""
+    for function in functions(package):
+        node = function.node
+        if node.name == "__init__" and MADE.search(docstring(node) + function.around):
+            continue
+        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+        for one in given:
+            if one is not None and one.annotation is not None and not one.arg.startswith("_"):
+                yield f"{function.name}({one.arg})", one.annotation, function.module
+        if node.returns is not None:
+            yield f"{function.name}()", node.returns, function.module
+    for name, found in classes(package):
+        for home, above in bases(found):
+            inner = [one for made in constructors(above) for one in made.body]
+            for one in (*above.body, *inner):
+                if isinstance(one, ast.AnnAssign):
+                    field = one.target.attr if isinstance(one.target, ast.Attribute) else ast.unparse(one.target)
+                    if not field.startswith("_"):
+                        yield f"{name}.{field}", one.annotation, home
+
+
+def named(annotation: object, module: str) -> Iterator[type]:
+    """The classes of ours in an annotation, its aliases and type variables."""
+    if isinstance(annotation, str):
+        yield from named(eval(annotation, namespace(module)), module)
+    elif isinstance(annotation, typing.ForwardRef):
+        yield from named(annotation.__forward_arg__, module)
+    elif isinstance(annotation, typing.TypeVar):
+        for one in (annotation.__bound__, *annotation.__constraints__):
+            yield from named(one, module)
+    elif isinstance(annotation, list | tuple):  # the arguments of a Callable
+        for one in annotation:
+            yield from named(one, module)
+    else:
+        if inspect.isclass(annotation) and own(annotation.__module__):
+            yield annotation
+        # Of a generic class its origin, too: `Reader[Order]` is a Reader.
+        if typing.get_origin(annotation) is not typing.Literal:
+            yield from named(typing.get_args(annotation), module)
+            origin = typing.get_origin(annotation)
+            if inspect.isclass(origin) and own(origin.__module__):
+                yield origin
+
+
+@functools.cache
+def not_exported() -> dict[str, set[str]]:
+    """Class of ours that no public module exports → where public names take or return it."""
+    public = {value for package in PUBLIC for _, value in classes(package)}
+    found: dict[str, set[str]] = {}
+    for package in PUBLIC:
+        for where, annotation, module in annotations(package):
+            for one in named(ast.unparse(annotation), module):
+                if one not in public:
+                    found.setdefault(f"{one.__module__}.{one.__qualname__}", set()).add(where)
+    return found
+
+
+def test_what_public_names_take_and_return_is_exported():
+    """So users can name it in annotations of theirs, and find it on the site."""
+    assert {name: places for name, places in not_exported().items() if name not in INTERNAL} == {}
+
+
+def test_every_exception_is_needed():
+    assert INTERNAL.keys() - not_exported().keys() == set()
 
 
 def test_there_are_many():

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from metaq.client.consumer.consumer import Consumer as Consumer
     from metaq.client.consumer.membership.offset_store import GenerationStore as GenerationStore
     from metaq.client.consumer.membership.offset_store import OffsetStore as OffsetStore
+    from metaq.client.consumer.pull_base import PulledBatch as PulledBatch
     from metaq.client.consumer.pull_consumer import PullConsumer as PullConsumer
     from metaq.client.consumer.read_message import ReadMessage as ReadMessage
     from metaq.client.consumer.reader import Reader as Reader
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from metaq.client.producing.producer import Producer as Producer
     from metaq.client.shared.futures import SendFuture as SendFuture
     from metaq.client.shared.serializers import Json as Json
+    from metaq.client.shared.serializers import Serializer as Serializer
     from metaq.client.shared.serializers import Text as Text
     from metaq.client.transactions.transaction import Told as Told
     from metaq.client.transactions.transaction import Transaction as Transaction
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "metaq.client.consumer.pull_base": ("PulledBatch",),
     "metaq.client.consumer.received.replying": ("ReplyFuture",),
     "metaq.client.consumer.membership.offset_store": ("GenerationStore", "OffsetStore"),
     "metaq.client.producing.arrow_sent": ("ArrowSent",),
@@ -98,7 +101,7 @@ _HOMES = {
     "metaq.client.producing.producer": ("Producer",),
     "metaq.client.consumer.reader": ("Reader",),
     "metaq.client.consumer.read_message": ("ReadMessage",),
-    "metaq.client.shared.serializers": ("Json", "Text"),
+    "metaq.client.shared.serializers": ("Json", "Serializer", "Text"),
     "metaq.client.transactions.transaction": ("Told", "Transaction", "TransactionProducer", "TransactionResult"),
     "metaq.errors": (
         "AccessDenied", "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed", "InvalidMessage",

@@ -16,6 +16,7 @@ names: each class stands beside its blocking twin, and those in which nothing wa
 from metaq.client.consumer.consumer_async import Consumer
 from metaq.client.consumer.membership.offset_store import GenerationStore, OffsetStore
 from metaq.client.consumer.pull_async import PullConsumer
+from metaq.client.consumer.pull_base import PulledBatch
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.reader_async import Reader
 from metaq.client.consumer.received.message import ReceivedMessage
@@ -27,7 +28,7 @@ from metaq.client.producing.atomic import AtomicResult
 from metaq.client.producing.atomic_async import Atomic
 from metaq.client.producing.producer_async import Producer
 from metaq.client.shared.futures import SendFuture
-from metaq.client.shared.serializers import Json, Text
+from metaq.client.shared.serializers import Json, Serializer, Text
 from metaq.client.transactions.transaction import TransactionResult
 from metaq.client.transactions.transaction_async import Transaction, TransactionProducer
 from metaq.model import Message, MessageQueue, SendReceipt, SendStatus, StoredMessage, TransactionOutcome
@@ -48,6 +49,7 @@ __all__ = [
     "Phase",
     "Producer",
     "PullConsumer",
+    "PulledBatch",
     "ReadMessage",
     "Reader",
     "ReceivedBatch",
@@ -57,6 +59,7 @@ __all__ = [
     "SendFuture",
     "SendReceipt",
     "SendStatus",
+    "Serializer",
     "StoredMessage",
     "Text",
     "Transaction",

@@ -274,7 +274,7 @@ FROM_THE_WIRE: Final = "wire"
 DERIVED: Final = "derived"
 
 
-class Origin(NamedTuple):
+class OptionOrigin(NamedTuple):
     """Where the value of an option comes from."""
 
     kind: str
@@ -283,8 +283,8 @@ class Origin(NamedTuple):
     """File, flag or variable; or what it follows from."""
 
 
-DEFAULT: Final = Origin(FROM_DEFAULT)
-Origins = Mapping[str, Origin]
+DEFAULT: Final = OptionOrigin(FROM_DEFAULT)
+Origins = Mapping[str, OptionOrigin]
 """Field name of an option → where its value comes from; of those that are not there, by default."""
 
 
@@ -306,15 +306,15 @@ class Settings:
         """As the configuration was read last; `origin` knows the rest, too."""
         self._watchers: list[Callable[[frozenset[str]], None]] = []
 
-    def origin(self, name: str) -> Origin:
+    def origin(self, name: str) -> OptionOrigin:
         """Return where the value of an option comes from, by its field name."""
         if name in self.pinned:
-            return Origin(FROM_THE_WIRE, self.kept_in)
+            return OptionOrigin(FROM_THE_WIRE, self.kept_in)
         if name in self.origins:
             return self.origins[name]
         table = next(table for table in self.tables if hasattr(table, name))
         default = getattr(type(table), name)  # where dataclasses keep it
-        return DEFAULT if getattr(table, name) == default else Origin(DERIVED)
+        return DEFAULT if getattr(table, name) == default else OptionOrigin(DERIVED)
 
     def watch(self, changed: Callable[[frozenset[str]], None]) -> None:
         """Call `changed` with the field names of options that have changed, from now on, in the thread that changes them."""

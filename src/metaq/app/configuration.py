@@ -26,7 +26,7 @@ from metaq.option_table import (
     FROM_COMMAND_LINE,
     FROM_ENVIRONMENT,
     FROM_FILE,
-    Origin,
+    OptionOrigin,
     Origins,
 )
 from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions, StoreOptions
@@ -90,12 +90,12 @@ class _Values(dict[str, Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.origins: dict[str, Origin] = {}
+        self.origins: dict[str, OptionOrigin] = {}
 
     def say(self, given: Mapping[str, Any], kind: str, place: str) -> None:
-        """Set options. Args: kind, place: as in `Origin`."""
+        """Set options. Args: kind, place: as in `OptionOrigin`."""
         self.update(given)
-        self.origins |= dict.fromkeys(given, Origin(kind, place))
+        self.origins |= dict.fromkeys(given, OptionOrigin(kind, place))
 
     def imply(self, given: Mapping[str, Any], place: str) -> None:
         """Set those that nobody has set."""

@@ -96,7 +96,7 @@ class Outbox:
         """Delete messages, unsent ones too. Those that are being sent are left out. Returns how many."""
         return tables.drop(statements_of(target), self.table, list(message_ids))
 
-    def watched_by(self, waker: Waker) -> None:
+    def _watched_by(self, waker: Waker) -> None:
         """Tell a sender of commits, as long as it lives. Senders call it."""
         with self._lock:
             self._wakers.add(waker)

@@ -46,7 +46,7 @@ class OutboxSender:
 
     def start(self) -> Self:
         """Start the thread. To be called once; entering a `with` block does it. Raises RuntimeError: it was started before."""
-        self._outbox.watched_by(self._waker)
+        self._outbox._watched_by(self._waker)  # noqa: SLF001  senders are parts of it
         self._thread.start()
         return self
 

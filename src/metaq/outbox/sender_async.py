@@ -36,7 +36,7 @@ class AsyncOutboxSender:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._waker = Waker(lambda: None if loop.is_closed() else loop.call_soon_threadsafe(self._awake.set))
-        self._outbox.watched_by(self._waker)
+        self._outbox._watched_by(self._waker)  # noqa: SLF001  senders are parts of it
         self._task = loop.create_task(self._run())
         return self
 

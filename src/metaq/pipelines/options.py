@@ -60,11 +60,6 @@ class ClusterOptions(PipelineOptions):
     )
 
     @property
-    def access(self) -> Access:
-        """What requests to the cluster are signed with."""
-        return Access(acl_file=self.acl_file)
-
-    @property
     def reach(self) -> dict[str, str]:
         """Options of `format("metaq")` that say which cluster, and as whom."""
         return {"nameServers": self.servers} | ({"aclFile": self.acl_file} if self.acl_file is not None else {})
@@ -72,12 +67,17 @@ class ClusterOptions(PipelineOptions):
     def check(self) -> None:
         """Validate the values against each other. Raises ConfigError: as `PipelineOptions.check`, or a key to sign with is missing."""
         super().check()
-        self.access.credentials(names={name: camel(name) for name in ENVIRONMENT})
+        access_of(self).credentials(names={name: camel(name) for name in ENVIRONMENT})
 
     @property
     def servers(self) -> str:
         """Name servers: the option's, the environment's, or the default."""
         return self.name_servers or os.environ.get("NAMESRV_ADDR") or NAME_SERVERS_DEFAULT
+
+
+def access_of(options: ClusterOptions) -> Access:
+    """Return what requests to a pipeline's cluster are signed with."""
+    return Access(acl_file=options.acl_file)
 
 
 @dataclass(frozen=True, kw_only=True)

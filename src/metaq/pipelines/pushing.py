@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from metaq.errors import ConfigError
 from metaq.metrics.queries import QueryFigures
-from metaq.pipelines.run import Run, Status
+from metaq.pipelines.run import Run, RunStatus
 
 if TYPE_CHECKING:
     from metaq.metrics.pushing import Pusher
@@ -40,7 +40,7 @@ class _Watch:
     def __init__(self, figures: QueryFigures, pusher: Pusher, name: str) -> None:
         self._figures, self._pusher, self._name, self._batches = figures, pusher, name, 0
 
-    def seen(self, status: Status) -> None:
+    def seen(self, status: RunStatus) -> None:
         """Count what is new. In the thread that changed the status."""
         if status.batches == self._batches:
             return

@@ -45,21 +45,27 @@ OnBatch: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 """Called with a line for people and the figures of each batch, in the thread that processed it."""
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Status of a run, the content of FOLDER/_run.json."""
 
     v: int = 1
+    """Version of the file's format."""
     pipeline: str
+    """Name of the pipeline."""
     run: str
     """Id, unique among the folder's runs."""
     host: str
+    """Name of the machine that it runs on."""
     pid: int
+    """Its process there."""
     since: str
     """ISO 8601, UTC."""
     seen: str
     """Time of writing."""
     state: str
+    """`running`, `ended`, `stopped` or `failed`; `lost`: it was killed, for it says running and nobody holds the folder's lease."""
     batches: int = 0
+    """Batches that this run has finished."""
     total: dict[str, int] = {}
     """Sums of the whole-number figures of this run's batches."""
     last: dict[str, Any] = {}
@@ -67,11 +73,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     behind: int | None = None
     """Backlog in messages, where the source knows it."""
     fault: str = ""
+    """Why it failed; "": it has not."""
     doing: str = ""
     """What the run does now, for people: `starting Spark`, `batch 0: 3 of 12 slices`."""
     slices: int = 0
     """Slices of the batch under way; 0: none is, or it is not known."""
     slices_done: int = 0
+    """Those of them that are done."""
     runs: int = 1
     """Runs in this folder, this one included."""
     earlier: dict[str, dict[str, int]] = {}
@@ -106,8 +114,8 @@ class Run:
         self._stopping, self._awake = threading.Event(), threading.Event()
         self._busy = threading.Lock()
         self._ends: dict[object, Callable[[], None]] = {}
-        self._watchers: list[Callable[[Status], None]] = []
-        self._status = Status(
+        self._watchers: list[Callable[[RunStatus], None]] = []
+        self._status = RunStatus(
             pipeline=pipeline,
             run=f"{platform.node()}-{os.getpid()}-{SYSTEM.now_ms()}-{SYSTEM.token()[:8]}",
             host=platform.node(),
@@ -167,7 +175,7 @@ class Run:
                 self._change(behind=messages)
                 self._write()
 
-    def watch(self, seen: Callable[[Status], None]) -> None:
+    def watch(self, seen: Callable[[RunStatus], None]) -> None:
         """Register `seen` to be called with each new status, in the thread that changed it."""
         self._watchers.append(seen)
 
@@ -199,7 +207,7 @@ class Run:
         return self.stopping
 
     @property
-    def status(self) -> Status:
+    def status(self) -> RunStatus:
         """What the run does now, and what it has done so far."""
         return self._status
 
@@ -240,7 +248,7 @@ class Run:
         """Take over what the status of the last run says of it and of those before."""
         # After a power cut it may be empty: then they are forgotten, which harms nothing.
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            last = msgspec.json.decode((self.place / STATUS).read_bytes(), type=Status)
+            last = msgspec.json.decode((self.place / STATUS).read_bytes(), type=RunStatus)
             mine = dict(last.earlier.get(last.pipeline, {}))
             for name, value in {"batches": last.batches, **last.total}.items():
                 mine[name] = mine.get(name, 0) + value
@@ -279,7 +287,7 @@ def refuse_others_folder(pipeline: str, place: Path) -> None:
     if STATUS in names:
         # The status is not synced: after a power cut it may be empty, and then nothing is known.
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            owner = msgspec.json.decode((place / STATUS).read_bytes(), type=Status).pipeline
+            owner = msgspec.json.decode((place / STATUS).read_bytes(), type=RunStatus).pipeline
             if _WORKS_ON.get(owner, owner) != mine:
                 raise ConfigError(
                     f"{place} is the folder of the pipeline {owner}, and {pipeline} would take what is in there for its own: "
@@ -294,11 +302,11 @@ def refuse_others_folder(pipeline: str, place: Path) -> None:
         )
 
 
-def status_of(place: Path) -> Status | None:
+def status_of(place: Path) -> RunStatus | None:
     """Return the status of the newest run in a folder; None: there was none. Raises ConfigError: it cannot be read."""
     path = place / STATUS
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Status)
+        found = msgspec.json.decode(path.read_bytes(), type=RunStatus)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as fault:
@@ -309,7 +317,7 @@ def status_of(place: Path) -> Status | None:
     return found
 
 
-def ask_to_stop(place: Path) -> Status | None:
+def ask_to_stop(place: Path) -> RunStatus | None:
     """Ask the run in a folder to stop. Returns its last status; None: nothing runs there. Raises ConfigError."""
     found = status_of(place)
     if found is None or found.state != RUNNING:

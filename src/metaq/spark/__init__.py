@@ -14,9 +14,9 @@ from metaq.spark.engine.java import Java, find_java
 
 if TYPE_CHECKING:
     from metaq.pipelines.archive.repeats import without_repeats
-    from metaq.pipelines.archive.service import archive
+    from metaq.pipelines.archive.service import ArchivedBatch, archive
     from metaq.pipelines.archive.tables import table
-    from metaq.pipelines.changes.snapshot import read_snapshot, snapshot
+    from metaq.pipelines.changes.snapshot import Snapshot, read_snapshot, snapshot
     from metaq.spark import decode
     from metaq.spark.engine.session import session
     from metaq.spark.source.listener import ProgressListener
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from metaq.spark.source.progress import Lag, QueueLag, lag
 
 __all__ = [
+    "ArchivedBatch",
     "Java",
     "Lag",
     "MetricsListener",
     "ProgressListener",
     "QueueLag",
+    "Snapshot",
     "archive",
     "decode",
     "find_java",
@@ -41,10 +43,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ArchivedBatch": "metaq.pipelines.archive.service",
     "Lag": "metaq.spark.source.progress",
     "MetricsListener": "metaq.spark.source.metrics_listener",
     "ProgressListener": "metaq.spark.source.listener",
     "QueueLag": "metaq.spark.source.progress",
+    "Snapshot": "metaq.pipelines.changes.snapshot",
     "archive": "metaq.pipelines.archive.service",
     "decode": "metaq.spark.decode",
     "lag": "metaq.spark.source.progress",

@@ -19,7 +19,7 @@ from metaq.pipelines.catalogue import Pipeline
 from metaq.pipelines.configuration import ConfigLike
 from metaq.pipelines.driver import begin
 from metaq.pipelines.options import FolderOptions, PipelineOptions, StreamOptions
-from metaq.pipelines.run import OnBatch, Outcome, Run
+from metaq.pipelines.run import OnBatch, Outcome, Run, RunStatus
 
 __all__ = [
     "FolderOptions",
@@ -27,6 +27,7 @@ __all__ = [
     "Pipeline",
     "PipelineOptions",
     "Run",
+    "RunStatus",
     "StreamOptions",
     "archive",
     "audit",

@@ -20,15 +20,17 @@ from metaq.xa.coordinator import Committed, Coordinator, GlobalTransaction, Reco
 from metaq.xa.data_manager import DataManager, join
 from metaq.xa.database import MariaDb, TpcDatabase
 from metaq.xa.messages import XaMessages
-from metaq.xa.resource import Branch, OtherwiseEnded, Resource
+from metaq.xa.resource import Branch, BranchName, InDoubt, OtherwiseEnded, Resource
 
 __all__ = [
     "AtomicMessages",
     "Branch",
+    "BranchName",
     "Committed",
     "Coordinator",
     "DataManager",
     "GlobalTransaction",
+    "InDoubt",
     "MariaDb",
     "OtherwiseEnded",
     "Recovered",

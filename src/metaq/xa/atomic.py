@@ -15,7 +15,7 @@ from metaq.client.producing.producer import Producer
 from metaq.errors import TransactionEnded, TransactionFailed
 from metaq.model import TransactionOutcome
 from metaq.model.transactions.staging import Phase
-from metaq.xa.resource import BranchName, InDoubt, OtherwiseEnded, checked_name
+from metaq.xa.resource import Branch, BranchName, InDoubt, OtherwiseEnded, checked_name
 
 
 class AtomicMessages:
@@ -34,7 +34,7 @@ class AtomicMessages:
         self.name, self._producer = checked_name(name), producer
         self._timeout, self._expire_after = timeout, expire_after
 
-    def begin(self, name: BranchName, note: Callable[[str], None]) -> AtomicBranch:  # noqa: ARG002  its id names the broker
+    def begin(self, name: BranchName, note: Callable[[str], None]) -> Branch[Atomic[Any]]:  # noqa: ARG002  its id names the broker
         """Begin a branch, an `Atomic`. As `Resource.begin`."""
         return AtomicBranch(self._producer.atomic(timeout=self._timeout, expire_after=self._expire_after), note)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from metaq.errors import NotSupported
-from metaq.xa.resource import FORMAT, BranchName, InDoubt, checked_name
+from metaq.xa.resource import FORMAT, Branch, BranchName, InDoubt, checked_name
 
 Connect = Callable[[], Any]
 """Returns a new connection of PEP 249, without a transaction."""
@@ -33,7 +33,7 @@ class TpcDatabase:
     def __init__(self, connect: Connect, name: str = "database") -> None:
         self.name, self._connect = checked_name(name), connect
 
-    def begin(self, name: BranchName, note: Callable[[str], None]) -> TpcBranch:  # noqa: ARG002  tpc_recover lists branches
+    def begin(self, name: BranchName, note: Callable[[str], None]) -> Branch[Any]:  # noqa: ARG002  tpc_recover lists branches
         """Begin a branch on a new connection. As `Resource.begin`. Raises what the driver raises."""
         return TpcBranch(self._connect(), name)
 
@@ -113,7 +113,7 @@ class MariaDb:
         self.name, self._connect = checked_name(name), connect
         self._checked = False
 
-    def begin(self, name: BranchName, note: Callable[[str], None]) -> MariaDbBranch:  # noqa: ARG002  XA RECOVER lists branches
+    def begin(self, name: BranchName, note: Callable[[str], None]) -> Branch[Any]:  # noqa: ARG002  XA RECOVER lists branches
         """Begin a branch on a new connection. As `Resource.begin`. Raises NotSupported: the server is too old; what the driver raises."""
         connection = self._connect()
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from metaq.errors import XaError
 from metaq.metaq1 import Vote, XaCode, XAMessageProducer, XAResource, Xid
-from metaq.xa.resource import FORMAT, BranchName, InDoubt, OtherwiseEnded, checked_name
+from metaq.xa.resource import FORMAT, Branch, BranchName, InDoubt, OtherwiseEnded, checked_name
 
 
 class XaMessages:
@@ -22,7 +22,7 @@ class XaMessages:
     def __init__(self, producer: XAMessageProducer, name: str = "messages", *, timeout: float = 60.0) -> None:
         self.name, self._producer, self._timeout = checked_name(name), producer, timeout
 
-    def begin(self, name: BranchName, note: Callable[[str], None]) -> XaBranch:  # noqa: ARG002  RECOVER lists branches
+    def begin(self, name: BranchName, note: Callable[[str], None]) -> Branch[XAMessageProducer]:  # noqa: ARG002  RECOVER lists branches
         """Begin a branch at a server. As `Resource.begin`. Raises NoRoute, XaError, ClientClosed."""
         resource = self._producer.get_xa_resource()
         resource.set_transaction_timeout(self._timeout)

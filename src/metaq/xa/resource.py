@@ -21,10 +21,13 @@ class BranchName(Struct, frozen=True):
     """Name of a branch: its transaction's id and its number there. Letters and digits, short enough for every system."""
 
     transaction: str
+    """Id of the transaction."""
     number: int
+    """Number of the branch in it."""
 
     @property
     def text(self) -> str:
+        """Both, with a colon between them."""
         return f"{self.transaction}:{self.number}"
 
 
@@ -32,6 +35,7 @@ class InDoubt(Struct, frozen=True):
     """A prepared branch that a resource has found. `text`: what `Resource.settle` takes."""
 
     transaction: str
+    """Id of its transaction."""
     text: str
 
 

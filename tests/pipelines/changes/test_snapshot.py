@@ -181,7 +181,7 @@ def test_older_generations_stay_readable_for_a_while(tmp_path):
     assert [row["a"] for row in seen[-2].dataset().to_table().to_pylist()] == [4] * 6
     assert len(list((tmp_path / "_snapshot").iterdir())) == 2
     files = {str(path.relative_to(tmp_path)) for path in (tmp_path / "data").rglob("*.*") if path.is_file()}
-    assert files == seen[-1].manifest.paths | seen[-2].manifest.paths
+    assert files == seen[-1]._manifest.paths | seen[-2]._manifest.paths
     patient = options(keep_generations=1, keep_seconds=3600)
     target = SnapshotTarget(tmp_path, patient)
     for number in range(6, 9):
@@ -269,7 +269,7 @@ def test_a_crash_between_any_two_file_operations_costs_nothing(tmp_path, monkeyp
         run(folder, chosen)
         assert rows(folder) == STATES[-1], point
         files = {str(path.relative_to(folder)) for path in (folder / "data").rglob("*.*") if path.is_file()}
-        assert files == snapshot(folder).manifest.paths, point
+        assert files == snapshot(folder)._manifest.paths, point
         if ended:
             break
     assert ended

@@ -15,7 +15,7 @@ from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.pipelines.archive.hadoop.retention import HadoopRetention
 from metaq.pipelines.archive.options import ArchiveOptions
-from metaq.pipelines.archive.service import BatchReport
+from metaq.pipelines.archive.service import ArchivedBatch
 from metaq.pipelines.compact.options import CompactOptions
 from metaq.pipelines.compact.retention import Dates
 from metaq.pipelines.compact.service import compact
@@ -115,7 +115,7 @@ def test_an_archive_that_gets_no_more_messages_goes_by_the_clock_alone_if_it_is_
 
 def test_the_archive_s_line_says_what_stays():
     held = "3 files of dates before 2126-01-30 stay: ..."
-    line = str(BatchReport(batch=1, rows=2, repeats=0, files=1, size=0, seconds=1.0, held=held))
+    line = str(ArchivedBatch(batch=1, rows=2, repeats=0, files=1, size=0, seconds=1.0, held=held))
     assert line.endswith(f"; {held}")
 
 

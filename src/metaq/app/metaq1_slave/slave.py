@@ -143,7 +143,7 @@ class TextSlave:
         await self._tell(frozenset(nodes.topics))
 
     def _go_to(self, address: str) -> None:
-        from metaq.metaq1.shared.links import Link, ConnectionPace
+        from metaq.metaq1.shared.links import ConnectionPace, Link
 
         self._away = False
         log.info("copying from the master of broker %d at %s", self._settings.options.broker_id, address)

@@ -18,7 +18,7 @@ from metaq.pipelines.configuration import configure, describe
 from metaq.pipelines.uris import is_uri, plain_path, run_folder
 
 if TYPE_CHECKING:
-    from metaq.pipelines.run import Status
+    from metaq.pipelines.run import RunStatus
 
 app = App("Run the Spark pipelines that come with MetaQ.")
 run_app = App("Run a pipeline.", group=Runs)
@@ -187,7 +187,7 @@ def _place(config: Path | None, folder: str | None) -> Path:
     return run_folder(folder) if is_uri(folder) else plain_path(folder)
 
 
-def _print(found: Status, *, as_json: bool) -> None:
+def _print(found: RunStatus, *, as_json: bool) -> None:
     if as_json:
         print_json(_fields(found))
         return
@@ -203,7 +203,7 @@ def _print(found: Status, *, as_json: bool) -> None:
         print(f"it failed: {found.fault}")
 
 
-def _fields(found: Status) -> dict[str, Any]:
+def _fields(found: RunStatus) -> dict[str, Any]:
     import msgspec
 
     return dict(msgspec.structs.asdict(found))

@@ -21,7 +21,7 @@ from metaq.cli.output import count, print_json_line
 from metaq.errors import MetaqError
 from metaq.pipelines.catalogue import PIPELINES, Pipeline
 from metaq.pipelines.configuration import Configuration, configure
-from metaq.pipelines.options import ClusterOptions, StreamOptions
+from metaq.pipelines.options import ClusterOptions, StreamOptions, access_of
 
 ROUTE_SECONDS = 1.5
 """Time to wait for the route of an unknown topic."""
@@ -189,7 +189,7 @@ def _find_topics(chosen: Configuration) -> None:
     log = logging.getLogger("metaq.spark.cluster.client")
     before = log.level
     log.setLevel(logging.ERROR)
-    client = ClusterClient(options.servers, ROUTE_SECONDS, access=options.access)
+    client = ClusterClient(options.servers, ROUTE_SECONDS, access=access_of(options))
     try:
         client.queues(options.topics_read)
         if group:

@@ -25,9 +25,13 @@ from metaq.model.message import as_body
 class Serializer(Protocol[Value]):
     """Both directions. `decode` raises what it likes for a body that it cannot read; `Reject` makes a dead letter of it."""
 
-    def encode(self, value: Value, /) -> bytes: ...
+    def encode(self, value: Value, /) -> bytes:
+        """Return the body of a message with this value."""
+        ...
 
-    def decode(self, body: bytes, /) -> Value: ...
+    def decode(self, body: bytes, /) -> Value:
+        """Return the value of a message with this body."""
+        ...
 
 
 Encode: TypeAlias = Callable[[Any], bytes]

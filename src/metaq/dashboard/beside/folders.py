@@ -14,7 +14,7 @@ from metaq.clock import Clock
 from metaq.dashboard.sampling.series import Histories
 from metaq.errors import ConfigError, MetaqError
 from metaq.log import RateLimitedLog
-from metaq.pipelines.run import STATUS, Status, status_of
+from metaq.pipelines.run import STATUS, RunStatus, status_of
 from metaq.spark.source.progress import Lag, of_checkpoint
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class SeenFolder(Struct, frozen=True):
     """
 
     path: str
-    status: Status | None
+    status: RunStatus | None
     query: Lag | None
     error: str
 
@@ -96,7 +96,7 @@ class WatchedFolders:
         self.behind.add((path, None if status.behind is None else float(status.behind)) for path, status in statuses)
         self.rates.add([(path, self._rate(path, status, now)) for path, status in statuses])
 
-    def _rate(self, path: str, status: Status, now: float) -> float | None:
+    def _rate(self, path: str, status: RunStatus, now: float) -> float | None:
         """Return rows a second since the look before; None: it is not known, as of a run that has just begun."""
         rows = rows_of(status)
         if rows is None:
@@ -108,7 +108,7 @@ class WatchedFolders:
         return max(0, rows - before[2]) / (now - before[0])
 
 
-def rows_of(status: Status) -> int | None:
+def rows_of(status: RunStatus) -> int | None:
     """Return the messages that a run has processed; None: its figures have no such sum."""
     return next((status.total[name] for name in ("messages", "rows") if name in status.total), None)
 

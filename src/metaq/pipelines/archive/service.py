@@ -55,18 +55,21 @@ KEEP_UP_SECONDS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BatchReport:
+class ArchivedBatch:
     """Figures of one batch, for progress reports."""
 
     batch: int
+    """Number of the batch, from 0."""
     rows: int
     """Archived messages."""
     repeats: int
     """Messages left out as repeats."""
     files: int
+    """Files that were written."""
     size: int
     """Bytes of the files."""
     seconds: float
+    """How long it took."""
     replayed: bool = False
     """The batch had been published before a restart; nothing was fetched."""
     compacted: int = 0
@@ -106,7 +109,7 @@ def archive(
     dedupe_seconds: float = ArchiveOptions.dedupe_seconds,
     messages_per_batch: int = ArchiveOptions.max_offsets_per_trigger,
     messages_per_file: int = ArchiveOptions.messages_per_file,
-    on_batch: Callable[[BatchReport], None] | None = None,
+    on_batch: Callable[[ArchivedBatch], None] | None = None,
     source: Mapping[str, str] | None = None,
     compact_files: int = ArchiveOptions.compact_files,
     compact_bytes: int = ArchiveOptions.compact_bytes,
@@ -181,7 +184,7 @@ def archive(
         **({"decode": decode} if isinstance(decode, str) else dict(decode or {})),
     )
     options.check()
-    report = None if on_batch is None else lambda _line, figures: on_batch(BatchReport(**figures))
+    report = None if on_batch is None else lambda _line, figures: on_batch(ArchivedBatch(**figures))
     run = Run("archive", options.place, on_batch=report)
     return supervised(run, lambda: start(spark, options, run, source or {}))
 
@@ -479,7 +482,7 @@ class _Archiver(BatchJob):
     def _report(self, manifest: Manifest, began: float, *, replayed: bool = False) -> None:
         seconds = SYSTEM.monotonic() - began
         done = self._keep_up()
-        report = BatchReport(
+        report = ArchivedBatch(
             batch=manifest.batch,
             rows=manifest.rows,
             repeats=manifest.repeats,

@@ -16,6 +16,7 @@ from metaq.model.topics.topic import DEAD_LETTER_PREFIX
 from metaq.pipelines.audit import records
 from metaq.pipelines.audit.comparing import DEAD_DDL, DELIVERIES_DDL
 from metaq.pipelines.audit.options import KEY, LEDGER, TOPIC, TRACE, AuditOptions, Span
+from metaq.pipelines.options import access_of
 from metaq.spark.cluster.client import ClusterClient
 from metaq.spark.source.fetch import GROUP
 
@@ -271,7 +272,7 @@ def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> BrokerRepor
 
     Raises as `ClusterClient`.
     """
-    client = ClusterClient(options.servers, 30.0, access=options.access)
+    client = ClusterClient(options.servers, 30.0, access=access_of(options))
     try:
         stored, progress, newest = None, [], None
         if options.sent == TRACE:

@@ -208,14 +208,16 @@ def make_table_folder(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One generation of a snapshot, for readers."""
+    """One generation of a snapshot, for readers. Made by `metaq.spark.snapshot`."""
 
     folder: Path
-    manifest: Manifest
+    """That of the pipeline, absolute."""
+    _manifest: Manifest
 
     @property
     def tables(self) -> list[str]:
-        return sorted(self.manifest.tables)
+        """Names of its tables, sorted."""
+        return sorted(self._manifest.tables)
 
     def files(self, table: str | None = None) -> list[Path]:
         """Return the Parquet files of a table; None: of the only one. Raises ConfigError: there is no such table."""
@@ -230,7 +232,7 @@ class Snapshot:
         return ds.dataset([str(path) for path in self.files(table)], schema=self.schema(table), format=checked_format())
 
     def _table(self, table: str | None) -> TableState:
-        tables = self.manifest.tables
+        tables = self._manifest.tables
         if table is None and len(tables) == 1:
             return next(iter(tables.values()))
         if table not in tables:

@@ -25,6 +25,7 @@ from metaq.pipelines.metrics.sampling import Sampler
 from metaq.pipelines.metrics.state import ClusterSample, Limits, Mail, MetricsState, Saved
 from metaq.pipelines.metrics.tables import moment, tables_of
 from metaq.pipelines.metrics.windows import window_start
+from metaq.pipelines.options import access_of
 from metaq.pipelines.run import Run
 from metaq.spark import schema
 from metaq.spark.cluster.client import ClusterClient
@@ -57,7 +58,7 @@ def start(spark: Any, options: MetricsOptions, run: Run) -> Any:
 
 def _topics(options: MetricsOptions) -> tuple[list[str], str]:
     """Return the measured topics, and the trace topic if it exists. Raises ConfigError, NoRoute."""
-    client = ClusterClient(options.servers, ASK_SECONDS, access=options.access)
+    client = ClusterClient(options.servers, ASK_SECONDS, access=access_of(options))
     try:
         fitting = {topic for pattern in options.patterns for topic in client.topics(pattern)}
         # Without the alert topic, which a pattern may match: it would measure its own alerts.
@@ -110,12 +111,12 @@ class Service(QueryJob):
         )  # fmt: skip
         self._groups = [one for part in options.groups.split(",") if (one := part.strip())]
         self._sampler = Sampler(
-            ClusterClient(options.servers, ASK_SECONDS, access=options.access), topics, traced, self._groups, clock
+            ClusterClient(options.servers, ASK_SECONDS, access=access_of(options)), topics, traced, self._groups, clock
         )
         self._ways: dict[str, TopicMail | CommandMail] = {}
         if options.alert_topic is not None:
             self._ways[TOPIC] = TopicMail(
-                Courier(options.servers, ASK_SECONDS, options.access), options.alert_topic, clock, ASK_SECONDS
+                Courier(options.servers, ASK_SECONDS, access_of(options)), options.alert_topic, clock, ASK_SECONDS
             )
         if options.command_words:
             self._ways[COMMAND] = CommandMail(options.command_words, options.alert_command_seconds)

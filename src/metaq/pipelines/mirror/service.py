@@ -36,6 +36,7 @@ from metaq.pipelines.mirror.groups import Carrier, to_json
 from metaq.pipelines.mirror.options import LEAVE_OUT, MirrorOptions
 from metaq.pipelines.mirror.state import MirrorState, load_state, write_groups
 from metaq.pipelines.mirror.table import OffsetRun, Table
+from metaq.pipelines.options import access_of
 from metaq.pipelines.run import Run
 from metaq.spark import schema
 from metaq.spark.cluster.client import BATCH_LIMITS, ClusterClient, transaction_limits
@@ -85,7 +86,7 @@ class _Mirror(BatchJob):
     def __init__(self, options: MirrorOptions, chosen: SourceOptions, state: MirrorState, run: Run) -> None:
         super().__init__(Checkpoint(run.place / CHECKPOINT))
         self._options, self._chosen, self._state, self._run = options, chosen, state, run
-        self._source = ClusterClient(options.servers, options.retry_seconds, access=options.access)
+        self._source = ClusterClient(options.servers, options.retry_seconds, access=access_of(options))
         self._target = ClusterClient(options.to, options.retry_seconds, access=options.target_access)
         self._looking = finding.settings(options.retry_seconds)
         self._sink = SinkOptions(
@@ -336,7 +337,7 @@ class _Mirror(BatchJob):
     # -------------------------------------------------------------- groups
     def _carry_on(self, query: Any) -> None:
         options = self._options
-        source = ClusterClient(options.servers, options.retry_seconds, access=options.access)
+        source = ClusterClient(options.servers, options.retry_seconds, access=access_of(options))
         target = ClusterClient(options.to, options.retry_seconds, access=options.target_access)
         carrier = Carrier(source, target, self._options.group_names)
         try:

@@ -29,6 +29,7 @@ from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
 from metaq.pipelines.driver import root_text
 from metaq.pipelines.job import RunStopped, check_session, stoppable
+from metaq.pipelines.options import access_of
 from metaq.pipelines.redrive import frames
 from metaq.pipelines.redrive.fence import Fence
 from metaq.pipelines.redrive.frames import CHOSEN, PLACE, Frames
@@ -94,7 +95,7 @@ class _Redrive:
         """Topics that were searched for copies, and from which store time (ms since 1970)."""
         self.ledger = Ledger(self.run.place)
         self.ledger.check_topic(options.source)
-        self.courier = Courier(options.servers, options.retry_seconds, options.access)
+        self.courier = Courier(options.servers, options.retry_seconds, access_of(options))
         self.fence = Fence(self.courier, options.retry_seconds)
         pairs = {
             **options.reach, "subscribe": options.source, "retrySeconds": str(options.retry_seconds),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from metaq.errors import ConfigError, NoRoute
+from metaq.pipelines.options import access_of
 from metaq.pipelines.redrive.options import RedriveOptions
 from metaq.spark.cluster.client import ClusterClient
 
 
 def check_source(options: RedriveOptions) -> None:
     """Check the topic to read. Raises NoRoute: it does not exist; with a group, it has no dead letters."""
-    client = ClusterClient(options.servers, options.retry_seconds, access=options.access)
+    client = ClusterClient(options.servers, options.retry_seconds, access=access_of(options))
     try:
         client.queues([options.source], 0.0)
     except NoRoute as fault:
