@@ -26,7 +26,7 @@ PUBLIC = (
     "metaq.spark.pipelines", "metaq.testing", "metaq.testing.checking", "metaq.testing.nemesis", "metaq.testing.trial",
     "metaq.testing.workload", "metaq.xa",
 )  # fmt: skip
-LEAST = {"modules": 21, "classes": 240, "functions": 1200, "fields": 1100, "constants": 20}
+LEAST = {"modules": 22, "classes": 350, "functions": 1300, "fields": 1700, "annotations": 4000, "constants": 20}
 """How many there are at least: a test of none would pass, too."""
 TIMES = re.compile(r"timeout|.*_timeout|.*interval|.*_after|linger|patience|hold")
 """Parameters that are a time, and do not say in their names in what."""
@@ -271,9 +271,14 @@ def raised(node: Definition) -> set[str]:
 
 # ---- what they take and return -----------------------------------------------------------------------------------
 
-MADE = re.compile(r"\bmade by `", re.IGNORECASE)
+MADE = re.compile(r"\bmade by\s+`", re.IGNORECASE)
 """A class whose objects users get, and never make: its constructor is not theirs."""
-INTERNAL: dict[str, str] = {}
+INTERNAL: dict[str, str] = {
+    "metaq.client.observing.observing.Metrics": "stands for `ClientMetrics`, which clients do not load unless they are given one",
+    "metaq.client.transactions.transaction.TransactionBase": "bounds a type variable: producers return the `Transaction` of their module",
+    "metaq.model.trace_context.SpanProvider": "stands for OpenTelemetry's TracerProvider, which is not ours and may not be installed",
+    "metaq.store.disk.Mapped": "of the calls by which the store uses a `FaultyDisk`; tests only steer it",
+}
 """Class that is not exported although a public name takes or returns it → why not. May only become shorter."""
 
 
@@ -302,8 +307,9 @@ def namespace(module: str) -> dict[str, object]:
             for statement in block.body:
                 try:
                     exec(ast.unparse(statement), found)
-                except ModuleNotFoundError:
+                except ModuleNotFoundError as error:
                     assert isinstance(statement, ast.Import | ast.ImportFrom)
+                    assert not own(error.name or "")
                     found |= {(one.asname or one.name).partition(".")[0]: Nothing for one in statement.names}
     return found
 
@@ -381,6 +387,7 @@ def test_there_are_many():
         "classes": len({value for package in PUBLIC for _, value in classes(package)}),
         "functions": sum(1 for package in PUBLIC for _ in functions(package)),
         "fields": sum(1 for package in PUBLIC for _ in fields(package)),
+        "annotations": sum(1 for package in PUBLIC for _ in annotations(package)),
         "constants": sum(1 for package in PUBLIC for _ in constants(package)),
     }
     assert {kind: count for kind, count in found.items() if count < LEAST[kind]} == {}

@@ -15,7 +15,7 @@ _GAIN: Final = 1.5
 
 
 class Clock(Protocol):
-    """Source of time and random numbers."""
+    """Source of time and random numbers, which whatever needs one takes as `clock`: in tests a `metaq.testing.FakeClock`, or one's own."""
 
     def now_ms(self) -> int:
         """Return milliseconds since the Unix epoch, UTC. May step back when the machine's clock is set."""

@@ -14,7 +14,7 @@ from metaq.testing.checking import Ledger, Trouble, read_history
 from metaq.testing.faketime import VARIABLE, FakedClock, find_faketime
 from metaq.testing.listening import process_at
 from metaq.testing.nemesis import Fault, Nemesis, Schedule, Step, topology_of
-from metaq.testing.ways import BROKER, CLIENT, NAMESRV, Way
+from metaq.testing.ways import BROKER, CLIENT, NAMESRV, NetworkWay
 from tests.support import eventually
 
 pytestmark = pytest.mark.slow
@@ -77,8 +77,8 @@ def test_a_link_of_brokers_fails_without_that_of_clients(even):
 
 def test_every_way_has_its_network(even):
     assert set(even.ways()) == {
-        Way(CLIENT, 0, NAMESRV, 0), Way(BROKER, 0, NAMESRV, 0), Way(BROKER, 1, NAMESRV, 0),
-        Way(CLIENT, 0, BROKER, 0), Way(CLIENT, 0, BROKER, 1), Way(BROKER, 0, BROKER, 1), Way(BROKER, 1, BROKER, 0),
+        NetworkWay(CLIENT, 0, NAMESRV, 0), NetworkWay(BROKER, 0, NAMESRV, 0), NetworkWay(BROKER, 1, NAMESRV, 0),
+        NetworkWay(CLIENT, 0, BROKER, 0), NetworkWay(CLIENT, 0, BROKER, 1), NetworkWay(BROKER, 0, BROKER, 1), NetworkWay(BROKER, 1, BROKER, 0),
     }  # fmt: skip
     with pytest.raises(metaq.ConfigError, match="no network from broker 7 to zookeeper 0"):
         even.broker_to_zookeeper(7, 0)

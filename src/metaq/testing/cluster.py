@@ -18,11 +18,11 @@ from metaq.model.leadership import SLAVE, SYNC_MASTER, ReplicaState
 from metaq.testing.disk_faults import PROGRAM
 from metaq.testing.embedded import SMALL
 from metaq.testing.faketime import MISSING, FakedClock, find_faketime
-from metaq.testing.network import FlakyNetwork, Link
+from metaq.testing.network import FlakyNetwork, NetworkLink
 from metaq.testing.process import START_SECONDS, ServerDied
 from metaq.testing.servers import ClusterServer
 from metaq.testing.waiting import eventually
-from metaq.testing.ways import BROKER, CLIENT, NAMESRV, ZOOKEEPER, Way, Ways
+from metaq.testing.ways import BROKER, CLIENT, NAMESRV, ZOOKEEPER, NetworkWay, Ways
 from metaq.testing.zookeeper import ZookeeperServer, configure, ensemble
 
 BROKERS_MAX: Final = 16
@@ -147,7 +147,7 @@ class Cluster:
             broker.broker_name = f"broker-{number // replicas}"
             if library is not None:
                 broker.folder.mkdir(parents=True, exist_ok=True)
-                broker.clock = FakedClock(library, broker.folder / "clock")
+                broker._clock = FakedClock(library, broker.folder / "clock")  # noqa: SLF001  parts of one cluster
         self.zookeepers: tuple[ZookeeperServer, ...] = ()
         """The servers of its ensemble, if it has one of its own."""
         self._zookeeper = zookeeper if isinstance(zookeeper, str) else ""
@@ -171,29 +171,29 @@ class Cluster:
 
     def client_to_broker(self, broker: int) -> FlakyNetwork:
         """The network between all clients and one broker. Raises ConfigError without `networks=True`."""
-        return self._network(Way(CLIENT, 0, BROKER, broker))
+        return self._network(NetworkWay(CLIENT, 0, BROKER, broker))
 
     def client_to_namesrv(self, name_server: int) -> FlakyNetwork:
         """The network between all clients and one name server. Raises ConfigError without `networks=True`."""
-        return self._network(Way(CLIENT, 0, NAMESRV, name_server))
+        return self._network(NetworkWay(CLIENT, 0, NAMESRV, name_server))
 
     def broker_to_namesrv(self, broker: int, name_server: int) -> FlakyNetwork:
         """The network between one broker and one name server. Raises ConfigError without `networks=True`."""
-        return self._network(Way(BROKER, broker, NAMESRV, name_server))
+        return self._network(NetworkWay(BROKER, broker, NAMESRV, name_server))
 
-    def broker_to_broker(self, broker: int, other: int) -> Link:
+    def broker_to_broker(self, broker: int, other: int) -> NetworkLink:
         """The networks on which one broker asks another one, and copies its log. Raises ConfigError without `networks=True`."""
-        return self.link(Way(BROKER, broker, BROKER, other))
+        return self.link(NetworkWay(BROKER, broker, BROKER, other))
 
     def broker_to_zookeeper(self, broker: int, server: int) -> FlakyNetwork:
         """The network between one broker and one server of the ensemble. Raises ConfigError without networks, or a ZooKeeper."""
-        return self._network(Way(BROKER, broker, ZOOKEEPER, server))
+        return self._network(NetworkWay(BROKER, broker, ZOOKEEPER, server))
 
-    def ways(self) -> tuple[Way, ...]:
+    def ways(self) -> tuple[NetworkWay, ...]:
         """All ways that have networks: between clients, brokers, name servers and ZooKeeper; empty without `networks=True`."""
         return self._ways.all() if self._ways is not None else ()
 
-    def link(self, way: Way) -> Link:
+    def link(self, way: NetworkWay) -> NetworkLink:
         """All networks of a way. Raises ConfigError: there is none."""
         return self._known_ways(way).link(way)
 
@@ -317,7 +317,7 @@ class Cluster:
         # Brokers get the name servers' addresses, or those of the networks to them, on their command line.
         _start(self.name_servers)
         for number, name_server in enumerate(self.name_servers):
-            self._connect([Way(CLIENT, 0, NAMESRV, number), *self._from_brokers(NAMESRV, number)], name_server)
+            self._connect([NetworkWay(CLIENT, 0, NAMESRV, number), *self._from_brokers(NAMESRV, number)], name_server)
         for zookeeper in self.zookeepers:
             zookeeper.wait_ready()
         for number, zookeeper in enumerate(self.zookeepers):
@@ -342,17 +342,17 @@ class Cluster:
                 found[broker.pid] = number
         return found
 
-    def _from_brokers(self, kind: str, number: int) -> list[Way]:
-        return [Way(BROKER, broker, kind, number) for broker in range(len(self.brokers))]
+    def _from_brokers(self, kind: str, number: int) -> list[NetworkWay]:
+        return [NetworkWay(BROKER, broker, kind, number) for broker in range(len(self.brokers))]
 
-    def _connect(self, ways: Sequence[Way], server: AnyServer) -> None:
+    def _connect(self, ways: Sequence[NetworkWay], server: AnyServer) -> None:
         if self._ways is not None:
             self._ways.connect(ways, server)
 
-    def _network(self, way: Way) -> FlakyNetwork:
+    def _network(self, way: NetworkWay) -> FlakyNetwork:
         return self._known_ways(way).network(way)
 
-    def _known_ways(self, way: Way) -> Ways:
+    def _known_ways(self, way: NetworkWay) -> Ways:
         if self._ways is None:
             raise ConfigError(f"there is no network from {way}: start the cluster with networks=True")
         return self._ways
@@ -390,7 +390,7 @@ class Cluster:
     def _joined(self, who: str, which: int) -> str:
         if not self._networks_wanted:
             return ";".join(server.listens for server in self.name_servers)
-        ways = [Way(who, which, NAMESRV, number) for number in range(len(self.name_servers))]
+        ways = [NetworkWay(who, which, NAMESRV, number) for number in range(len(self.name_servers))]
         return ";".join(self._network(way).address for way in ways)
 
     # ------------------------------------------------------------------ ends
@@ -410,7 +410,8 @@ class Cluster:
 
     def _end(self) -> None:
         for server in reversed(self.servers):
-            server.reached_by(())  # first: no fault of a network may leave a process behind
+            # First: no fault of a network may leave a process behind.
+            server._reached_by(())  # noqa: SLF001  parts of one cluster
             server.close()
         ways, self._ways = self._ways, None
         if ways is not None:

@@ -319,44 +319,53 @@ class SharedPort:
         await self._route(accepted).take(accepted)
 
 
-class Link:
+class NetworkLink:
     """Several networks that fail together: the way between two programs that have more than one port for each other.
 
-    The calls are those of `FlakyNetwork`.
+    Made by `Cluster.link`. The calls are those of `FlakyNetwork`.
     """
 
     def __init__(self, networks: Iterable[FlakyNetwork]) -> None:
         self.networks = tuple(networks)
+        """Those of the way, one for each port."""
 
     def cut(self) -> None:
+        """Break all connections and refuse new ones."""
         for network in self.networks:
             network.cut()
 
     def cut_after(self, count: int) -> None:
+        """Break everything once `count` more bytes went to the server over one of them."""
         for network in self.networks:
             network.cut_after(count)
 
     def stall(self, direction: Direction = "both") -> None:
+        """Forward nothing more that way. As `FlakyNetwork.stall`."""
         for network in self.networks:
             network.stall(direction)
 
     def resume(self, direction: Direction = "both") -> None:
+        """Forward again, what was held back first."""
         for network in self.networks:
             network.resume(direction)
 
     def delay(self, seconds: float, direction: Direction = "both") -> None:
+        """Let everything arrive `seconds` later than it was sent. As `FlakyNetwork.delay`."""
         for network in self.networks:
             network.delay(seconds, direction)
 
     def throttle(self, bytes_per_second: float, direction: Direction = "both") -> None:
+        """Let no more than this through in a second, over each of them; 0 ends it. As `FlakyNetwork.throttle`."""
         for network in self.networks:
             network.throttle(bytes_per_second, direction)
 
     def half_open(self) -> None:
+        """Let the server be gone without the clients hearing of it. As `FlakyNetwork.half_open`."""
         for network in self.networks:
             network.half_open()
 
     def mend(self) -> None:
+        """End all faults."""
         for network in self.networks:
             network.mend()
 

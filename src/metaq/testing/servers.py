@@ -33,12 +33,13 @@ class Entrance(Protocol):
 
 
 class ClusterServer(ServerProcess):
-    """A broker or name server of a `Cluster`.
+    """A broker or name server, made by `Cluster`.
 
     Beside what follows: `pid`, `alive`, `kill` (SIGKILL), `stop` (SIGTERM), `pause` and `resume` (SIGSTOP, SIGCONT),
     `wait_ended`, `log_text`. All raise ServerDied, with the last lines of its log, if it has ended by itself.
 
     `options`: what is set on its command line; a change holds from the next start. `folder`: all its files.
+    `timeout`: seconds that a start may take.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class ClusterServer(ServerProcess):
         self._held: HeldPort | None = None
         self.broker_name = name
         """Of a broker: what replicas of one log have in common."""
-        self.clock: FakedClock | None = None
+        self._clock: FakedClock | None = None
         """Its wall clock, if that can be set (`Cluster(clocks=True)`)."""
         self.extra_ports: tuple[int, ...] = ()
         """Distances of further ports that it listens on."""
@@ -122,15 +123,15 @@ class ClusterServer(ServerProcess):
 
         Raises ConfigError: the cluster's clocks cannot be set.
         """
-        if self.clock is None:
+        if self._clock is None:
             raise ConfigError(f"the clock of {self.name} cannot be set: start the cluster with clocks=True. {MISSING}")
-        self.clock.set(seconds)
+        self._clock.set(seconds)
 
     def _check_steered(self) -> None:
         if self.program != PROGRAM:
             raise ConfigError(f"the disk of {self.name} cannot fail: start the cluster with faulty_disks=True")
 
-    def reached_by(self, networks: Sequence[Entrance]) -> None:
+    def _reached_by(self, networks: Sequence[Entrance]) -> None:
         """Let these networks refuse connections while this server does not run."""
         self._networks = list(networks)
 
@@ -150,7 +151,8 @@ class ClusterServer(ServerProcess):
             held.close()
 
     def launch(self) -> None:
-        more = {**(self.clock.environment if self.clock is not None else {}), SEED: f"{self.name} {self._power_cuts}"}
+        """Make the process and return; `wait_ready` must follow. Raises ServerDied."""
+        more = {**(self._clock.environment if self._clock is not None else {}), SEED: f"{self.name} {self._power_cuts}"}
         self._environment = {**self._given_environment, **more}
         super().launch()
         if self._networks:

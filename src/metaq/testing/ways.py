@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from metaq.errors import ConfigError
 from metaq.testing.listening import process_at
-from metaq.testing.network import FlakyNetwork, Link, NetworkThread, SharedPort
+from metaq.testing.network import FlakyNetwork, NetworkLink, NetworkThread, SharedPort
 from metaq.testing.servers import Entrance
 
 CLIENT: Final = "client"
@@ -17,13 +17,17 @@ NAMESRV: Final = "namesrv"
 ZOOKEEPER: Final = "zookeeper"
 
 
-class Way(NamedTuple):
+class NetworkWay(NamedTuple):
     """From whom to whom: kinds and numbers. All clients are one."""
 
     who: str
+    """Kind of the program that connects: `client`, `broker`."""
     which: int
+    """Its number, from 0."""
     kind: str
+    """Kind of the server: `broker`, `namesrv`, `zookeeper`."""
     number: int
+    """Its number, from 0."""
 
     def __str__(self) -> str:
         source = "clients" if self.who == CLIENT else f"{self.who} {self.which}"
@@ -36,7 +40,7 @@ class Reachable(Protocol):
     @property
     def listens(self) -> str: ...
 
-    def reached_by(self, networks: Sequence[Entrance]) -> None: ...
+    def _reached_by(self, networks: Sequence[Entrance]) -> None: ...
 
 
 class Ways:
@@ -49,15 +53,15 @@ class Ways:
     def __init__(self, brokers: Callable[[], Mapping[int, int]]) -> None:
         self._brokers = brokers
         self._thread = NetworkThread()
-        self._networks: dict[Way, list[FlakyNetwork]] = {}
+        self._networks: dict[NetworkWay, list[FlakyNetwork]] = {}
         self._ports: list[SharedPort] = []
 
-    def connect(self, ways: Sequence[Way], server: Reachable) -> None:
+    def connect(self, ways: Sequence[NetworkWay], server: Reachable) -> None:
         """Put a network with an address of its own on each of these ways to a server."""
         networks = [FlakyNetwork(server.listens, thread=self._thread).start() for _ in ways]
         for way, network in zip(ways, networks, strict=True):
             self._networks[way] = [network]
-        server.reached_by(networks)
+        server._reached_by(networks)  # noqa: SLF001  parts of one cluster
 
     def connect_broker(self, number: int, server: Reachable, host: str, ports: Sequence[int], others: int) -> None:
         """Put networks on the ways of clients and of all other brokers to a broker.
@@ -65,8 +69,8 @@ class Ways:
         A broker tells an address of its own, but not another port. So each of its ports is one of `host` as well, with the
         networks of all who come there behind it.
         """
-        sources = [Way(CLIENT, 0, BROKER, number)]
-        sources += [Way(BROKER, other, BROKER, number) for other in range(others) if other != number]
+        sources = [NetworkWay(CLIENT, 0, BROKER, number)]
+        sources += [NetworkWay(BROKER, other, BROKER, number) for other in range(others) if other != number]
         entrances = []
         for port in ports:
             behind = {way: FlakyNetwork(f"127.0.0.1:{port}", listen="", thread=self._thread).start() for way in sources}
@@ -75,17 +79,17 @@ class Ways:
             shared = SharedPort(f"{host}:{port}", self._router(number, behind), self._thread).start()
             self._ports.append(shared)
             entrances.append(shared)
-        server.reached_by(entrances)
+        server._reached_by(entrances)  # noqa: SLF001  parts of one cluster
 
-    def network(self, way: Way) -> FlakyNetwork:
+    def network(self, way: NetworkWay) -> FlakyNetwork:
         """The network of a way; of several ports, that to the first. Raises ConfigError: there is none."""
         return self._of(way)[0]
 
-    def link(self, way: Way) -> Link:
+    def link(self, way: NetworkWay) -> NetworkLink:
         """All networks of a way. Raises ConfigError: there is none."""
-        return Link(self._of(way))
+        return NetworkLink(self._of(way))
 
-    def all(self) -> tuple[Way, ...]:
+    def all(self) -> tuple[NetworkWay, ...]:
         return tuple(self._networks)
 
     def mend(self) -> None:
@@ -103,19 +107,21 @@ class Ways:
         self._networks, self._ports = {}, []
         self._thread.close()
 
-    def _of(self, way: Way) -> list[FlakyNetwork]:
+    def _of(self, way: NetworkWay) -> list[FlakyNetwork]:
         try:
             return self._networks[way]
         except KeyError:
             raise ConfigError(f"there is no network from {way}: start the cluster with networks=True") from None
 
-    def _router(self, number: int, behind: Mapping[Way, FlakyNetwork]) -> Callable[[socket.socket], FlakyNetwork]:
+    def _router(
+        self, number: int, behind: Mapping[NetworkWay, FlakyNetwork]
+    ) -> Callable[[socket.socket], FlakyNetwork]:
         def route(accepted: socket.socket) -> FlakyNetwork:
             try:
                 name = process_at(accepted, {pid: str(broker) for pid, broker in self._brokers().items()})
             except OSError:  # it has gone again
                 name = ""
-            way = Way(BROKER, int(name), BROKER, number) if name else Way(CLIENT, 0, BROKER, number)
-            return behind.get(way) or behind[Way(CLIENT, 0, BROKER, number)]
+            way = NetworkWay(BROKER, int(name), BROKER, number) if name else NetworkWay(CLIENT, 0, BROKER, number)
+            return behind.get(way) or behind[NetworkWay(CLIENT, 0, BROKER, number)]
 
         return route

@@ -67,7 +67,8 @@ def java() -> str:
 
 
 class ZookeeperServer(ServerProcess):
-    """A server of an ensemble. The calls are those of every server of a cluster, and it has no options.
+    """A server of an ensemble, made by `Cluster(zookeeper=...)`. The calls are those of every server of a cluster, and it has no options.
+    `timeout`: seconds that a start may take.
 
     Its ports are held from `take_ports` to `close`, also while it is down. Raises ConfigError: jars or Java are missing.
     """
@@ -80,8 +81,10 @@ class ZookeeperServer(ServerProcess):
     ) -> None:
         super().__init__(name, folder / "log.txt", None, timeout)
         self.folder = folder
+        """All its files."""
         self._jars, self._tick_ms, self._java = jars, tick_ms, java()
         self.port = 0
+        """Port on 127.0.0.1 for clients; 0 before `take_ports`."""
         self.quorum_ports = 0, 0
         """On which the others of the ensemble reach it, and elect their leader."""
         self._held = contextlib.ExitStack()
@@ -90,6 +93,7 @@ class ZookeeperServer(ServerProcess):
 
     @property
     def listens(self) -> str:
+        """`host:port` of the process itself, past any network."""
         return f"127.0.0.1:{self.port}"
 
     def take_ports(self) -> None:
@@ -117,7 +121,7 @@ class ZookeeperServer(ServerProcess):
         log += "log4j.appender.out.layout=org.apache.log4j.PatternLayout\nlog4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %c{1} %m%n\n"
         (self.folder / "log4j.properties").write_text(log, encoding="ascii")
 
-    def reached_by(self, networks: Sequence[Entrance]) -> None:
+    def _reached_by(self, networks: Sequence[Entrance]) -> None:
         """Let these networks refuse connections while this server does not run."""
         self._networks = list(networks)
 
@@ -132,6 +136,7 @@ class ZookeeperServer(ServerProcess):
         self._held.close()
 
     def launch(self) -> None:
+        """Make the process and return; `wait_ready` must follow. Raises ServerDied."""
         super().launch()
         # Java does not end with us by itself. A shell does it: its standard input ends when we do.
         self._watcher = subprocess.Popen(  # noqa: S603  a number of ours is all that is in it

@@ -16,7 +16,7 @@ from metaq.metaq1.shared.facade import ThreadFacade
 
 
 class MessageConsumer(ThreadFacade, ConsumerBase):
-    """Gets messages of its group's share of partitions, in order within each partition. Made by a session factory.
+    """Gets messages of its group's share of partitions, in order within each partition. Made by `create_consumer` of a session factory.
 
         consumer = factory.create_consumer(ConsumerConfig("group"))
         consumer.subscribe("test", 1024 * 1024, lambda message: print(message.data))
@@ -91,7 +91,8 @@ class MessageConsumer(ThreadFacade, ConsumerBase):
 
 
 class TopicBrowser(BrowserBase):
-    """Iterate over all messages of a topic, partition by partition. Offsets of no group are touched.
+    """Iterate over all messages of a topic, partition by partition. Offsets of no group are touched. Made by
+    `create_topic_browser` of a session factory.
 
         for message in factory.create_topic_browser("test"):
             print(message.partition, message.offset, message.data)

@@ -23,7 +23,7 @@ from metaq.metaq1.shared.facade import AsyncFacade
 
 
 class MessageConsumer(AsyncFacade, ConsumerBase):
-    """`metaq.metaq1.MessageConsumer` for asyncio: listeners may be coroutine functions, which run in the loop that called
+    """`metaq.metaq1.MessageConsumer` for asyncio, made by `create_consumer` of a session factory: listeners may be coroutine functions, which run in the loop that called
     `complete_subscribe`."""
 
     def subscribe(
@@ -73,7 +73,7 @@ class MessageConsumer(AsyncFacade, ConsumerBase):
 
 
 class TopicBrowser(BrowserBase):
-    """`metaq.metaq1.TopicBrowser` for asyncio: `async for`."""
+    """`metaq.metaq1.TopicBrowser` for asyncio: `async for`. Made by `create_topic_browser` of a session factory."""
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         walk = await self._core.awaited(self._begin)

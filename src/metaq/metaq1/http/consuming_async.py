@@ -14,7 +14,8 @@ from metaq.metaq1.model.partition import Partition
 
 
 class HttpMessageConsumer(HttpConsuming, MessageConsumer):
-    """`metaq.metaq1.http.HttpMessageConsumer` for asyncio: listeners may be coroutine functions."""
+    """`metaq.metaq1.http.HttpMessageConsumer` for asyncio: listeners may be coroutine functions. Made by
+    `HttpMessageSessionFactory.create_consumer`."""
 
     def subscribe(
         self,

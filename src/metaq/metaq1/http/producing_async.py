@@ -10,7 +10,7 @@ from metaq.metaq1.shared.facade import AsyncFacade
 
 
 class HttpMessageProducer(AsyncFacade, HttpProducing):
-    """`metaq.metaq1.http.HttpMessageProducer` for asyncio."""
+    """`metaq.metaq1.http.HttpMessageProducer` for asyncio. Made by `HttpMessageSessionFactory.create_producer`."""
 
     async def send_message(
         self, message: Message, partition: Partition | str = RANDOM_PARTITION, *, timeout: float | None = None

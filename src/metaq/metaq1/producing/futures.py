@@ -26,7 +26,7 @@ Callback = Callable[[concurrent.futures.Future[SendResult]], object]
 
 
 class SendFuture(concurrent.futures.Future[SendResult]):
-    """A send's future: `result`, `exception`, `add_done_callback`; it can be awaited in any event loop.
+    """A send's future, made by `submit`: `result`, `exception`, `add_done_callback`; it can be awaited in any event loop.
 
     A send cannot be cancelled: the server may have it. Callbacks run in threads of the factory (`callback_threads`).
     """

@@ -7,4 +7,5 @@ from metaq.metaq1.producing.publishing import AsyncPublishingProducer
 
 
 class AsyncMessageProducer(OneWayBase, AsyncPublishingProducer):
-    """`metaq.metaq1.AsyncMessageProducer` for asyncio. Its sends are no coroutines: they return at once and block nothing."""
+    """`metaq.metaq1.AsyncMessageProducer` for asyncio. Made by `AsyncMetaMessageSessionFactory.create_async_producer`. Its
+    sends are no coroutines: they return at once and block nothing."""

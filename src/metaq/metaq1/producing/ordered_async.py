@@ -9,7 +9,8 @@ from metaq.metaq1.shared.facade import AsyncFacade
 
 
 class OrderedMessageProducer(AsyncFacade, OrderedBase):
-    """`metaq.metaq1.OrderedMessageProducer` for asyncio: messages of one task for one partition are stored in their order."""
+    """`metaq.metaq1.OrderedMessageProducer` for asyncio: messages of one task for one partition are stored in their order. Made by
+    `OrderedMetaMessageSessionFactory.create_producer`."""
 
     async def publish(self, topic: str) -> None:
         """Learn the topic's fixed partitions. As `metaq.metaq1.OrderedMessageProducer.publish`."""

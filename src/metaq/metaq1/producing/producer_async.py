@@ -17,7 +17,8 @@ log = logging.getLogger("metaq.client")
 
 
 class MessageProducer(AsyncPublishingProducer):
-    """`metaq.metaq1.MessageProducer` for asyncio: what waits there is awaited here."""
+    """`metaq.metaq1.MessageProducer` for asyncio: what waits there is awaited here. Made by
+    `MetaMessageSessionFactory.create_producer`."""
 
     async def send_message(self, message: Message, *, timeout: float = SEND_SECONDS) -> SendResult:
         """Send and wait until it is stored. As `metaq.metaq1.MessageProducer.send_message`. A task that is cancelled meanwhile does
@@ -67,7 +68,7 @@ class MessageProducer(AsyncPublishingProducer):
 
 
 class LocalTransaction(TransactionView):
-    """`metaq.metaq1.LocalTransaction` for asyncio, with `async with`."""
+    """`metaq.metaq1.LocalTransaction` for asyncio, with `async with`. Made by `MessageProducer.transaction`."""
 
     def __init__(self, producer: MessageProducer, core: LocalTransactionCore) -> None:
         super().__init__(core)

@@ -24,7 +24,8 @@ class XAMessageProducer(XaProducerBase, MessageProducer):
 
 
 class XAResource(XaResourceView):
-    """What a transaction manager does with a server, by JTA's names; `metaq.xa` has transaction managers.
+    """What a transaction manager does with a server, by JTA's names; made by
+    `XAMessageProducer.get_xa_resource`. `metaq.xa` has transaction managers.
 
     From `start` to `end` the messages of the calling thread belong to the branch. All calls raise XaError, with `code` and `name`
     of JTA; -7 (XAER_RMFAIL): the server is not connected; 106 (XA_RBTIMEOUT): it did not answer in 5 s. ClientClosed, ClientForked.

@@ -9,7 +9,7 @@ from metaq.metaq1.xa.producing import XaProducerBase
 
 
 class XAMessageProducer(XaProducerBase, MessageProducer):
-    """`metaq.metaq1.XAMessageProducer` for asyncio."""
+    """`metaq.metaq1.XAMessageProducer` for asyncio. Made by `XAMetaMessageSessionFactory.create_xa_producer`."""
 
     def get_xa_resource(self, address: str | None = None) -> XAResource:
         """Return a resource. As `metaq.metaq1.XAMessageProducer.get_xa_resource`."""
@@ -17,7 +17,7 @@ class XAMessageProducer(XaProducerBase, MessageProducer):
 
 
 class XAResource(XaResourceView):
-    """`metaq.metaq1.XAResource` for asyncio: from `start` to `end` the messages of the calling task belong to the branch."""
+    """`metaq.metaq1.XAResource` for asyncio, made by `XAMessageProducer.get_xa_resource`: from `start` to `end` the messages of the calling task belong to the branch."""
 
     async def start(self, xid: Xid, flags: XaFlag = XaFlag.TMNOFLAGS) -> None:
         """Begin a branch, or go on with one. As `metaq.metaq1.XAResource.start`."""

@@ -11,10 +11,10 @@ from metaq.errors import MetaqError
 from metaq.testing.checking import EndedByItself, Ledger
 from metaq.testing.cluster import AnyServer, Cluster
 from metaq.testing.nemesis.schedule import Fault, Schedule, Step, Topology
-from metaq.testing.network import Link
+from metaq.testing.network import NetworkLink
 from metaq.testing.process import ServerDied
 from metaq.testing.servers import ClusterServer
-from metaq.testing.ways import BROKER, CLIENT, NAMESRV, ZOOKEEPER, Way
+from metaq.testing.ways import BROKER, CLIENT, NAMESRV, ZOOKEEPER, NetworkWay
 
 KINDS_OF_WAYS: Final = {"clients": CLIENT, "brokers": BROKER, "name servers": NAMESRV, "zookeeper": ZOOKEEPER}
 SETTLE_SECONDS: Final = 10.0
@@ -229,7 +229,7 @@ class Nemesis:
         return start
 
     def _partitioned(self, fault: Fault) -> Undo | None:
-        def harm(link: Link) -> None:
+        def harm(link: NetworkLink) -> None:
             if fault.how == "cut":
                 link.cut()
             else:
@@ -239,7 +239,7 @@ class Nemesis:
             return self._on_links(fault, harm)
         number = self._number(fault)
 
-        def stall(link: Link, *, to_it: bool) -> None:
+        def stall(link: NetworkLink, *, to_it: bool) -> None:
             # Bytes to a broker go to the server where others connect to it, and to the client where it connects.
             if fault.direction == "both":
                 link.stall()
@@ -248,7 +248,7 @@ class Nemesis:
 
         return self._harm(fault, number, stall)
 
-    def _on_links(self, fault: Fault, harm: Callable[[Link], None]) -> Undo | None:
+    def _on_links(self, fault: Fault, harm: Callable[[NetworkLink], None]) -> Undo | None:
         return self._harm(fault, self._number(fault), lambda link, to_it: harm(link))  # noqa: ARG005
 
     def _harm(self, fault: Fault, number: int, harm: Callable[..., None]) -> Undo | None:
@@ -268,11 +268,11 @@ class Nemesis:
 
         return mend
 
-    def _links(self, way: str, number: int) -> tuple[list[Link], list[Link]]:
+    def _links(self, way: str, number: int) -> tuple[list[NetworkLink], list[NetworkLink]]:
         """The links on which others connect to a broker, and those on which it connects to others."""
         kinds = set(KINDS_OF_WAYS.values()) if way == "everything" else {KINDS_OF_WAYS[way]}
 
-        def links(chosen: Iterable[Way]) -> list[Link]:
+        def links(chosen: Iterable[NetworkWay]) -> list[NetworkLink]:
             return [self._cluster.link(one) for one in chosen]
 
         ways = self._cluster.ways()
