@@ -243,6 +243,13 @@ def test_errors_that_a_function_raises_itself_are_named(package):
     assert missing == []
 
 
+def test_errors_that_docstrings_name_can_be_imported():
+    """From `metaq.errors`, which has what users meet."""
+    hidden = ERRORS - set(errors.__all__)
+    texts = ((one.name, docstring(one.node)) for package in PUBLIC for one in functions(package))
+    assert [(name, error) for name, text in texts for error in hidden if re.search(rf"\b{error}\b", text)] == []
+
+
 @pytest.mark.parametrize("package", PUBLIC)
 def test_what_none_means_is_said(package):
     """Of what returns something or None."""
