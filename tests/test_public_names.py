@@ -24,9 +24,9 @@ PUBLIC = (
     "metaq", "metaq.admin", "metaq.aio", "metaq.errors", "metaq.idempotence", "metaq.logging_handler", "metaq.metaq1", "metaq.metaq1.aio",
     "metaq.metaq1.http", "metaq.metaq1.http.aio", "metaq.model", "metaq.options", "metaq.outbox", "metaq.spark", "metaq.spark.decode",
     "metaq.spark.pipelines", "metaq.testing", "metaq.testing.checking", "metaq.testing.nemesis", "metaq.testing.trial",
-    "metaq.testing.workload", "metaq.xa",
+    "metaq.testing.workload", "metaq.xa", "metaq.xa.sessions",
 )  # fmt: skip
-LEAST = {"modules": 22, "classes": 350, "functions": 1300, "fields": 1700, "annotations": 4000, "constants": 20}
+LEAST = {"modules": 23, "classes": 350, "functions": 1300, "fields": 1700, "annotations": 4000, "constants": 20}
 """How many there are at least: a test of none would pass, too."""
 TIMES = re.compile(r"timeout|.*_timeout|.*interval|.*_after|linger|patience|hold")
 """Parameters that are a time, and do not say in their names in what."""

@@ -37,8 +37,7 @@ from rich.live import Live
 from rich.table import Table
 
 import metaq
-from metaq.admin import Admin
-from metaq.admin.groups import GroupNotFound
+from metaq.admin import Admin, GroupNotFound
 
 TOPIC, ARCHIVER, WATCHER = "business-logs", "hdfs-writer", "storm-spouts"
 SERVICES = ("checkout", "payment", "search")

@@ -12,7 +12,9 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session
 
 from metaq.errors import ConfigError, NotSupported
-from metaq.xa.resource import BranchName, InDoubt, checked_name
+from metaq.xa.resource import Branch, BranchName, InDoubt, checked_name
+
+__all__ = ["SqlAlchemySessions"]
 
 
 class SqlAlchemySessions:
@@ -28,16 +30,19 @@ class SqlAlchemySessions:
         self.name, self._make = checked_name(name), make
         self._engines = [engines] if isinstance(engines, Engine) else list(engines)
 
-    def begin(self, name: BranchName, note: Callable[[str], None]) -> SessionBranch:  # noqa: ARG002  SQLAlchemy makes the names
+    def begin(self, name: BranchName, note: Callable[[str], None]) -> Branch[Session]:  # noqa: ARG002  SQLAlchemy makes the names
+        """Begin a branch, a new session. As `Resource.begin`. Raises ConfigError: the session is not two-phase."""
         session = self._make()
         if not session.twophase:
             raise ConfigError(f"the sessions of {self.name} are not two-phase: make them with twophase=True")
         return SessionBranch(session, self._engines, note)
 
     def in_doubt(self, prefix: str) -> tuple[list[InDoubt], str]:  # noqa: ARG002  they are noted
+        """Return `[], ""`: branches are noted before they are prepared. As `Resource.in_doubt`."""
         return [], ""
 
     def settle(self, text: str, *, commit: bool) -> None:
+        """End the prepared branches of a session. As `Resource.settle`. Raises what SQLAlchemy raises."""
         for branch in text.split(" "):
             number, _, xid = branch.partition("/")
             engine = self._engines[int(number)]
