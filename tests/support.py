@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -91,6 +92,12 @@ def kept_port(owner: object, *distances: int) -> int:
     held = HeldPort(*distances)
     weakref.finalize(owner, held.close)
     return held.port
+
+
+def copy_folder(folder: pathlib.Path, to: pathlib.Path) -> None:
+    """Copy the store of a broker that runs, as a kill leaves it. Files that are being written anew (`.tmp`) may be gone while they are copied: a start
+    does not look at them."""
+    shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*.tmp"))
 
 
 def read_line(child: subprocess.Popen[str], start: str, timeout: float = PATIENCE) -> str:

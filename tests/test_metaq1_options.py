@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import pathlib
-import shutil
 import socket
 import sqlite3
 import threading
@@ -30,7 +29,7 @@ from metaq.testing import FaultyDisk, free_port
 from tests.metaq1_slave_options import config_after, slave_settings
 from tests.servers.metaq1.support import TextClient, open_metaq1_server
 from tests.servers.support import SlowDisk
-from tests.support import PATIENCE, eventually
+from tests.support import PATIENCE, copy_folder, eventually
 
 NAMES = sorted(item.name for item in dataclasses.fields(Metaq1Options))
 HOT = sorted(Metaq1Options.hot_names())
@@ -488,7 +487,7 @@ def _(root):
         served.put(b"one")
         served.put(b"body that will be damaged")
         for name in ("true", "false"):
-            shutil.copytree(root / "data", root / name / "data")  # as a power cut leaves it
+            copy_folder(root / "data", root / name / "data")  # as a power cut leaves it
     for name, messages in (("true", 2), ("false", 1)):
         [file] = (root / name / "data" / "commitlog").iterdir()
         file.write_bytes(file.read_bytes().replace(b"body that will", b"bodY that will"))

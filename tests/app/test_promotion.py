@@ -34,7 +34,7 @@ from metaq.store.offline.reader import StoreReader
 from tests.app.test_pair import until
 from tests.broker.support import open_broker, small_store
 from tests.store.log.test_raw import raw_log
-from tests.support import PATIENCE, kept_port
+from tests.support import PATIENCE, copy_folder, kept_port
 
 pytestmark = pytest.mark.slow
 
@@ -387,7 +387,7 @@ def test_a_number_that_another_slave_has_is_refused(tmp_path):
 def power_cut(brokers: Brokers, name: str) -> Callable[[], Coroutine[Any, Any, None]]:
     """Take a picture of a broker's disk. What is returned ends the broker, and puts that picture in the place of its folder."""
     folder, picture = brokers._root / name, brokers._root / f"{name} then"
-    shutil.copytree(folder, picture)
+    copy_folder(folder, picture)
 
     async def cut() -> None:
         await brokers.stop(name)

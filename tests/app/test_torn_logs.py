@@ -21,6 +21,7 @@ from tests.app.test_promotion import Brokers, consume, opened, send
 from tests.broker.support import open_broker
 from tests.store.log.test_raw import raw_log
 from tests.store.support import put
+from tests.support import copy_folder
 
 TORN = 30
 """Number of the message whose properties are torn."""
@@ -37,7 +38,7 @@ async def cut_power(brokers: Brokers, name: str, tails: bytes) -> tuple[int, byt
     records = [record for queue in range(4) for record in broker_records(brokers, name, queue)]
     place, record = next((at, data) for at, data in records if body_of(data) == b"%d" % TORN)
     picture = brokers._root / f"{name} then"
-    shutil.copytree(folder, picture)
+    copy_folder(folder, picture)
     await brokers.stop(name)
     shutil.rmtree(folder)
     picture.rename(folder)

@@ -25,7 +25,7 @@ from metaq.store.upkeep.copy import copy
 from metaq.wire.failover import group_state, group_state_of
 from tests.interop.metaq1 import Nodes, Zookeeper
 from tests.interop.test_failover import asked
-from tests.support import PATIENCE
+from tests.support import PATIENCE, copy_folder
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
 
@@ -168,7 +168,7 @@ def test_a_copied_folder_beside_the_one_that_it_was_copied_from(group: Group) ->
         async with group.started(1) as first:
             await until(lambda: leads(first))
             assert await send(first, b"x") == ""
-            shutil.copytree(group.folder / "member-1", group.folder / "copy")
+            copy_folder(group.folder / "member-1", group.folder / "copy")
             text = await refused(group.started(1, "copy"))
             assert f"brokerId=1 of {group.name} is taken by the broker at {first.address}" in text
             assert await send(first, b"goes on") == ""

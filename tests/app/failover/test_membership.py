@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from metaq.store.config_file import ConfigFile
 from metaq.testing.faults import FaultyDisk
 from tests.broker.support import MemoryFile, SlowFile, open_broker
 from tests.store.support import message
+from tests.support import copy_folder
 
 ADDRESS = "10.0.0.5:10911"
 BOOT = "2f1c"
@@ -177,7 +177,7 @@ def append(broker: Broker) -> None:
 
 def copied(root: Path, to: Path) -> Machine:
     """A machine with what is in the folder now: its broker was killed."""
-    shutil.copytree(root, to)
+    copy_folder(root, to)
     return Machine(to)
 
 
