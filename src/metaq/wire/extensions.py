@@ -42,7 +42,7 @@ NOT_LEADING_MARK: Final = "[NOT_LEADING]"
 """Begins the remark of a refusal by a broker that does not lead, or may have been replaced: another one may take the request soon."""
 LEVEL: Final = 4
 """Level of this release. Raised by one with every extension that a client may use only where the broker has it."""
-KEEPING_LEVEL: Final = 3
+KEEPING_LEVEL: Final = 2
 """First level at which a broker keeps queues (`KEEP_SECONDS`)."""
 STAGING_LEVEL: Final = 3
 """First level with staged transactions (30000 to 30006)."""
