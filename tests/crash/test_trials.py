@@ -9,7 +9,8 @@ import os
 
 import pytest
 
-from metaq.testing.trial import NIGHTLY, Trial, run_trials
+from metaq.testing.faketime import find_faketime
+from metaq.testing.trial import NIGHTLY, Trial, mode_of, run_trials
 from metaq.testing.workload import Load
 from tests.support import PATIENCE
 
@@ -25,6 +26,12 @@ FIRST_ALL = int(os.environ.get("METAQ_TRIALS_FROM", SHORT + 1))
 SEEDS_ALL, IN_A_TEST_ALL = 500, 25
 
 
+def trial_of(mode: str, seconds: float) -> Trial:
+    """With every kind of fault that the mode's promises hold under, jumps of clocks among them where libfaketime is installed."""
+    clocks = ("clock",) if find_faketime() is not None else ()
+    return Trial(mode, faults=(*mode_of(mode).faults, *clocks), seconds=seconds, patience=PATIENCE)
+
+
 def failures(trial: Trial, first: int, count: int) -> list[str]:
     """The reports of the failing ones of so many seeds."""
     results = list(run_trials(trial, range(first, first + count), AT_ONCE))
@@ -37,8 +44,7 @@ def failures(trial: Trial, first: int, count: int) -> list[str]:
 @pytest.mark.parametrize("mode", NIGHTLY)
 def test_short_trials_find_nothing(mode):
     """The same ones each time."""
-    trial = Trial(mode, seconds=SHORT_SECONDS, patience=PATIENCE)
-    told = failures(trial, 1, max(1, SHORT // len(NIGHTLY)))
+    told = failures(trial_of(mode, SHORT_SECONDS), 1, max(1, SHORT // len(NIGHTLY)))
     assert not told, "\n".join(told)
 
 
@@ -48,7 +54,7 @@ def test_short_trials_find_nothing(mode):
 @pytest.mark.parametrize("first", range(FIRST_ALL, FIRST_ALL + SEEDS_ALL, IN_A_TEST_ALL))
 def test_many_more_trials_find_nothing(mode, first):
     """Longer ones."""
-    told = failures(Trial(mode, seconds=SECONDS, patience=PATIENCE), first, IN_A_TEST_ALL)
+    told = failures(trial_of(mode, SECONDS), first, IN_A_TEST_ALL)
     assert not told, "\n".join(told)
 
 
