@@ -106,7 +106,7 @@ def test_end_of_something_else_is_refused(server: Server, topic: str) -> None:
     ):
         own = mine.transaction(topic, b"x", check_after=PATIENCE).begin()
         forged = other.transaction(topic, b"y", check_after=PATIENCE).begin()
-        forged._half = own._half
+        forged._begun = own._begun
         assert forged.commit().told is Told.REFUSED
         assert delivered(server, topic) == []
         own.commit()
@@ -142,8 +142,8 @@ def test_transaction_that_outlasts_its_check_is_delivered_once(server: Server, t
     asked: list[object] = []
     with TransactionProducer(server.namesrv, group=topic, check=asked.append, timeout=PATIENCE) as producer:
         with producer.transaction(topic, b"slow") as tx:
-            before = tx._half
-            eventually(lambda: tx._half != before, what="a check comes")
+            before = tx._begun.half
+            eventually(lambda: tx._begun.half != before, what="a check comes")
         with producer.transaction(topic, b"asked") as mark:
             mark.unknown()
         wait_for(server, topic, b"slow")
