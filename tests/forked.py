@@ -40,8 +40,8 @@ IMPORTED = (
     "metaq.cli.topics.group", "metaq.admin", "metaq.client", "metaq.aio",
 )  # fmt: skip
 EXIT_TRACEBACK = 1
-READ_AT_IMPORT = ("PYTHON", "METAQ_HOT", "ROCKETMQ_HOME")
-"""How variables begin that Python itself or an import reads."""
+READ_AT_IMPORT = ("PYTHON", "METAQ_HOT", "ROCKETMQ_HOME", "LD_")
+"""How variables begin that Python itself, an import or the dynamic linker reads: clocks of libfaketime come by LD_PRELOAD."""
 FDS = 5  # the request, the command's three, and where its process id and its end are told
 
 

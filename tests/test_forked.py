@@ -64,7 +64,11 @@ def _open_at(pid: int) -> set[str]:
 
 
 @needs_forks
-@pytest.mark.parametrize("own", [{"METAQ_HOT": "0"}, {"METAQ_UVLOOP": "1"}], ids=["a new Python", "a fork"])
+@pytest.mark.parametrize(
+    "own",
+    [{"METAQ_HOT": "0"}, {"LD_BIND_NOW": "1"}, {"METAQ_UVLOOP": "1"}],
+    ids=["a new Python", "loaded anew", "a fork"],
+)
 def test_a_server_is_a_child_with_signals_and_threads_of_its_own(own):
     """As one that Python starts: killed, stopped, and with nothing open that is the worker's."""
     with EmbeddedBroker(environment=own) as broker:

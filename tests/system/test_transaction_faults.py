@@ -96,8 +96,8 @@ def test_commit_that_nobody_heard_is_asked_for_after_the_restart(broker, caplog)
         broker.start()
         eventually(lambda: set(bodies(broker.namesrv)) >= {b"first", b"yes"}, what="it is delivered")
         asked_again = producer.transaction(TOPIC, b"last").begin()
-        place = asked_again._half
-        eventually(lambda: asked_again._half != place, what="a round of checks has passed")
+        place = asked_again._begun.half
+        eventually(lambda: asked_again._begun.half != place, what="a round of checks has passed")
         asked_again.rollback()
         assert sorted(bodies(broker.namesrv)) == [b"first", b"yes"]
     assert "could not commit transaction" in caplog.text
