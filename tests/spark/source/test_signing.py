@@ -10,6 +10,7 @@ import metaq
 from metaq.errors import AccessDenied, ConfigError
 from metaq.model.offsets import Slice
 from metaq.pipelines.mirror.options import MirrorOptions
+from metaq.pipelines.options import access_of
 from metaq.spark.cluster.client import ClusterClient
 from metaq.spark.sink.settings import SinkOptions
 from metaq.spark.source.fetch import read_slice
@@ -107,7 +108,7 @@ def test_a_mirror_has_an_account_at_each_side(tmp_path):
         folder=str(tmp_path), to="y:1", topics="t", acl_file=str(files[0]), to_acl_file=str(files[1])
     )
     chosen.check()
-    assert chosen.access.credentials().access_key == "account-source"
+    assert access_of(chosen).credentials().access_key == "account-source"
     assert chosen.target_access.credentials().access_key == "account-target"
     assert chosen.source()["aclFile"] == str(files[0])
     with pytest.raises(ConfigError, match=r"toAclFile: .*cannot be read"):
