@@ -24,6 +24,8 @@ FIELD: Final = "ce-"
 PREFIX: Final = "CE_"
 CONTENT_TYPE: Final = "CE_contenttype"
 NO_DATA: Final = b"\x00"
+"""Body of an event without data, as of io.cloudevents.rocketmq: RocketMQ has no empty bodies. So an event whose data is this one byte comes
+back without data."""
 _ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "dataschema")
 _NEEDED: Final = ("specversion", "id", "source", "type")
 _Attribute = str | bool | Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None
