@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.admin.figures.sizes import MessagesSize, size_of, total
@@ -202,19 +202,18 @@ async def producers(core: ClientCore, group: str) -> list[ProducerInstance]:
 async def progress(core: ClientCore, group: str) -> GroupProgress:
     """Return the progress of `group`. Raises GroupNotFound."""
     addresses = await masters(core)
-    settings = await settings_at(core, addresses)
-    found = await progress_at(core, addresses, group, stopped_at(settings, group))
+    settings, found = await asyncio.gather(settings_at(core, addresses), progress_at(core, addresses, group))
     if not found.queues and not found.members and not any(group in groups for groups in settings.values()):
         raise GroupNotFound(f"no broker at name servers {core.name_servers} knows consumer group {group}")
-    return found
+    return structs.replace(found, stopped_at=stopped_at(settings, group))
 
 
 async def progress_at(
-    core: ClientCore, addresses: Mapping[str, str], group: str, stopped: tuple[str, ...]
+    core: ClientCore, addresses: Mapping[str, str], group: str, stopped: tuple[str, ...] = ()
 ) -> GroupProgress:
     """Return the progress of `group` at brokers (name → address): without queues and members if none of them knows it.
 
-    Args: stopped: brokers at which it is stopped.
+    Args: stopped: brokers at which it is stopped, if the caller knows.
     """
     stats_call, members_call = GetConsumeStats(group), GetConnections(group)
     parts = await asyncio.gather(*(core.ask(address, stats_call) for address in addresses.values()))

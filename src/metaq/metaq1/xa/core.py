@@ -67,6 +67,10 @@ class XaResourceCore:
         """Raises ConfigError, TypeError."""
         self.timeout = checked_seconds("timeout", seconds, least=0.0)
 
+    @property
+    def _branches(self) -> dict[Xid, BranchCore]:
+        return self._producer._branches  # noqa: SLF001  a part of the producer
+
     @contextlib.contextmanager
     def starting(self, xid: Xid, flags: XaFlag) -> Iterator[BranchCore | None]:
         """Have the caller's messages belong to a branch; the block begins the one that it gets at the server. Raises as `begun`, and
@@ -93,7 +97,7 @@ class XaResourceCore:
         self._producer._check_open()  # noqa: SLF001
         if not isinstance(xid, Xid):
             raise TypeError(f"xid is {xid!r:.100}: pass an Xid")
-        found = self._producer._branches.get(xid)  # noqa: SLF001
+        found = self._branches.get(xid)
         if flags in {XaFlag.TMJOIN, XaFlag.TMRESUME}:
             if found is None:
                 raise xa_error(XaCode.XAER_NOTA, f"no branch {xid} was started by this producer")
@@ -115,13 +119,13 @@ class XaResourceCore:
     def gone(self, xid: Xid) -> None:
         """The branch could not be started, or is over."""
         self.places.pop(xid, None)
-        found = self._producer._branches.pop(xid, None)  # noqa: SLF001
+        found = self._branches.pop(xid, None)
         if found is not None and found.state in {TransactionState.OPEN, TransactionState.ENDED}:
             found.state = TransactionState.UNKNOWN
 
     def started(self, xid: Xid) -> BranchCore:
         """Raises XaError."""
-        found = self._producer._branches.get(xid)  # noqa: SLF001
+        found = self._branches.get(xid)
         if found is None:
             raise xa_error(XaCode.XAER_NOTA, f"no branch {xid} was started by this producer")
         return found
@@ -141,7 +145,7 @@ class XaResourceCore:
         await branch.end(TransactionState.ENDED)
 
     async def prepare(self, xid: Xid) -> Vote:
-        branch = self._producer._branches.get(xid)  # noqa: SLF001
+        branch = self._branches.get(xid)
         if branch is not None:
             if branch.state is TransactionState.OPEN:
                 raise xa_error(XaCode.XAER_PROTO, f"branch {xid} is prepared before its end")
@@ -153,7 +157,7 @@ class XaResourceCore:
         return vote
 
     async def commit(self, xid: Xid, *, one_phase: bool) -> None:
-        branch = self._producer._branches.get(xid)  # noqa: SLF001
+        branch = self._branches.get(xid)
         if one_phase and branch is not None:
             if branch.state is TransactionState.OPEN:
                 raise xa_error(XaCode.XAER_PROTO, f"branch {xid} is committed before its end")
@@ -162,7 +166,7 @@ class XaResourceCore:
         await self._finished(xid, Step.COMMIT_ONE_PHASE if one_phase else Step.COMMIT_TWO_PHASE)
 
     async def rollback(self, xid: Xid) -> None:
-        branch = self._producer._branches.get(xid)  # noqa: SLF001
+        branch = self._branches.get(xid)
         if branch is not None and branch.state is TransactionState.OPEN:
             raise xa_error(XaCode.XAER_PROTO, f"branch {xid} is rolled back before its end")
         await self._finished(xid, Step.ROLLBACK)
@@ -216,7 +220,7 @@ class XaResourceCore:
         self.gone(xid)
 
     async def _asked(self, xid: Xid, step: Step, read: Callable[[Reply, str, str], Result]) -> Result:
-        branch = self._producer._branches.get(xid)  # noqa: SLF001
+        branch = self._branches.get(xid)
         qualifier = branch.qualifier if branch is not None else self._producer.unique_qualifier
         address = branch.address if branch is not None else self.places.get(xid, self.address)
         key = branch_key(xid, qualifier)
