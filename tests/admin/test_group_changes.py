@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 import metaq
@@ -25,13 +27,16 @@ def admin(cluster):
 
 
 def filled(cluster, topic, number=6):
-    """A topic with as many messages, evenly over two queues at each of two brokers."""
+    """A topic with as many messages over two queues at each of two brokers, as evenly over the brokers as can be.
+
+    So that whoever takes more than half of them has taken some at each broker: a broker shows a group's lag in the topics
+    in which the group has progress there.
+    """
     with Admin(cluster.namesrv) as admin, metaq.Producer(cluster.namesrv) as producer:
         admin.create_topic(topic, queues=2)
-        for queue in producer.queues(topic):
-            producer.send(topic, b"first", queue=queue)
-        for _ in range(number - len(producer.queues(topic))):
-            producer.send(topic, b"more")
+        alternately = sorted(producer.queues(topic), key=lambda queue: (queue.queue_id, queue.broker))
+        for queue in itertools.islice(itertools.cycle(alternately), number):
+            producer.send(topic, b"body", queue=queue)
 
 
 def consume(cluster, topic, group, number):
