@@ -218,4 +218,4 @@ $(VENV)/has-audit: $(VENV)/has-base
 	$(RUN) -m pip install --progress-bar on 'pymetaq[audit]'
 	@touch $@
 
-.PHONY: FORCE demo cluster doctor quick fuzz verify-locked audit lock nightly test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs site site-serve map hot wheel wheels release clean help
+.PHONY: FORCE demo cluster doctor quick fuzz verify-locked audit lock nightly test test-slow test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs site site-serve map hot wheel wheels release clean help

@@ -5,9 +5,8 @@
     with metaq.Producer("localhost:9876") as producer:
         producer.send("orders", b"...")
 
-`metaq.aio` has the same for asyncio, `metaq.metaq1` the client of MetaQ 1.x, `metaq.spark` the Spark source, `metaq.testing` a broker for tests. Everything is
-loaded when it is first used, so that the broker and the command line, which pass through here too, do not load the
-client, nor the client Spark.
+`metaq.aio` has the same classes for asyncio, `metaq.metaq1` the client of MetaQ 1.x, `metaq.spark` the Spark source, and `metaq.testing` a broker for
+tests. `import metaq` loads none of them: each name is loaded when it is first used, so a client does not load Spark, and a broker loads no client.
 """
 
 import importlib

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import html
 import importlib
 import os
 import pathlib
@@ -151,6 +152,16 @@ def test_every_public_name_is_described_on_one_page(pages: dict[str, Page]):
             if f"{package}.{one}" not in there and one not in there and f"api/{package}.{one}.html" not in linked
         ]
         assert missing == [], package
+
+
+def test_a_default_is_shown_as_its_value(site: pathlib.Path):
+    """Of names that only the source explains, none are left but those of objects."""
+    named = set()
+    for page in (site / "api").glob("*.html"):
+        text = html.unescape(re.sub(r"<[^>]+>", "", page.read_text()))
+        named |= set(re.findall(r"^ {4}\w+: [^=\n]+ = ([A-Za-z_][\w.]*),?$", text, re.MULTILINE))
+    assert named - {"None", "True", "False"} == {"SYSTEM"}, "its clock"
+    assert "commit_interval: float = 5" in html.unescape(re.sub(r"<[^>]+>", "", (site / "api/metaq.html").read_text()))
 
 
 def test_all_links_within_the_site_lead_somewhere(site: pathlib.Path, pages: dict[str, Page]):
