@@ -136,7 +136,7 @@ def metaq_up(
     which stays. `options`: more flags. `prefix`: a program that it runs under, and its flags.
     """
     folder = str(data) if data else tempfile.mkdtemp(prefix="metaq-", dir=disk)
-    env = {**environment(), "METAQ_HOT": "1" if hot else "0"}
+    env = environment() if hot else {**environment(), "METAQ_HOT": "0"}
     command = [
         *prefix,
         sys.executable,

@@ -1,5 +1,6 @@
 """The benchmarks of brokers and clients run with small counts, so that they cannot rot."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -242,6 +243,33 @@ def test_hot_module_rows() -> None:
     rows = lines[head + 1 :]
     assert len(rows) >= 15
     assert all(float(line.split()[-1].replace(",", "")) > 0 for line in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hot", ["1", "0"])
+def test_threads(tmp_path: Path, hot: str) -> None:
+    """Rates of one and two threads, and which Python and modules they are of; the script compares ids and counts messages."""
+    command = [
+        sys.executable,
+        str(BENCH / "threads_bench.py"),
+        "--quick",
+        "--threads",
+        "1",
+        "2",
+        "--disk",
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        command, env=environment(METAQ_HOT=hot), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    compiled_there = importlib.util.find_spec("metaq.wire.hot._native") is not None
+    assert found["compiled"] == (hot == "1" and compiled_there)
+    assert found["free_threaded"] or found["lock"]
+    for name in ("codec_per_s", "send_per_s", "submit_per_s", "consume_per_s"):
+        assert set(found[name]) == {"1", "2"}
+        assert min(found[name].values()) > 0
 
 
 @pytest.mark.slow
