@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import threading
 
 from metaq.clock import FakeClock
 from metaq.model.message_ids import IdPrefixes
@@ -29,3 +30,20 @@ def test_prefixes_differ_within_one_millisecond_and_over_the_months_end():
     assert len({prefixes.next() for _ in range(60_000)}) == 60_000
     clock.advance(0.001)
     assert int(prefixes.next()[20:], 16) == 0
+
+
+def test_prefixes_differ_over_threads():
+    """The producers of a client draw from one place, in any threads."""
+    prefixes, begin = IdPrefixes("10.1.2.3", FakeClock(1_795_226_546_516)), threading.Barrier(4)
+    drawn: list[list[bytes]] = [[] for _ in range(4)]
+
+    def draw(into: list[bytes]) -> None:
+        begin.wait()
+        into += [prefixes.next() for _ in range(15_000)]
+
+    threads = [threading.Thread(target=draw, args=(into,)) for into in drawn]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({prefix for into in drawn for prefix in into}) == 60_000

@@ -22,7 +22,7 @@ from metaq.clock import Clock
 
 
 class IdPrefixes:
-    """Makes prefixes (28 characters) for the batches of one process. Thread-safe under the GIL."""
+    """Makes prefixes (28 characters) for the batches of one process, for any threads: `itertools.count` gives a number once, also without the GIL."""
 
     def __init__(self, address: str, clock: Clock) -> None:
         # An IPv6 address has no 4 bytes for the id: random ones keep the ids of two machines apart.
