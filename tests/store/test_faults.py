@@ -133,7 +133,7 @@ def test_a_failed_sync_is_final(tmp_path):
     assert ready.wait(PATIENCE)
     assert outcome == [False]
     assert store.state.failed
-    assert "could not be made durable: Input/output error" in store.state.failed
+    assert f"could not be made durable: {os.strerror(errno.EIO)}" in store.state.failed
     eventually(lambda: told == [store.state.failed])
     disk.sync_error = 0
     with pytest.raises(StoreFailed, match="what is durable is unknown"):

@@ -159,7 +159,7 @@ def test_a_failed_sync_is_final(store, loop, monkeypatch):
     while not told:
         loop.turn()
     eventually(lambda: told == [False, False])
-    assert "could not be made durable: Cannot allocate memory" in store.state.failed
+    assert f"could not be made durable: {os.strerror(errno.ENOMEM)}" in store.state.failed
     store.flusher.when_flushed(done.log_end, told.append)
     assert told[2:] == [False]
     assert store.state.flushed < done.log_end
