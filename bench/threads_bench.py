@@ -111,16 +111,16 @@ def all_different(ids: list[str], count: int) -> None:
 def measure(namesrv: str, threads: int, run: int, scale: float) -> dict[str, float]:
     """One run of each figure."""
     topic, found = f"threads-{threads}-{run}", {}
-    count = int(40_000 * scale)
+    count = int(200_000 * scale)
     found["codec_per_s"] = count / together([lambda n=each: codec(n) for each in shares(count, threads)])
     ids: list[str] = []
-    count = int(8_000 * scale)
+    count = int(20_000 * scale)
     with metaq.Producer(namesrv, timeout=30.0) as producer:
         producer.send(topic, BODY)
         works = [lambda n=each: send(producer, topic, n, ids) for each in shares(count, threads)]
         found["send_per_s"] = count / together(works)
     all_different(ids, count)
-    sent, count = count + 1, int(40_000 * scale)
+    sent, count = count + 1, int(200_000 * scale)
     producers = [metaq.Producer(namesrv, timeout=30.0, group=f"{topic}-{number}") for number in range(threads)]
     try:
         for producer in producers:
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--disk", type=Path, help="folder for the broker's files; default a temporary one")
     parser.add_argument("--quick", action="store_true", help="few messages, one run: shows that it runs, not how fast")
     options = parser.parse_args()
-    runs, scale = (1, 0.02) if options.quick else (options.runs, 1.0)
+    runs, scale = (1, 0.005) if options.quick else (options.runs, 1.0)
     best: dict[str, dict[int, float]] = {}
     with tempfile.TemporaryDirectory(dir=options.disk) as folder, processes.metaq_up(Path(folder)) as server:
         for run in range(runs):
