@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from metaq.metaq1 import Message, MetaClientConfig, ReceivedMessage, aio
+import pytest
+
+from metaq.metaq1 import Message, MetaClientConfig, Partition, ReceivedMessage, aio
+from metaq.metaq1.consuming.handing import HandedBack, Handing, Single, Work
+from metaq.metaq1.consuming.subscriptions import subscription
 from tests.metaq1.conftest import at
 from tests.metaq1.consuming.conftest import quick
 from tests.support import PATIENCE
@@ -91,6 +95,29 @@ def test_get_and_browse(config: MetaClientConfig, topic: str) -> None:
             assert [message.data async for message in factory.create_topic_browser(topic)] == [b"a", b"b"]
 
     asyncio.run(program())
+
+
+def test_a_block_that_a_closing_loop_forgets_is_handed_back() -> None:
+    """The loop has been told of the block, and is closed before its next round: the consumer must not wait for that for ever."""
+
+    async def never(message: ReceivedMessage) -> None:
+        raise AssertionError("the loop is closed")
+
+    def ignore(message: ReceivedMessage) -> None:
+        del message
+
+    async def main() -> None:
+        loop = asyncio.new_event_loop()
+        one = subscription("t", 1 << 20, never, None, None, auto_ack=True, asyncio_allowed=True)
+        work = Work(Single(ReceivedMessage("t", b"a", None, 1, 0, Partition(0, 0), 0, 30)), one, ignore, skip=False)
+        handed = asyncio.create_task(Handing(1, loop).hand(work))
+        await asyncio.sleep(0)
+        loop.close()
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(HandedBack, match="the event loop has ended"):
+                await handed
+
+    asyncio.run(main())
 
 
 def test_a_loop_that_has_ended_loses_nothing(config: MetaClientConfig, topic: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from metaq.client.shared.callbacks import CallbackThreads
+from metaq.client.shared.callbacks import CallbackThreads, in_loop
+from metaq.errors import ClientError
 from metaq.metaq1.consuming.delivery import Batch, Delivery
 from metaq.metaq1.consuming.subscriptions import Subscription
 from metaq.metaq1.model.received import ReceivedMessage
@@ -158,11 +159,9 @@ class Handing:
 
     def _in_loop(self, work: Work, finish: Callable[[BaseException | None], None]) -> None:
         assert self._loop is not None, "coroutine functions belong to consumers for asyncio"
-        coroutine = deliver_async(work)
         try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError as error:
-            coroutine.close()
+            future = in_loop(self._loop, lambda: deliver_async(work))
+        except ClientError as error:
             finish(error)
             return
         future.add_done_callback(lambda ended: finish(_ended(ended)))

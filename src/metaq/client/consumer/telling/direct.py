@@ -19,6 +19,7 @@ from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.outcome import Later, Pause, Reject
 from metaq.client.consumer.received.replying import Reply, ReplyFuture
+from metaq.client.shared.callbacks import in_loop
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.pulling import made_plain
 from metaq.errors import BadRequest, ClientError
@@ -207,13 +208,7 @@ class _InLoop:
         self.loop = loop
 
     async def handle(self, message: ReceivedMessage) -> None:
-        work = self._handle(message)
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        except RuntimeError:
-            work.close()
-            raise ClientError("the event loop of the consumer has ended") from None
-        await asyncio.wrap_future(future)
+        await asyncio.wrap_future(in_loop(self.loop, lambda: self._handle(message)))
 
     async def _handle(self, message: ReceivedMessage) -> None:
         job = self.job
