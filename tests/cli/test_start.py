@@ -115,6 +115,10 @@ def test_every_flag_is_read_plainly():
         (("nonsense",), "No such command 'nonsense'"),
         (("topic", "creat", "x"), "Did you mean 'create'?"),
         (("send",), "Missing argument 'TOPIC'"),
+        (
+            ("consume", "t", "--group"),
+            "metaq consume: Option '--group' requires an argument; see `metaq consume --help`",
+        ),
         (("send", "t", "b", "--delay-level", "19"), "less than or equal to 18"),
         (("broker", "--port", "x"), "valid integer"),
         (("broker", "-n", "a:1", "status", "b"), "options go behind the command"),

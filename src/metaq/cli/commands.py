@@ -13,7 +13,7 @@ import typer
 import typer.main
 
 from metaq.cli.completing import complete_contexts
-from metaq.cli.groups import App, Lazy, LazyGroup
+from metaq.cli.groups import App, Lazy, LazyGroup, UsageError
 from metaq.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_TERMINATED, EXIT_USAGE
 from metaq.cli.servers.flags import SERVERS
 from metaq.errors import MetaqError
@@ -27,9 +27,6 @@ _EPILOG = (
 
 _HELP_COLUMNS_MAX: Final = 120
 """Columns of help on a wide terminal: at the 80 of click, most summaries of commands are cut off."""
-
-UsageError: Final[Any] = typer.BadParameter.__mro__[1]
-"""typer's error of a command line; from where depends on its version."""
 
 
 class _Commands(LazyGroup):

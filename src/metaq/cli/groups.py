@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import typer
 import typer.core
@@ -15,9 +15,21 @@ import typer.main
 from metaq.cli.access import add_shared_options
 from metaq.cli.quick_values import read_values_quickly
 
+UsageError: Final[Any] = typer.BadParameter.__mro__[1]
+"""typer's error of a command line; from where depends on its version."""
+
 
 class _Shared:
-    """Help that ends with examples, as they are typed; plain values that are read without pydantic."""
+    """Help that ends with examples, as they are typed; plain values that are read without pydantic; errors that name the command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        except UsageError as error:
+            # Typer leaves this out where the value of an option is missing.
+            error.ctx = error.ctx or ctx
+            raise
+        return rest
 
     def get_params(self, ctx: Any) -> list[Any]:
         found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
