@@ -312,7 +312,7 @@ def test_a_target_that_redirects_to_itself(receiver):
 @pytest.mark.parametrize(
     ("location", "why"),
     [
-        ("http://127.0.0.2:9/private", "127.0.0.2 is 127.0.0.2, no public address"),
+        ("http://127.0.0.2:9/private", "127.0.0.2 is no public address"),
         ("http://169.254.169.254/latest/meta-data", "no public address"),
         ("http://[::1]/", "no public address"),
         ("file:///etc/passwd", "redirects to what is no URL"),

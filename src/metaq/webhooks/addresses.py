@@ -65,6 +65,7 @@ def reachable(host: str, addresses: Sequence[str], allowed: Sequence[Network]) -
     if found:
         return found
     told = ", ".join(addresses[:3])
+    known = "" if told == host else f"{told}, "
     raise AddressRefused(
-        f"{host} is {told}, no public address: name its network in allowNetworks if messages are meant to go there"
+        f"{host} is {known}no public address: name its network in allowNetworks if messages are meant to go there"
     )
