@@ -68,6 +68,16 @@ def test_an_answer_that_says_no_is_an_answer():
     assert [address for address, _ in peers.asked] == ["n1", "n2", "n2"]
 
 
+@pytest.mark.parametrize(
+    ("topic", "says"),
+    [("%DLQ%mailer", "the first dead letter of group mailer"), ("%RETRY%mailer", "the first retry of group mailer")],
+)
+def test_a_topic_of_failed_messages_is_not_to_be_created_by_hand(topic, says):
+    """It is missing because all went well."""
+    with pytest.raises(NoRoute, match=f"{says} creates it, and there is none yet$"):
+        converse(NameServers(["n1"]).route(topic), Peers({}))
+
+
 def test_when_none_can_be_reached_the_first_reason_is_told():
     """What was to be sent to a broker was not sent."""
     servers = NameServers(["n1", "n2"])

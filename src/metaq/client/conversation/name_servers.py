@@ -22,7 +22,7 @@ from metaq.client.conversation.routes import (
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model import ClusterInfo, Route
 from metaq.model.topics.route import ORDER_NAMESPACE
-from metaq.model.topics.topic import users_topics
+from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, users_topics
 from metaq.wire.codes import ResponseCode
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def _with_port(address: str) -> str:
     except ConfigError:
         host, port = "", 0
     if not host or not port or not _is_host(host) or (":" in host and not is_v6(host)):
-        raise ConfigError(f"the name server address {address!r} is not host:port")
+        raise ConfigError(f"the name server address {address!r} is not host:port, with a port from 1 to 65535")
     return join_address(host, port)
 
 
@@ -194,9 +194,15 @@ class NameServers:
         return self._unknown(topic)
 
     def _unknown(self, topic: str) -> NoRoute:
-        return NoRoute(
-            f"no route for topic {topic} at name servers {self}: create it with `metaq topic create {topic}`"
-        )
+        return NoRoute(f"no route for topic {topic} at name servers {self}: {_remedy(topic)}")
+
+
+def _remedy(topic: str) -> str:
+    """Return what is to be done about a topic that does not exist."""
+    for prefix, what in ((DEAD_LETTER_PREFIX, "dead letter"), (RETRY_PREFIX, "retry")):
+        if topic.startswith(prefix):
+            return f"the first {what} of group {topic.removeprefix(prefix)} creates it, and there is none yet"
+    return f"create it with `metaq topic create {topic}`"
 
 
 def _no_name_server(address: str, error: BrokerError) -> BrokerError:
