@@ -130,6 +130,7 @@ WITHOUT_EXTRAS = [
     "metaq.admin",
     "metaq.metaq1",
     "metaq.testing",
+    "metaq.testing.trial",
     "metaq.app.broker",
     "metaq.app.namesrv",
     "metaq.app.up",
@@ -181,6 +182,17 @@ def test_what_is_installed_is_enough(extra):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert {"kazoo", "starlette", "pyarrow"} - (_top_levels({extra}) if extra else set()) <= missing
+
+
+def test_the_client_over_http_says_which_extra_it_lacks():
+    """Not only the name of a package that the user has never heard of."""
+    done = _without({"httpx"}, "import metaq.metaq1.http\n")
+    assert done.returncode == 1
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .endswith("metaq.metaq1.http needs the package httpx: pip install 'pymetaq[http-client]'")
+    )
 
 
 CLIENT_ALONE = [

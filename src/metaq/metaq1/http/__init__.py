@@ -13,11 +13,18 @@ How it is built: `links` sends the commands of `metaq.wire.metaq1` as requests a
 code of the other session factories; what a gateway does not tell, partitions, its users name.
 """
 
-from metaq.metaq1.http import aio
-from metaq.metaq1.http.config import HttpClientConfig
-from metaq.metaq1.http.consuming import HttpMessageConsumer
-from metaq.metaq1.http.producing import HttpMessageProducer
-from metaq.metaq1.http.sessions import HttpMessageSessionFactory
+try:
+    from metaq.metaq1.http import aio
+    from metaq.metaq1.http.config import HttpClientConfig
+    from metaq.metaq1.http.consuming import HttpMessageConsumer
+    from metaq.metaq1.http.producing import HttpMessageProducer
+    from metaq.metaq1.http.sessions import HttpMessageSessionFactory
+except ModuleNotFoundError as missing:
+    if missing.name != "httpx":
+        raise
+    raise ModuleNotFoundError(
+        "metaq.metaq1.http needs the package httpx: pip install 'pymetaq[http-client]'", name=missing.name
+    ) from None
 from metaq.model.acl.secret import Secret
 
 __all__ = [

@@ -11,7 +11,6 @@ from typing import Final, Self
 
 from metaq.admin import Admin
 from metaq.errors import MetaqError
-from metaq.registry.zookeeper.client import ZookeeperClient
 from metaq.testing.checking import LeaderSeen, Ledger
 from metaq.testing.checking.leaders import ZOOKEEPER
 from metaq.testing.cluster import Cluster
@@ -59,6 +58,8 @@ class LeaderWatch:
         asyncio.run(self._watch_all_nodes())
 
     async def _watch_all_nodes(self) -> None:
+        from metaq.registry.zookeeper.client import ZookeeperClient  # only of brokers with failover: it is an extra
+
         paths = {
             state_path(
                 str(broker.options.get("brokerClusterName", CLUSTER_NAME)), broker.broker_name
