@@ -249,6 +249,19 @@ def test_a_full_buffer_drops_and_says_so(nowhere, logger, caplog):
     assert "a record of logger shop.orders is lost" in caplog.text
 
 
+def test_a_program_that_ends_early_is_told_why_its_records_are_lost(nowhere):
+    """Once, and what it would have had to know: the address where nobody listens."""
+    done = run(f"""
+import logging, metaq
+logging.getLogger().addHandler(metaq.MetaQHandler({nowhere!r}))
+logging.warning("hello")
+""")
+    told = [line for line in done.stderr.splitlines() if line.startswith("metaq.logging_handler")]
+    assert len([line for line in told if "are lost" in line]) == 1, done.stderr
+    assert f"no name server of {nowhere} can be reached" in done.stderr
+    assert "the client was closed" not in done.stderr
+
+
 def test_records_wait_for_a_broker_that_is_away(topic, logger):
     """Killed and started again: all of what the buffer took arrives, and a record says how many others there were."""
     with EmbeddedBroker() as broker:

@@ -30,7 +30,8 @@ from metaq.model.topics.topic import check_topic
 from metaq.wire.codes import ResponseCode
 
 GROUP = "metaq_logging"
-SEND_SECONDS = 10.0
+SEND_SECONDS = 4.0
+"""Less than `flush_seconds`: a program that ends early is told why its records are lost, too."""
 
 
 class MetaQHandler(TopicHandler):

@@ -27,7 +27,8 @@ from metaq.metaq1.model.message import check_topic_word
 from metaq.wire.metaq1.commands import Code
 from metaq.wire.metaq1.frame import HEAD_BYTES
 
-SEND_SECONDS = 10.0
+SEND_SECONDS = 4.0
+"""Less than `flush_seconds`: a program that ends early is told why its records are lost, too."""
 ATTRIBUTE_BYTES = 1024
 """Kept free in a message beside a record: the attribute and its length."""
 

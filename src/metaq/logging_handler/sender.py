@@ -282,7 +282,7 @@ class Sender:
         self.sent += len(entries) - len(again) - len(refusals)
         self.buffer.settle(len(entries), again, len(refusals))
         topic = self._settings.topic
-        if refusals:
+        if refusals and not self._abandoned:  # `close` has told of these as what is left
             text = "%d log records are lost: they cannot be sent to topic %s: %s"
             self._limited_log.error("refused", text, len(refusals), topic, refusals[0])
         # From now on single records are tried until one is stored, see `_next`.
