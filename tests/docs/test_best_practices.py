@@ -20,19 +20,20 @@ PRINTED = ["0 to be sent again", "(2, 70)"]
 
 
 def test_the_programs_of_the_page_run(metaq_broker, tmp_path, monkeypatch, capsys):
-    """Each with a topic of its own. The second one makes one dead letter and two bills."""
+    """One after the other, at one broker and in one folder. The second one makes one dead letter and two bills."""
     monkeypatch.chdir(tmp_path)
     programs = blocks(PAGE, "python")
     assert len(programs) == len(PRINTED)
-    for number, (program, printed) in enumerate(zip(programs, PRINTED, strict=True)):
+    for program, printed in zip(programs, PRINTED, strict=True):
         words = {
             "localhost:9876": metaq_broker.namesrv,
-            '"orders"': f'"practice-orders-{number}"',
-            '"billing"': '"practice-billing"',
+            '"orders"': '"practice-orders"',
+            '"invoices"': '"practice-invoices"',
+            '"invoicing"': '"practice-invoicing"',
         }
         exec(replaced(program, words), {})
         assert capsys.readouterr().out.strip() == printed
-    with metaq.Reader(metaq_broker.namesrv, "%DLQ%practice-billing", stop_at_end=True) as letters:
+    with metaq.Reader(metaq_broker.namesrv, "%DLQ%practice-invoicing", stop_at_end=True) as letters:
         assert [letter.body for letter in letters] == [b"no JSON"]
 
 
