@@ -19,10 +19,12 @@ def tables(text: str) -> list[list[str]]:
 
 
 def test_its_programs_and_commands_are_those_of_the_english_page():
-    english = BLOCK.findall(ENGLISH)
-    chinese = BLOCK.findall(CHINESE)
-    assert len(chinese) > 7
-    assert [block for block in chinese if block not in english] == []
+    assert BLOCK.findall(CHINESE) == BLOCK.findall(ENGLISH)
+
+
+def test_it_has_the_sections_of_the_english_page():
+    english, chinese = (re.findall(r"^#+", BLOCK.sub("", text), re.MULTILINE) for text in (ENGLISH, CHINESE))
+    assert chinese == english
 
 
 def test_its_tables_have_the_same_rows_and_figures():
@@ -36,5 +38,7 @@ def test_its_links_lead_somewhere():
     links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", CHINESE)]
     assert len(links) > 30
     assert [link for link in links if not (ROOT / link).exists()] == []
+    english = {link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", ENGLISH)}
+    assert english - {"README.zh-CN.md"} <= set(links)
     assert "(README.zh-CN.md)" in ENGLISH
     assert "(README.md)" in CHINESE
