@@ -37,7 +37,7 @@ class Receiver(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 30
     secret = b""
-    database = "orders.db"
+    database = "received.db"
 
     def do_POST(self) -> None:
         size = int(self.headers.get("content-length", "0"))
@@ -70,7 +70,7 @@ class Receiver(BaseHTTPRequestHandler):
         """Nothing for each request."""
 
 
-def main(secret_file: str, port: str, database: str = "orders.db") -> None:
+def main(secret_file: str, port: str, database: str = "received.db") -> None:
     connection = sqlite3.connect(database)
     connection.execute("CREATE TABLE IF NOT EXISTS handled (id TEXT PRIMARY KEY)")
     connection.execute("CREATE TABLE IF NOT EXISTS orders (item BLOB)")
@@ -83,4 +83,6 @@ def main(secret_file: str, port: str, database: str = "orders.db") -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in {3, 4}:
+        sys.exit("usage: webhook_receiver.py SECRET_FILE PORT [DATABASE]; `metaq webhook secret FILE` makes the file")
     main(*sys.argv[1:])

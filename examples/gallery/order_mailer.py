@@ -46,11 +46,15 @@ class Mail(Base):
 @seen.handler(open_session)
 def handle(message: metaq.StoredMessage, session: Session) -> None:
     """Take the goods and write the mail. What is raised here rolls back all of it, and the message comes again."""
-    order = json.loads(message.body)
-    enough = (Stock.item == order["item"]) & (Stock.left >= order["count"])
-    taken = session.connection().execute(update(Stock).where(enough).values(left=Stock.left - order["count"]))
+    try:
+        order = json.loads(message.body)
+        number, item, count, email = (order[name] for name in ("number", "item", "count", "email"))
+    except (ValueError, LookupError, TypeError):
+        raise metaq.Reject from None  # no order, and it will never be one: a dead letter at once
+    enough = (Stock.item == item) & (Stock.left >= count)
+    taken = session.connection().execute(update(Stock).where(enough).values(left=Stock.left - count))
     text = "is on its way" if taken.rowcount else "is sold out"
-    session.add(Mail(order=order["number"], email=order["email"], text=f"{order['count']} x {order['item']} {text}"))
+    session.add(Mail(order=number, email=email, text=f"{count} x {item} {text}"))
 
 
 def prepare() -> None:

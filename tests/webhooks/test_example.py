@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -34,6 +35,16 @@ def status_of(url, fields, body):
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def test_it_says_how_it_is_called():
+    """Without its arguments: a line, and no traceback."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "webhook_receiver.py")],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("usage: webhook_receiver.py SECRET_FILE PORT")
 
 
 def test_the_receiver(metaq_broker, tmp_path, secret):
