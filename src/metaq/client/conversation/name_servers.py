@@ -130,7 +130,6 @@ class NameServers:
     def _unreachable(self, failure: ConnectionFailed | RequestTimeout) -> ConnectionFailed | RequestTimeout:
         raised = type(failure)(f"no name server of {self} can be reached, is one running there? {failure}")
         raised.sent = False  # nothing was sent to a broker: a send may be repeated without a duplicate
-        raised.__cause__ = failure
         return raised
 
     def route(self, topic: str) -> Consultation[Route]:
