@@ -766,3 +766,45 @@ def test_what_the_broker_takes_from_nobody_is_refused_with_size_and_limit(cluste
         tx.send("orders", b"x" * 300_000)
     assert failed.value.state == "rolled back"
     assert bodies(cluster) == []
+
+
+PROGRAM_WITHOUT_AN_END = """
+import asyncio, sys
+import metaq
+from metaq import aio
+
+with metaq.Producer(sys.argv[1]) as producer:
+    tx = producer.atomic()
+    tx.send(sys.argv[2], b"1")
+    tx.send(sys.argv[2], b"2")
+    del tx
+    for end in ("commit", "rollback"):
+        tx = producer.atomic()
+        tx.send(sys.argv[2], b"3")
+        getattr(tx, end)()
+    producer.atomic()  # without messages
+    try:
+        producer.atomic(timeout=-1)
+    except metaq.ConfigError:
+        pass
+
+async def main():
+    async with aio.Producer(sys.argv[1]) as producer:
+        await producer.atomic().send(sys.argv[2], b"4")
+
+asyncio.run(main())
+"""
+
+
+def test_a_transaction_that_is_forgotten_says_so(metaq_broker):
+    """Its messages are lost to a program that leaves `with` out. One line each, and none of those that have ended or are empty."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM_WITHOUT_AN_END, metaq_broker.namesrv, "atomic-forgotten"],
+        capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "neither committed nor rolled back" in line]
+    assert len(told) == len(done.stderr.splitlines()) == 2, done.stderr
+    assert "of 2 messages" in told[0]
+    with metaq.Reader(metaq_broker.namesrv, "atomic-forgotten", stop_at_end=True) as reader:
+        assert [message.body for message in reader] == [b"3"]

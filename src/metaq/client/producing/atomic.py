@@ -147,7 +147,6 @@ class AtomicBase:
         self._outlet, self._core, self._courier = outlet, outlet.core, outlet.courier
         self._lock = threading.Lock()
         self._parts = Parts(self._core.id_prefixes.next, body_bytes_max=lambda _broker: outlet.message_bytes_max)
-        self._steps: AtomicSteps | None = None
         self._state = _State.OPEN
         self._topics: set[str] = set()
         self._turns: dict[str, _Turn] = {}
@@ -157,6 +156,17 @@ class AtomicBase:
         self._ending: concurrent.futures.Future[Ending] | None = None
         self._failure: MetaqError | None = None
         """The error of the `send` that ended the transaction."""
+
+    _steps: AtomicSteps | None = None
+    """None: there is no message yet. Of the class, too, for `__del__` of what could not be made."""
+
+    def __del__(self) -> None:
+        # A child of `fork` has copies of its parent's.
+        if self._steps is not None and self._state is _State.OPEN and self._core.in_own_process:
+            log.warning(
+                "an atomic() transaction of %d messages was neither committed nor rolled back, so none of them is delivered: "
+                "use `with producer.atomic() as tx`, or call commit()", self.messages,
+            )  # fmt: skip
 
     @property
     def id(self) -> str:
