@@ -304,6 +304,12 @@ def test_autocommit_is_refused(tmp_path):
         Outbox().add(connection, metaq.Message("orders", b"a"))
 
 
+def test_a_path_is_no_url_of_a_database(capsys):
+    """The command says which URLs it takes, SQLite's too."""
+    assert run_command(["outbox", "list", "--database", "shop.db"]) == 2
+    assert "need mysql://user@host:port/database, postgresql://..., or sqlite:///path" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"tries_max": 0}, {"timeout": 40.0}, {"poll": 0}, {"keep": -1}])
 def test_impossible_rules(wrong):
     with pytest.raises(ConfigError):

@@ -35,18 +35,20 @@ def address_of(
     environment: Mapping[str, str] | None = None,
     *,
     option: str = "target",
+    others: str = "",
 ) -> Address:
     """Parse an address, `KIND://user@host:port/database`. Raises ConfigError, whose text does not contain the password.
 
     Args:
         password_env: variable of `environment` that has the password.
         option: its name, for the texts.
+        others: addresses that the caller takes besides these, for the texts.
     """
     parts = urlsplit(url)
     kind = _KINDS.get(parts.scheme)
     if kind is None:
         raise ConfigError(
-            f"{option} begins with {parts.scheme or url[:20]!r}: need mysql://user@host:port/database or postgresql://..."
+            f"{option} begins with {parts.scheme or url[:20]!r}: need mysql://user@host:port/database, postgresql://...{others}"
         )
     database = unquote(parts.path.strip("/"))
     try:

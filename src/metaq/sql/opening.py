@@ -58,7 +58,7 @@ class Database:
             self.kind, self._place = "sqlite", str(path)
             self.connect: Callable[[], Any] = lambda: sqlite3.connect(path, timeout=SQLITE_SECONDS)
             return
-        address = address_of(url, "", environment, option=option)
+        address = address_of(url, "", environment, option=option, others=", or sqlite:///path")
         if password is not None:
             address = Address(
                 address.kind, address.host, address.port, address.user, password, address.database, address.more
