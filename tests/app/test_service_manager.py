@@ -11,6 +11,9 @@ import socket
 import pytest
 
 from metaq.app.supervision.service_manager import ServiceManager
+from metaq.client.conversation.administration import GetReplicaState, StepDown
+from metaq.client.conversation.driver import ask
+from metaq.client.shared.transport import Transport
 from metaq.testing.embedded import SMALL
 from tests.support import PATIENCE, environment, metaq_command, process, read_line
 
@@ -62,6 +65,36 @@ def test_a_server_says_when_it_is_ready_lives_and_stops(tmp_path, name):
             found, before = until(received, "STOPPING")
             assert found == {"STOPPING": "1", "STATUS": "stopping"}
             assert child.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("name", ["broker", "up"])
+def test_a_broker_that_starts_again_as_a_slave_has_the_ports_that_the_system_chose_for_it(tmp_path, name):
+    options = [word for pair in SMALL.items() for word in ("-o", "{}={}".format(*pair))]
+    command = metaq_command(*SERVERS[name], "--data", str(tmp_path / "data"), *options)
+    with process(*command, env=environment()) as child:
+        ready = read_line(child, "ready")
+        address = ready.split()[-1] if name == "broker" else ready.split("broker=")[1].split()[0]
+        before = asyncio.run(_step_down(address))
+        assert read_line(child, "ready") == ready
+        after = asyncio.run(_state(address))
+        assert (before.leads, after.leads) == (True, False)
+
+
+async def _step_down(address):
+    async with contextlib.AsyncExitStack() as stack:
+        transport = Transport()
+        stack.push_async_callback(transport.close)
+        before = await ask(transport, address, GetReplicaState())
+        await ask(transport, address, StepDown(1, ""))
+        return before
+
+
+async def _state(address):
+    transport = Transport()
+    try:
+        return await ask(transport, address, GetReplicaState())
+    finally:
+        await transport.close()
 
 
 def test_a_start_that_fails_says_nothing_of_readiness(tmp_path):

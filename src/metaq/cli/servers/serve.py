@@ -116,6 +116,8 @@ def _run(
         from metaq.app.namesrv import start_namesrv
 
         return serve(lambda: start_namesrv(configuration.namesrv, tls=configuration.tls))
+    from metaq.app.addressing.taken_ports import TakenPorts  # a name server never starts again in its process
+
     # Before the start: it tells how much disk the log files will take.
     log.info("%s", first_use(configuration.store))
     if command == "broker":
@@ -127,19 +129,15 @@ def _run(
                 " of RocketMQ's" if configuration.metaq1.enable else "",
             )
 
-        return serve(
-            lambda: start_broker(
-                configuration.broker,
-                configuration.store,
-                metaq1=configuration.metaq1_settings,
-                tls=configuration.tls,
-                told=told,
-            )
-        )
+        def start_one(wanted: Configuration) -> Awaitable[Running]:
+            return start_broker(wanted.broker, wanted.store, metaq1=wanted.metaq1_settings, tls=wanted.tls, told=told)
+
+        return serve(TakenPorts(configuration, start_one).start)
     from metaq.cli.servers.dashboard_beside import DashboardBeside
 
     with DashboardBeside(configuration.dashboard).told(tell_ready) as tell:
-        return run(with_origins(lambda: _start_up(configuration, told), configuration.origins), reload, tell, manager)
+        ports = TakenPorts(configuration, lambda wanted: _start_up(wanted, told))
+        return run(with_origins(ports.start, configuration.origins), reload, tell, manager)
 
 
 async def _start_up(configuration: Configuration, told: Told) -> Running:
