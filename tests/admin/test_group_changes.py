@@ -103,6 +103,8 @@ def test_a_group_gets_the_progress_of_another(admin, cluster):
     consume(cluster, "changes-clone", "clone-source", 6)
     with pytest.raises(GroupNotFound, match="nothing to copy"):
         admin.clone_group("clone-nobody", "clone-target")
+    with pytest.raises(ConfigError, match="cannot be copied to itself"):
+        admin.clone_group("clone-source", "clone-source")
     seen = admin.clone_group("clone-source", "clone-target", dry_run=True)
     with pytest.raises(GroupNotFound):
         admin.group_progress("clone-target")
@@ -128,6 +130,9 @@ def test_a_group_goes_on_under_another_name(admin, cluster):
     consume(cluster, "changes-move", "move-old", 4)
     admin.set_group("move-old", retries=3)
     before = places(admin, "move-old")
+    with pytest.raises(ConfigError, match="group move-old cannot be moved to itself"):
+        admin.move_group("move-old", "move-old")
+    assert {one.consume_enable for one in admin.set_group("move-old").values()} == {True}
     admin.move_group("move-old", "move-new")
     assert places(admin, "move-new") == before
     assert admin.group_progress("move-new").lag == 2

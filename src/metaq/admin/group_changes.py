@@ -18,7 +18,7 @@ from metaq.client.conversation.groups import GetConnections, GetConsumeStats
 from metaq.client.conversation.reading.offsets import SetPosition
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
-from metaq.errors import MetaqError
+from metaq.errors import ConfigError, MetaqError
 from metaq.model import ConsumeStats, GroupConfig, MessageQueue
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group
 
@@ -97,9 +97,10 @@ async def clone(core: ClientCore, source: str, target: str, topic: str | None, *
     A group of MetaQ 1.x has its progress in ZooKeeper, where the broker looks it up: what that does not copy is written from here. A
     group with members has none there; what it does not subscribe to any more is left out on purpose.
 
-    Raises GroupNotFound: the source has none; GroupOnline: the target has members, which would overwrite it; NothingDone, HalfDone.
+    Raises ConfigError: both are one group; GroupNotFound: the source has none; GroupOnline: the target has members, which would
+    overwrite it; NothingDone, HalfDone.
     """
-    checked(check_group, target)
+    _check_two(source, target, "the progress of group {} cannot be copied to itself")
     targets = await masters(core)
     await check_brokers(core, targets, f"group {target} gets nothing")
     await _check_offline(core, targets, target, f"does not get the progress of group {source}")
@@ -135,10 +136,11 @@ async def move(core: ClientCore, source: str, target: str, *, leave_retries: boo
 
     What failed half way is repeated: the target then may have the source's progress already.
 
-    Raises GroupNotFound; GroupOnline: one of the two has members; GroupInUse: the target has progress of its own, or messages wait
-    in the source's retry topic, which stay there (not with `leave_retries`); NothingDone, HalfDone.
+    Raises ConfigError: both are one group, which would be left stopped; GroupNotFound; GroupOnline: one of the two has members;
+    GroupInUse: the target has progress of its own, or messages wait in the source's retry topic, which stay there (not with
+    `leave_retries`); NothingDone, HalfDone.
     """
-    checked(check_group, target)
+    _check_two(source, target, "group {} cannot be moved to itself")
     targets = await masters(core)
     await check_brokers(core, targets, f"group {source} is not moved")
     await check_own(core, targets.values(), source, f"is not moved to {target}: a copy of its progress can be made")
@@ -172,6 +174,13 @@ async def move(core: ClientCore, source: str, target: str, *, leave_retries: boo
     }
     await at_several(core, f"group {target} is created", new)
     return moved
+
+
+def _check_two(source: str, target: str, what: str) -> None:
+    """Return if `target` is a legal name, and another one than `source`. Raises ConfigError, with `what` and the name in it."""
+    checked(check_group, target)
+    if target == source:
+        raise ConfigError(f"{what.format(source)}: give the name of another group")
 
 
 def _at(progress: Mapping[MessageQueue, ConsumeStats], queue: MessageQueue) -> int:
