@@ -100,6 +100,7 @@ def test_units_are_shown(cli, sent):
         (("topic", "units", "cli-find", "-p", "7"), "no broker has a queue 7"),
     ],
 )
+@pytest.mark.usefixtures("sent")
 def test_wrong_questions_are_one_sentence(cli, words, says):
     done = cli(*words)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -166,7 +166,7 @@ async def masters(core: ClientCore, *, cluster: str | None = None, broker: str |
     reachable = {name: address for name, address in found.items() if address is not None}
     if not reachable:
         what = f"broker {broker}" if broker else f"cluster {cluster}" if cluster else "broker"
-        known = ", ".join(sorted(info.brokers)) or "none"
+        known = ", ".join(sorted(info.brokers if cluster is None else info.clusters)) or "none"
         raise BrokerNotFound(
             f"no {what} with a master is registered at name servers {core.name_servers}; registered: {known}"
         )

@@ -136,8 +136,11 @@ async def units(
     ]
     if len(have) != 1:
         known = ", ".join(f"{data.broker}:0-{max(data.read_queues, data.write_queues) - 1}" for data in route.queues)
-        why = "several brokers have" if have else "no broker has"
-        raise ConfigError(f"{why} a queue {queue_id} of topic {topic} there; it has {known}: name broker and queue")
+        why = (
+            "several brokers have" if have else "no broker has" if broker is None else f"broker {broker} does not have"
+        )
+        wanted = f": name the broker, too, such as {have[0]}:{queue_id}" if have else ""
+        raise ConfigError(f"{why} a queue {queue_id} of topic {topic}; the topic has {known}{wanted}")
     queue = MessageQueue(topic, have[0], queue_id)
     low, high = (
         await core.ask_broker(queue.broker, GetMinOffset(queue)),
