@@ -7,12 +7,16 @@ import os
 import pathlib
 import threading
 from collections.abc import Iterator
+from typing import Self
 
 import pytest
 
 import metaq
 from metaq.admin import Admin
+from metaq.admin.upkeep.cleaning import CleanedBroker
+from metaq.cli.cluster.cleaning import clean_broker
 from metaq.cli.commands import run
+from metaq.model.upkeep.cleaning import Cleanable, CleanableFiles
 from metaq.testing import EmbeddedBroker
 from tests.support import environment, eventually, run_metaq
 
@@ -194,19 +198,54 @@ def test_a_broker_is_cleaned(server, cli):
     shown = json.loads(cli("broker", "clean", name, "--dry-run", "--json").stdout)
     (row,) = shown["brokers"]
     assert (shown["dry_run"], row["address"], row["log_files"], row["topics"]) == (True, server.broker, 0, [])
-    assert "this is what would be deleted" in cli("broker", "clean", name, "--dry-run").stdout
-    assert cli("broker", "clean", name, stdin="n\n").returncode == 1
+    for option in ("--dry-run", "--yes", "--queues"):  # the last one has nothing to ask for
+        assert cli("broker", "clean", name, option).stdout.endswith(f"broker {name} has nothing to delete\n")
     done = cli("broker", "clean", server.broker, "--yes", "--log-files", "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["brokers"]
     assert "queue_files" not in row
-    for kind in ("--queues", "--topics", "--log-files"):
-        done = cli("broker", "clean", name, "--yes", kind)
-        assert (done.returncode, f"{name} is cleaned" in done.stdout) == (0, True), done.stderr
+    done = json.loads(cli("broker", "clean", name, "--json").stdout)
+    assert (done["dry_run"], done["brokers"][0]["log_files"]) == (False, 0)
     assert cli("broker", "clean", "nobody", "--yes").returncode == 3
     nobody = cli("broker", "clean", "127.0.0.1:1", "--yes")
     assert nobody.returncode == 1
     assert "nothing was changed" in nobody.stderr
+
+
+class Cleaning:
+    """`Admin` of a broker with two expired log files."""
+
+    found = CleanedBroker("b", 0, "127.0.0.1:1", True, Cleanable(log_files=CleanableFiles(2, 2048)))
+
+    def __init__(self, _name_servers: str) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def find_cleanable(self, _name: str) -> list[CleanedBroker]:
+        return [self.found]
+
+    def clean_broker(self, _name: str, **_wanted: bool) -> list[CleanedBroker]:
+        return [self.found]
+
+
+def test_what_is_there_to_delete_is_shown_and_asked_for(monkeypatch, capsys):
+    """A kind that is not wanted does not count."""
+    monkeypatch.setattr("metaq.admin.Admin", Cleaning)
+    asked: list[str] = []
+    monkeypatch.setattr("typer.confirm", lambda text, **_: asked.append(text))
+    for options, said in (
+        ({"dry_run": True}, "this is what would be deleted"),
+        ({}, "broker b is cleaned"),
+        ({"queues": True}, "broker b has nothing to delete"),
+    ):
+        clean_broker("b", **options)
+        assert capsys.readouterr().out.splitlines()[-1] == said
+    assert asked == ["Delete these files at broker b?"]
 
 
 # ---------------------------------------------------------------- a full disk

@@ -47,6 +47,9 @@ def clean_broker(
             _print(name, found, wanted, as_json=as_json, done=False)
             return
         if not yes:
+            if not _any(found, wanted):
+                _print(name, found, wanted, as_json=as_json, done=True)
+                return
             if not as_json:
                 _table(found, wanted)
             typer.confirm(f"Delete these files at broker {name}?", abort=True, err=True)
@@ -59,7 +62,21 @@ def _print(name: str, found: Sequence[CleanedBroker], wanted: dict[str, bool], *
         print_json({"name": name, "dry_run": not done, "brokers": [_row(one, wanted) for one in found]})
         return
     _table(found, wanted)
-    print(f"broker {name} is cleaned" if done else "this is what would be deleted")
+    if not _any(found, wanted):
+        print(f"broker {name} has nothing to delete")
+    else:
+        print(f"broker {name} is cleaned" if done else "this is what would be deleted")
+
+
+def _any(found: Sequence[CleanedBroker], wanted: dict[str, bool]) -> bool:
+    """Whether there is something to delete, as far as brokers say: RocketMQ's do not."""
+    return any(
+        one.found is None
+        or (wanted["log_files"] and one.found.log_files.files)
+        or (wanted["queues"] and one.found.queue_files.files)
+        or (wanted["topics"] and one.leads and one.found.topics)
+        for one in found
+    )
 
 
 def _row(one: CleanedBroker, wanted: dict[str, bool]) -> dict[str, Any]:
