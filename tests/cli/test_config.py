@@ -169,7 +169,7 @@ def test_brokers_of_a_cluster_are_compared(server: EmbeddedBroker, metaq: Metaq,
         assert set(found["own"]) >= {"brokerName", "listenPort", "storePathRootDir"}
         code, text = metaq("broker", "config", "diff", "b", address)
         assert ["regionId", "DefaultRegion", "elsewhere"] in [line.split() for line in text.splitlines()]
-        assert "are each server's own differ: --all shows them" in text
+        assert "more differ, as they are meant to (names, addresses, folders): --all shows them" in text
         assert "listenPort" not in text
         assert "listenPort" in metaq("broker", "config", "diff", "--all")[1]
         conf.write_text(conf.read_text() + "brokerClusterName=Other\n")

@@ -87,7 +87,7 @@ broker-a: deleteWhen=04;16 (it was 04)
 $ metaq broker config diff --cluster DefaultCluster
 option         broker-a  broker-b
 regionId       eu        DefaultRegion
-7 options that are each server's own differ: --all shows them
+7 options more differ, as they are meant to (names, addresses, folders): --all shows them
 ```
 
 - `show` prints in the column `from` where a value comes from: `file`, `command line`, `environment`, `wire` (it was set while the server

@@ -255,7 +255,8 @@ def _print_differences(found: OptionDifferences, *, everything: bool, as_json: b
             print(f"{' and '.join(found.servers)}: no difference in {what}" if len(found.servers) > 1 else
                   f"{found.servers[0]}: there is no other server to compare it with")  # fmt: skip
         if found.own and not everything:
-            print(f"{count(len(found.own), 'option')} that are each server's own differ: --all shows them")
+            differ = "differs, as it is meant to" if len(found.own) == 1 else "differ, as they are meant to"
+            print(f"{count(len(found.own), 'option')} more {differ} (names, addresses, folders): --all shows them")
         for server, why in found.failed.items():
             print(f"{server}: {why}", file=sys.stderr)
     if found.failed:
