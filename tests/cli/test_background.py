@@ -243,12 +243,15 @@ def test_life_of_name_server_and_broker(run):
 
 def test_a_server_that_is_not_ready_in_time_goes_on_starting(run):
     """A broker that waits for its name server: the command says so; status has it as starting, and stop ends it cleanly."""
+    namesrv = f"127.0.0.1:{free_port()}"
     done = run(
-        "start", "broker", "-n", f"127.0.0.1:{free_port()}", "--port", "0", "--name", "b", "--data", str(run.folder / "b"),
-        "--timeout", "0", *SMALL,
+        "start", "broker", "-n", namesrv, "--port", "0", "--name", "b", "--data", str(run.folder / "b"),
+        "--timeout", "3", *SMALL,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "is not ready after 0 s and goes on starting" in done.stderr
+    assert "is not ready after 3 s and goes on starting" in done.stderr
+    # After two seconds, and at the end.
+    assert done.stderr.count(f"it waits until name server {namesrv} has registered it") >= 1
     log = run.places.log("b")
     eventually(lambda: log.exists() and "cannot register" in log.read_text())
     (found,) = run.status("b")

@@ -206,7 +206,7 @@ class RunningBroker:
             self._tasks.tls.start()
         self._tasks.delivery.start(self._broker.deliver)
         await self._serving.start(self._services)
-        stage("registering: clients are served, and will find it")
+        stage(_registering(self._tasks.name_servers.name_servers))
         for registration in self._tasks.registrations:
             await registration.start(self._services)
         self._tasks.role.start(self._services)
@@ -261,6 +261,13 @@ class RunningBroker:
             if self._tasks.tls is not None:
                 self._tasks.tls.stop()
             self._broker.store.close()
+
+
+def _registering(name_servers: Sequence[str]) -> str:
+    """Return what a start waits for once clients are served."""
+    if not name_servers:
+        return "registering: clients are served"
+    return f"clients are served, and will find it: it waits until name server {' or '.join(name_servers)} has registered it"
 
 
 async def start_broker(

@@ -98,9 +98,10 @@ def start_in_background(
         process.wait()
         raise RunsAlready(_runs(places.find(name), name))
     if process.poll() is None:
+        last = f", which ends with: {lines[0]}\n" if (lines := tail(log.path, before, lines=1)) else "; "
         raise NotReadyYet(
-            f"{name} (process {process.pid}) is not ready after {timeout:.0f} s and goes on starting; its log is {log.path}; `metaq status "
-            f"{name}` says when it is ready, `metaq stop {name}` ends it"
+            f"{name} (process {process.pid}) is not ready after {timeout:.0f} s and goes on starting; its log is {log.path}{last}"
+            f"`metaq status {name}` says when it is ready, `metaq stop {name}` ends it"
         )
     places.forget(name, process.returncode, clock.now_ms())
     raise EndedAtStart(_how_it_ended(name, process.returncode, log.path, before), process.returncode)

@@ -133,7 +133,7 @@ def start_again(places: Places, what: Description, values: Mapping[str, Any], ti
 def _run(
     places: Places, name: str, server: str, values: Mapping[str, Any], log: LogSettings, timeout: float
 ) -> Description:
-    from metaq.app.background.starting import EndedAtStart, start_in_background
+    from metaq.app.background.starting import EndedAtStart, start_in_background, tail
 
     def command(report: int) -> list[str]:
         # -P: a module in the working directory must not stand in for one of ours.
@@ -141,8 +141,11 @@ def _run(
         place = [str(places.folder), name, str(report), str(log.path), str(log.bytes_max), str(log.older)]
         return [*program, *place, server, *words_of(server, values)]
 
+    def last_line() -> str:
+        return next(iter(tail(log.path, lines=1)), "")
+
     try:
-        return start_in_background(places, name, command, log, timeout, Waiting(f"{name} is starting"))
+        return start_in_background(places, name, command, log, timeout, Waiting(f"{name} is starting", last_line))
     except EndedAtStart as error:
         print(f"metaq: {error}", file=sys.stderr)
         raise typer.Exit(error.code if error.code in {1, EXIT_USAGE} else 1) from None
