@@ -9,6 +9,9 @@ import pytest
 
 import metaq
 from metaq.admin import Admin
+from metaq.admin.growth.moving import MoveProgress
+from metaq.cli.cluster import growth
+from metaq.clock import FakeClock
 from metaq.model import Perm
 from metaq.testing import Cluster
 from tests.support import PATIENCE, eventually, metaq_command, process, run_metaq
@@ -138,3 +141,16 @@ def test_a_topic_is_moved_and_a_broker_removed_and_added(cli, cluster):
     assert "topic letters" in told
     assert "not copied: accounts" in told
     assert writable(cluster, "letters") == {A, B}
+
+
+def test_a_long_wait_is_told_when_its_phase_changes_and_each_ten_seconds(capsys):
+    """Its text counts seconds."""
+    clock = FakeClock()
+    told = growth._told(as_json=False, clock=clock)
+    for second in range(25):
+        phase = "moving" if second < 22 else "reading"
+        told(MoveProgress("orders", A, B, phase, passed=second, quiet=second, quiet_wanted=40))
+        clock.advance(1)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" of ")[0].rsplit(" ", 2)[1] for line in lines] == ["0", "10", "20", "22"]
+    assert [line.split(":")[0] for line in lines] == ["moving"] * 3 + ["reading"]

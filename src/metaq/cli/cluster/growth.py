@@ -12,6 +12,7 @@ import typer
 
 from metaq.cli.completing import complete_topics
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, count, print_json
+from metaq.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
     from metaq.admin.growth.drain import DrainProgress
@@ -35,6 +36,8 @@ Timeout = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="show what would be done, and do nothing")]
 QUIET_DEFAULT = 40.0
+TOLD_SECONDS = 10.0
+"""Time between two lines about one phase, which counts seconds."""
 
 
 def drain_broker(
@@ -239,15 +242,16 @@ def _left(topic: str, source: str) -> str:
     )
 
 
-def _told(as_json: bool) -> Callable[[DrainProgress | MoveProgress], None]:
-    last: list[str] = []
+def _told(as_json: bool, clock: Clock = SYSTEM) -> Callable[[DrainProgress | MoveProgress], None]:
+    phase, due = "", 0.0
 
     def told(now: DrainProgress | MoveProgress) -> None:
+        nonlocal phase, due
         if as_json:
             print_json_line_to_stderr(msgspec.to_builtins(now))
-        elif now.phase != "done" and (text := f"{now.phase}: {now.text()}") not in last:
-            last[:] = [text]
-            print(text, file=sys.stderr, flush=True)
+        elif now.phase != "done" and (now.phase != phase or clock.monotonic() >= due):
+            phase, due = now.phase, clock.monotonic() + TOLD_SECONDS
+            print(f"{now.phase}: {now.text()}", file=sys.stderr, flush=True)
 
     return told
 
