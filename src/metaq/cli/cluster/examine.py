@@ -99,7 +99,7 @@ def _compression() -> list[Finding]:
 
 def _zookeeper() -> list[Finding]:
     if importlib.util.find_spec("kazoo") is None:
-        return [Finding("zookeeper", NOTICE, f"no kazoo; for clients of MetaQ 1.x: {_extra('zookeeper')}")]
+        return [Finding("zookeeper", NOTICE, f"no kazoo; for failover and clients of MetaQ 1.x: {_extra('zookeeper')}")]
     return [Finding("zookeeper", OK, f"kazoo {importlib.metadata.version('kazoo')}")]
 
 
