@@ -422,7 +422,7 @@ def test_below_the_minimum_sends_are_refused_with_the_reason_and_reading_goes_on
             return answer.remark if answer.code != 0 else ""
 
         text = eventually(lambda: (found := refusal()) and "minInSyncReplicas" in found and found, what="it refuses")
-        assert "1 brokers of the in-sync set are here, this one included, and minInSyncReplicas is 2" in text
+        assert "1 broker of the in-sync set is here, this one included, and minInSyncReplicas is 2" in text
         deadline = time.monotonic() + 1.25 * SESSION_MS / 1000
         while time.monotonic() < deadline:
             assert refusal()

@@ -71,7 +71,7 @@ def test_the_group_is_shown(cli, cluster):
 
 def test_the_status_of_a_broker_has_its_group(cli, cluster):
     told, _ = cli("broker", "status", NAME)
-    assert f"group: member {leader(cluster)} leads, in sync are 1 2, at least 1 has to be" in told
+    assert f"group: member {leader(cluster)} leads, in sync are 1 2, at least 1 must be" in told
 
 
 def test_metrics_and_the_dashboard_tell_of_the_group(cluster):

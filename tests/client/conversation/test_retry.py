@@ -192,7 +192,7 @@ def test_a_refusal_is_no_answer_where_its_code_is_one():
             True,
         ),  # 0.1.0
         ("service not available now: No space left on device", False),
-        ("service not available now: 1 brokers of the in-sync set are here, and minInSyncReplicas is 2", False),
+        ("service not available now: 1 broker of the in-sync set is here, and minInSyncReplicas is 2", False),
     ],
 )
 def test_another_leader_is_waited_for_where_a_refusal_says_that_its_broker_does_not_lead(remark, is_waited_for):

@@ -207,10 +207,9 @@ class InSyncReplicas(Replicas):
             return "this broker does not lead its group, or does not know whether it does"
         if not self.lease.valid:
             return "ZooKeeper does not answer (failoverZookeeper), and another broker may lead by now: nothing is acknowledged until it does"
-        return (
-            f"{self._there} brokers of the in-sync set are here, this one included, and minInSyncReplicas is "
-            f"{self._options.min_in_sync_replicas}"
-        )
+        there = self._there
+        here = "1 broker of the in-sync set is" if there == 1 else f"{there} brokers of the in-sync set are"
+        return f"{here} here, this one included, and minInSyncReplicas is {self._options.min_in_sync_replicas}"
 
     @property
     def _there(self) -> int:

@@ -68,7 +68,7 @@ def in_words(group: FailoverGroup) -> str:
         return f"no member leads, epoch {group.epoch}"
     lags = ", ".join(_lags(group.members))
     return (
-        f"member {group.leader} leads, in sync are {' '.join(map(str, group.in_sync))}, at least {group.minimum} has to be"
+        f"member {group.leader} leads, in sync are {' '.join(map(str, group.in_sync))}, at least {group.minimum} must be"
         f"{f'; behind are {lags}' if lags else ''}; the lease holds for {group.lease_ms:,} ms"
     )
 
