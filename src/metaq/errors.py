@@ -227,10 +227,13 @@ class BrokerError(MetaqError):
     def __str__(self) -> str:
         where = f" from {self.address}" if self.address else ""
         doing = f" to {self.action}" if self.action else ""
-        return f"code {self.code}{where}{doing}: {self.remark}"
+        # A refused change of accounts: RocketMQ's sentence says in front that there was one, and this text has said it by then.
+        reason = self.remark.rpartition(_JAVA_EXCEPTION)[2] or self.remark
+        return f"code {self.code}{where}{doing}: {reason}"
 
 
 _JAVA_PACKAGE = "org.apache.rocketmq.acl.common."
+_JAVA_EXCEPTION = f"{_JAVA_PACKAGE}AclException: "
 
 
 class AccessDenied(BrokerError):

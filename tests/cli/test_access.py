@@ -62,6 +62,9 @@ def test_what_is_refused_is_one_line_without_the_secret(broker, account):
     unsigned = run_metaq("consume", "refusing", "--group", "g", "-n", broker.namesrv)
     assert unsigned.returncode == 1
     assert "set METAQ_ACL_FILE" in unsigned.stderr
+    shown = run_metaq("cluster", "-n", broker.namesrv).stdout.splitlines()
+    assert (len(shown), max(map(len, shown[:2])) < 150, "unknown" in shown[1]) == (3, True, True)
+    assert "AclException: No accessKey is configured" in shown[2]
     nothing = run_metaq("topic", "list", "-n", broker.namesrv, "--acl-file", "/nowhere/tools.yml")
     assert nothing.returncode == 2
     assert "/nowhere/tools.yml cannot be read" in nothing.stderr

@@ -66,6 +66,15 @@ def test_an_account_is_created_with_a_made_secret_that_is_shown_once(cli, main) 
     assert "# by hand" in main.read_text()
 
 
+def test_a_refused_account_is_told_in_our_words_only(cli) -> None:
+    told = cli("user", "create", "backup", code=1)
+    assert told.endswith(
+        " to set the account backup: the accessKey 'backup' has 6 characters: it must have 7 to 255 that can be printed, and none of "
+        "them a blank at an end\n"
+    )
+    assert "Exception" not in told
+
+
 def test_rights_are_granted_and_revoked_and_a_check_names_the_entry_that_decides(cli, main) -> None:
     """The secret and the other entries stay."""
     cli("user", "create", "account-one")

@@ -62,7 +62,7 @@ def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT,
                 broker.broker,
                 broker.broker_id,
                 broker.address,
-                broker.error or broker.version,
+                "unknown" if broker.error else broker.version,
                 round(broker.put_rate, 1),
                 round(broker.get_rate, 1),
                 disk_text(broker.disk_used, broker.disk_step),
@@ -74,6 +74,8 @@ def show_cluster(context: typer.Context, namesrv: NameServers = NAMESRV_DEFAULT,
     )
     print_groups(groups)
     for broker in brokers:
+        if broker.error:
+            print(f"{broker.broker}: {broker.error}")
         if broker.draining:
             print(
                 f"{broker.broker}: drained: producers do not send to it; `metaq broker drain {broker.broker} --undo` lets them"
