@@ -206,6 +206,24 @@ def test_a_topic_that_was_deleted_and_made_again_is_clean(tmp_path):
     assert all_damage(check(root)) == []
 
 
+def test_a_topic_that_was_deleted_and_has_the_newest_records_is_clean(tmp_path):
+    """The tails end with the newest record that is in a queue. What lies behind it is looked at, too."""
+    root = filled(tmp_path)
+    with open_store(root, FakeClock(START_MS + 1_000_000)) as store:
+        known = store.log.end
+        put(store, "gone", 0, *[b"newest"] * 3, key="k")
+        place = store.log.end
+        store.writer.delete_topic("gone", place)
+        (root / "config" / "metaqDeleted.json").write_text(f'{{"deletedTopics":{{"gone":{place}}}}}')
+    assert json.loads((root / TAILS).read_text())["log_end"] == known
+    found = check(root)
+    assert (all_damage(found), found.log_end, found.durable_end) == ([], place, place)
+    assert found.kinds["commit log"].checked == MESSAGES + 3
+    file = max((root / "commitlog").iterdir())
+    overwrite(file, file.read_bytes().rindex(b"newest"), b"?")
+    assert all_damage(check(root)), "an entry of the index leads to the record"
+
+
 def test_a_running_store_is_looked_at_up_to_what_is_durable(tmp_path):
     """What was put since the last checkpoint is left out; the lock stays the store's."""
     with open_store(tmp_path) as store:
