@@ -84,6 +84,20 @@ def test_an_unknown_topic_ends_at_once_with_not_found(metaq_broker, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_an_audit_without_a_trace_topic_says_who_makes_it(metaq_broker, tmp_path):
+    """Not that it should be made by hand: it would stay empty."""
+    with Admin(metaq_broker.namesrv) as admin:
+        admin.create_topic("audit-untraced", queues=1)
+    words = ("--topic", "audit-untraced", "--trace-topic", "nobody-traces-here", "--folder", str(tmp_path / "audit"))
+    done = run_metaq("pipeline", "run", "audit", *words, "-n", metaq_broker.namesrv)
+    assert done.returncode == 3
+    assert done.stderr.startswith(
+        "metaq: the trace topic nobody-traces-here does not exist: clients write traces only if"
+    )
+    assert "topic create" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_it_does_not_take_the_time_that_spark_takes(tmp_path):
     """What is checked first loads no Spark and no Java."""
     program = (

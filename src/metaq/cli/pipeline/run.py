@@ -11,17 +11,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.main
 
 from metaq.cli.groups import App, MetaqGroup
 from metaq.cli.output import count, print_json_line
-from metaq.errors import MetaqError
+from metaq.errors import MetaqError, NoRoute
 from metaq.pipelines.catalogue import PIPELINES, Pipeline
 from metaq.pipelines.configuration import Configuration, configure
 from metaq.pipelines.options import ClusterOptions, StreamOptions, access_of
+
+if TYPE_CHECKING:
+    from metaq.spark.cluster.client import ClusterClient
 
 ROUTE_SECONDS = 1.5
 """Time to wait for the route of an unknown topic."""
@@ -191,12 +194,27 @@ def _find_topics(chosen: Configuration) -> None:
     log.setLevel(logging.ERROR)
     client = ClusterClient(options.servers, ROUTE_SECONDS, access=access_of(options))
     try:
-        client.queues(options.topics_read)
+        traced = getattr(options, "trace_topic", "")
+        client.queues([topic for topic in options.topics_read if topic != traced])
+        if traced in options.topics_read:
+            _find_traces(client, traced)
         if group:
             refuse_members(group, client.members(group))
     finally:
         client.close()
         log.setLevel(before)
+
+
+def _find_traces(client: ClusterClient, topic: str) -> None:
+    """Raise NoRoute, with what is missing, if no client has written a trace: to create the topic would not help."""
+    try:
+        client.queues([topic], 0.0)
+    except NoRoute:
+        raise NoRoute(
+            f"the trace topic {topic} does not exist: clients write traces only if tracing is switched on (trace=True; in Java "
+            "enableMsgTrace). If they have a trace topic of their own, name it with --trace-topic; --consumed progress compares with the "
+            "offsets of groups instead, and --consumed ledger with what applications write"
+        ) from None
 
 
 class Shown:

@@ -138,7 +138,8 @@ class ClientSession(Session):
         if self._heard or not self.peer.plain:
             return ConnectionFailed(f"the connection to {self.address} broke: {self.lost}")
         return ConnectionFailed(
-            f"the connection to {self.address} broke before it answered anything: {self.lost} (a port that takes TLS only does so: tls=True, --tls)"
+            f"the connection to {self.address} broke before it answered anything: {self.lost} "
+            "(a port that takes TLS only does so: tls=True, --tls; so does a server whose limit of connections is reached)"
         )
 
     def _received(self, command: Command) -> None:
