@@ -40,7 +40,7 @@ If an option is set in several places, the first of these counts:
 
 1. a change that was made [while the server ran](#change-options-of-a-running-server), by `metaq broker config set`;
 2. a flag of the command, such as `--port`;
-3. `-o key=value`, which works for every option but passwords. `-o section.key=value`, such as `-o namesrv.httpPort=8121`, names the section;
+3. `-o key=value`, which works for every option but passwords. `-o section.key=value`, such as `-o namesrv.httpPort=8122`, names the section;
    `metaq up` needs that for keys that broker and name server share;
 4. the configuration file of `-c FILE` (or `-f FILE`);
 5. the environment variable `NAMESRV_ADDR`, for namesrvAddr of `metaq broker`.
