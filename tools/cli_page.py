@@ -59,8 +59,9 @@ commands show a mistake and its exit code.
 - **Exit codes.** 0: done. 1: the command failed, or a check found a problem. 2: wrong usage or a wrong value. 3: not found (topic, group, route, broker,
   message, trace, transaction). 130: Ctrl-C. 143: SIGTERM. A failure is reported in one sentence on standard error.
 - **Output for programs.** Every command has `--json`, except those that run a server or a dashboard; times are then ISO 8601 in UTC, and sizes are
-  bytes. Tables are for people: sizes have units (KiB, MiB, GiB). Colours, progress and status lines appear on terminals only; `NO_COLOR` turns colours
-  off.
+  bytes. Tables are for people: sizes have units (KiB, MiB, GiB). Colours and lines that are written again and again appear on terminals only; `NO_COLOR`
+  turns colours off. Commands that wait long (`metaq broker drain`, `metaq cluster restart`, `metaq start` and others) tell on standard error, line by line,
+  what for.
 - **Completion.** `metaq completion bash|zsh|fish` prints a script with which the shell completes commands, options, topics and groups.
 """
 
