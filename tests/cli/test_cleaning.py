@@ -237,7 +237,7 @@ def test_what_is_there_to_delete_is_shown_and_asked_for(monkeypatch, capsys):
     """A kind that is not wanted does not count."""
     monkeypatch.setattr("metaq.admin.Admin", Cleaning)
     asked: list[str] = []
-    monkeypatch.setattr("typer.confirm", lambda text, **_: asked.append(text))
+    monkeypatch.setattr("metaq.cli.cluster.cleaning.ask", asked.append)
     for options, said in (
         ({"dry_run": True}, "this is what would be deleted"),
         ({}, "broker b is cleaned"),

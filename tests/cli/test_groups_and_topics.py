@@ -11,7 +11,7 @@ import metaq
 from metaq.cli.watching import Rates, repeat
 from metaq.clock import FakeClock
 from metaq.errors import RequestTimeout
-from tests.support import PATIENCE, metaq_command, process, run_metaq
+from tests.support import PATIENCE, ROOT, metaq_command, process, run_metaq
 
 pytestmark = pytest.mark.slow
 
@@ -156,7 +156,7 @@ def test_a_groups_life(cli, groups):
         assert f"group {group} is deleted" in cli("group", "delete", group, "--yes")
         cli("group", "show", group, code=3)
     cli("group", "delete", "cli-life-group", "--yes", code=3)
-    assert "Delete group" in run_metaq("group", "delete", DONE).stdout
+    assert "Delete group" in run_metaq("group", "delete", DONE).stderr
 
 
 def test_what_has_members_is_not_deleted(cli, groups, metaq_broker):
@@ -191,3 +191,20 @@ def test_a_topic_is_changed(cli):
     assert "--queues" in cli("topic", "update", "cli-update", "--queues", "2", "--read-queues", "2", code=2)
     assert "none of rw, r, w" in cli("topic", "update", "cli-update", "--perm", "x", code=2)
     cli("topic", "update", "cli-no-such-topic", "--perm", "r", code=3)
+
+
+def test_a_question_is_asked_on_standard_error(cli, metaq_broker):
+    """So that standard output has the document only; without an answer, the option is named that gives it."""
+    cli("topic", "create", "cli-asked")
+    words = ("topic", "delete", "cli-asked", "--json", "-n", metaq_broker.namesrv)
+    silent = run_metaq(*words, stdin="")
+    assert (silent.returncode, silent.stdout) == (1, "")
+    assert silent.stderr.endswith("metaq: not done: the answer was not yes (--yes does it without a question)\n")
+    answered = run_metaq(*words, stdin="y\n")
+    assert json.loads(answered.stdout) == {"topic": "cli-asked", "deleted": True}
+    assert "Delete topic cli-asked and all its messages?" in answered.stderr
+
+
+def test_all_questions_are_asked_the_same_way():
+    askers = [path.name for path in (ROOT / "src/metaq/cli").rglob("*.py") if "typer.confirm(" in path.read_text()]
+    assert askers == [], "metaq.cli.output.ask asks"

@@ -190,7 +190,7 @@ def run(arguments: Sequence[str]) -> int:
     except UsageError as error:
         return _wrong_usage(error)
     except typer.Abort:
-        print("metaq: not done", file=sys.stderr)
+        print("metaq: not done: the answer was not yes (--yes does it without a question)", file=sys.stderr)
         return EXIT_FAILED
     except MetaqError as error:
         print(f"metaq: {error}", file=sys.stderr)

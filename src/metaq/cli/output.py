@@ -67,6 +67,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a ta
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]
 
 
+def ask(question: str) -> None:
+    """Ask on standard error, as standard output is for results; end the command unless the answer is yes."""
+    print(f"{question} [y/N]: ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        print(file=sys.stderr)
+    if answer.strip().lower() not in {"y", "yes"}:
+        raise typer.Abort
+
+
 def print_json(value: Any) -> None:
     """Print one JSON document, indented."""
     import json

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, print_json, print_table, size
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, print_json, print_table, size
 
 if TYPE_CHECKING:
     from metaq.admin.upkeep.cleaning import CleanedBroker
@@ -52,7 +52,7 @@ def clean_broker(
                 return
             if not as_json:
                 _table(found, wanted)
-            typer.confirm(f"Delete these files at broker {name}?", abort=True, err=True)
+            ask(f"Delete these files at broker {name}?")
         found = admin.clean_broker(name, **wanted)
     _print(name, found, wanted, as_json=as_json, done=True)
 

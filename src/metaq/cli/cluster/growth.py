@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from metaq.cli.completing import complete_topics
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, count, print_json
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, count, print_json
 from metaq.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def remove_broker(
     from metaq.admin import Admin
 
     if not yes:
-        typer.confirm(f"Drain broker {name} and stop it when it is empty?", abort=True)
+        ask(f"Drain broker {name} and stop it when it is empty?")
     with (
         Admin(namesrv) as admin,
         _interrupted(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from metaq.cli.output import AsJson, print_json
+from metaq.cli.output import AsJson, ask, print_json
 
 DataDir = Annotated[
     pathlib.Path,
@@ -54,7 +54,7 @@ def delete_partitions(
     from metaq.cli.meta1.folders import delete_partitions as delete
 
     if not yes:
-        typer.confirm(f"Delete partitions {start} to {end} of {topic} in {data_dir}, for good?", abort=True)
+        ask(f"Delete partitions {start} to {end} of {topic} in {data_dir}, for good?")
     gone = delete(data_dir, topic, start, end)
     if as_json:
         print_json({"topic": topic, "deleted": gone})

@@ -12,6 +12,7 @@ from metaq.cli.output import (
     AsJson,
     NameServers,
     Yes,
+    ask,
     iso_time,
     print_json,
     print_table,
@@ -117,7 +118,7 @@ def _end(key: str, action: str, done: str, broker: str | None, namesrv: str, *, 
     from metaq.admin import Admin
 
     if not yes:
-        typer.confirm(f"{action.capitalize()} the XA branch {key}, for good?", abort=True)
+        ask(f"{action.capitalize()} the XA branch {key}, for good?")
     with Admin(namesrv) as admin:
         names = admin.end_branch(key, action, broker=broker)
     if as_json:

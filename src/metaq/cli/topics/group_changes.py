@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metaq.cli.completing import complete_groups, complete_topics
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, count, print_json, print_table
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, count, print_json, print_table
 
 if TYPE_CHECKING:
     from metaq.admin.groups import MovedProgress
@@ -95,7 +95,7 @@ def delete_group(
 
     if not yes:
         what = "" if keep_progress else ", its offsets and its retry topic"
-        typer.confirm(f"Delete group {name}{what}{' and its dead letters' if dead_letters else ''}?", abort=True)
+        ask(f"Delete group {name}{what}{' and its dead letters' if dead_letters else ''}?")
     with Admin(namesrv) as admin:
         topics = admin.delete_group(name, keep_progress=keep_progress, dead_letters=dead_letters, force=force)
     if as_json:

@@ -9,7 +9,7 @@ import typer
 from metaq.cli.cluster import growth
 from metaq.cli.completing import complete_topics
 from metaq.cli.groups import App
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, iso_time, print_json, print_table
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, iso_time, print_json, print_table
 from metaq.cli.topics import order, topic_stats
 from metaq.cli.topics.trim import trim_topic
 from metaq.cli.topics.units import show_units
@@ -200,7 +200,7 @@ def delete_topic(
     from metaq.admin import Admin
 
     if not yes:
-        typer.confirm(f"Delete topic {name} and all its messages?", abort=True)
+        ask(f"Delete topic {name} and all its messages?")
     with Admin(namesrv) as admin:
         admin.delete_topic(name, force=force)
     if as_json:

@@ -16,6 +16,7 @@ from metaq.cli.output import (
     AsJson,
     NameServers,
     Yes,
+    ask,
     count,
     iso_time,
     place_of,
@@ -87,7 +88,7 @@ def trim_topic(
             if not as_json:
                 _table(plan)
             _tell_unread(plan)
-            typer.confirm(f"Make {_amount(plan)} of topic {name} unreadable for good?", abort=True, err=True)
+            ask(f"Make {_amount(plan)} of topic {name} unreadable for good?")
         done = admin.trim_topic(name, **where, force=force)
     _print(name, done, done=True, dry_run=False, as_json=as_json)
 

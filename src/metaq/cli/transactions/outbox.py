@@ -12,7 +12,7 @@ import typer
 
 from metaq.cli.databases import PASSWORD_VARIABLE, PasswordFile, password_of
 from metaq.cli.groups import App
-from metaq.cli.output import EXIT_NOT_FOUND, AsJson, Yes, count, iso_time, print_json, print_table
+from metaq.cli.output import EXIT_NOT_FOUND, AsJson, Yes, ask, count, iso_time, print_json, print_table
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,9 +108,7 @@ def drop_messages(
     Exit code 3: one of the ids does not exist, or is being sent at this moment.
     """
     if not yes:
-        typer.confirm(
-            f"Drop {'all parked messages' if parked else count(len(ids or []), 'message')}, for good?", abort=True
-        )
+        ask(f"Drop {'all parked messages' if parked else count(len(ids or []), 'message')}, for good?")
     _change(
         "drop", lambda outbox: outbox.drop, database, password_file, table, ids, topic, parked=parked, as_json=as_json
     )

@@ -15,6 +15,7 @@ from metaq.cli.output import (
     AsJson,
     NameServers,
     Yes,
+    ask,
     count,
     iso_time,
     print_json,
@@ -229,7 +230,7 @@ def forget_transaction(
 
     what = f"row {subject}" if row else f"transaction {subject}"
     if not yes:
-        typer.confirm(f"Forget {what}, and drop what brokers hold of it?", abort=True)
+        ask(f"Forget {what}, and drop what brokers hold of it?")
     with Admin(namesrv) as admin:
         names = admin.forget_transaction(subject, row=row, broker=broker)
     if as_json:
@@ -243,7 +244,7 @@ def _end(transaction: str, outcome: DecisionOutcome, namesrv: str, *, yes: bool,
 
     if not yes:
         doing = "Commit" if outcome is DecisionOutcome.COMMIT else "Roll back"
-        typer.confirm(f"{doing} transaction {transaction}, for good?", abort=True)
+        ask(f"{doing} transaction {transaction}, for good?")
     with Admin(namesrv) as admin:
         ended = admin.end_transaction(transaction, commit=outcome is DecisionOutcome.COMMIT)
     decision = ended.decision

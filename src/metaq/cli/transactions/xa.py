@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from metaq.cli.groups import App
-from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, Yes, count, iso_time, print_json
+from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, Yes, ask, count, iso_time, print_json
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _confirm(folder: Path, transaction: str, question: str, *, yes: bool) -> Non
     for branch in one.branches:
         print(f"  {branch.text} at {branch.resource}", file=sys.stderr)
     end = "Roll back" if one.committed is None else "Commit"
-    typer.confirm(question.format(end=end), abort=True, err=True)
+    ask(question.format(end=end))
 
 
 def _refuse(folder: Path, transaction: str) -> NoReturn:
