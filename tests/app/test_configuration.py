@@ -267,6 +267,19 @@ def test_flags_beat_settings_beat_the_file_beat_the_environment(tmp_path):
     assert load(environment={"NAMESRV_ADDR": "environment:1"}).broker.namesrv_addr == "environment:1"
 
 
+def test_a_setting_of_another_servers_section_is_told_to_have_no_effect():
+    """A broker with `-o namesrv.httpPort` would have no metrics where they are looked for."""
+    found = load(None, settings=["namesrv.httpPort=8122", "httpPort=8120"], environment={})
+    assert (found.broker.http_port, found.warnings) == (
+        8120,
+        (
+            "-o namesrv.httpPort=8122 has no effect: this server has no section [namesrv], only [broker], [store], [tls]",
+        ),
+    )
+    both = load(None, settings=["namesrv.httpPort=8122"], serving=("broker", "store", "namesrv", "tls"), environment={})
+    assert (both.namesrv.http_port, both.warnings) == (8122, ())
+
+
 def test_setting_may_name_its_section():
     """Where broker and name server have the same key, the section says which is meant; without, the broker."""
     got = load(

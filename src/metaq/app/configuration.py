@@ -178,7 +178,7 @@ class _Loading:
     def read_command_line(self, settings: Sequence[str], flags: Mapping[str, Mapping[str, Any]]) -> None:
         said = _blank()
         for setting in settings:
-            take_setting(setting, said, self.serving)
+            self.warnings += take_setting(setting, said, self.serving)
         self._say(said, FROM_COMMAND_LINE, "-o")
         for section, given in flags.items():
             pairs = {key: one for key, one in given.items() if one is not None}

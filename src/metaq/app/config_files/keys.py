@@ -32,7 +32,8 @@ def take_pairs(into: dict[str, Any], table: type[OptionTable], pairs: Mapping[st
         into[spellings[key]] = value
 
 
-def take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequence[str]) -> None:
+def take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequence[str]) -> list[str]:
+    """Take one `-o`. Returns warnings: its section is another server's. Raises ConfigError."""
     key, found, value = setting.partition("=")
     section, dot, rest = key.strip().partition(".")
     if section not in SECTIONS and key.strip() in Metaq1Options.spellings():  # zk.zkRoot
@@ -56,6 +57,10 @@ def take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Seque
         everything = {spelling: "" for name in takers for spelling in SECTIONS[name].spellings()}
         raise ConfigError(f"-o {setting}: there is no option {rest!r}{_hint(rest, everything)}")
     take_pairs(values[known[0]], SECTIONS[known[0]], {rest: value}, f"-o {setting}")
+    if known[0] in serving:
+        return []
+    sections = ", ".join(f"[{name}]" for name in serving)
+    return [f"-o {setting} has no effect: this server has no section [{known[0]}], only {sections}"]
 
 
 def take_properties(
