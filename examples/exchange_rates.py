@@ -268,8 +268,7 @@ def draw(rates: pa.Table, output: Path) -> list[Path]:
     import matplotlib.pyplot as plt
     import numpy as np
 
-    from metaq.pipelines.metrics.plots import draw as draw_metrics
-    from metaq.pipelines.metrics.reading import read
+    from metaq.spark import draw_metrics, read_metrics
 
     figure, axes = plt.subplots(figsize=(13, 6.5), dpi=110, layout="constrained")
     figure.suptitle("What a euro cost, times its first price (from the archive's Parquet files)", fontweight="bold")
@@ -290,7 +289,7 @@ def draw(rates: pa.Table, output: Path) -> list[Path]:
     paths = [output / "rates.png", output / "metrics.png"]
     figure.savefig(paths[0])
     plt.close(figure)
-    draw_metrics(read(output / "metrics"), paths[1])
+    draw_metrics(read_metrics(output / "metrics"), paths[1])
     return paths
 
 

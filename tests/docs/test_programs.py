@@ -15,6 +15,7 @@ import pytest
 
 from tests.ci.test_opened import tracked
 from tests.support import ROOT
+from tests.test_public_names import PUBLIC
 
 BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 PAGES = {
@@ -70,3 +71,31 @@ def test_programs_of_a_page_are_python_and_import_what_is_there(page: str):
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "metaq":
                 missing += [] if hasattr(importlib.import_module("metaq"), node.attr) else [f"metaq.{node.attr}"]
     assert missing == []
+
+
+INSIDE = {
+    "docs/dashboard.md": "its program adds a page to the dashboard's source",
+    "docs/spark-cluster.md": "its program asks whether the native module is there",
+}
+"""Pages whose programs import what is not public."""
+
+
+def test_programs_and_examples_import_public_names_only():
+    """What users copy must stay where it is."""
+    texts = {page: programs(text) for page, text in PAGES.items()}
+    texts |= {path: [(ROOT / path).read_text()] for path in tracked() if re.fullmatch(r"examples/.*\.py", path)}
+    inside: dict[str, set[str]] = {}
+    for path, blocks in texts.items():
+        for block in blocks:
+            tree = compile(block, path, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom):
+                    found = {node.module or ""}
+                elif isinstance(node, ast.Import):
+                    found = {one.name for one in node.names}
+                else:
+                    continue
+                if hidden := {one for one in found if one.partition(".")[0] == "metaq" and one not in PUBLIC}:
+                    inside.setdefault(path, set()).update(hidden)
+    assert {path: names for path, names in inside.items() if path not in INSIDE} == {}
+    assert INSIDE.keys() <= inside.keys()

@@ -20,7 +20,7 @@ from metaq.pipelines.changes.options import ChangesOptions
 from metaq.pipelines.changes.snapshot import SnapshotFolder
 from metaq.pipelines.changes.to_snapshot import SnapshotTarget
 from metaq.pipelines.lease import FileLease
-from metaq.pipelines.metrics.reading import read
+from metaq.pipelines.metrics.reading import read_metrics
 from metaq.pipelines.redrive.job import Pace
 from metaq.pipelines.run import RUNNING, Run, status_of
 from metaq.spark import snapshot
@@ -182,7 +182,7 @@ def test_a_broker_s_clock_that_jumps_loses_and_doubles_nothing(spark, metaq_brok
                 with metaq.Reader(metaq_broker.namesrv, topic, stop_at_end=True) as reader:
                     assert [message.body for message in reader] == sent
             else:
-                found = read(folder)
+                found = read_metrics(folder)
                 assert summed(found, "messages", "messages") == len(sent)
                 windows = {start for mine in found.of("messages").values() for start in mine}
                 stored = itertools.accumulate(

@@ -25,7 +25,7 @@ from metaq.pipelines.compact.options import CompactOptions
 from metaq.pipelines.compact.service import Compactor, compact
 from metaq.pipelines.metrics.folder import MetricsFolder, check_place
 from metaq.pipelines.metrics.following import KNOWN_TYPE, Known
-from metaq.pipelines.metrics.reading import read
+from metaq.pipelines.metrics.reading import read_metrics
 from metaq.pipelines.metrics.state import Limits, MetricsState, Saved
 from metaq.pipelines.mirror.state import MirrorState
 from metaq.pipelines.mirror.state import load_state as load_mirror
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[Callable, str, Callable, str]] = {
     "archive, ids": (ids, "1.arrow", lambda home: Ids.load(home / "out" / "1.arrow"), "or remove it, and then repeats"),
     "metrics": (metrics, "_state", lambda home: MetricsFolder(home / "out").load(), "or begin in an empty one"),
     "metrics, before Spark": (metrics, "_state", lambda home: check_place(home / "out", 1000), "restore it"),
-    "metrics, shown": (metrics, "_state", lambda home: read(home / "out"), "restore it from a copy"),
+    "metrics, shown": (metrics, "_state", lambda home: read_metrics(home / "out"), "restore it from a copy"),
     "metrics, followed": (metrics, "_followed/*.npy", followed, "restore it from a copy"),
     "changes": (changes, "_snapshot/*1.json", lambda home: SnapshotTarget(home / "out", CHANGES), "restore it"),
     "changes, a reader": (changes, "_snapshot/*1.json", lambda home: snapshot(home / "out"), "restore it from a copy"),

@@ -15,7 +15,7 @@ import pytest
 
 import metaq
 from metaq.pipelines.driver import root_text
-from metaq.pipelines.metrics.reading import read
+from metaq.pipelines.metrics.reading import read_metrics
 from metaq.pipelines.run import RUNNING, status_of
 from metaq.spark import snapshot
 from metaq.spark.pipelines import changes, metrics, mirror
@@ -45,7 +45,7 @@ def snapshot_rows(folder, _target) -> int:
 
 
 def measured_messages(folder, _target) -> int:
-    return summed(read(folder), "messages", "messages")
+    return summed(read_metrics(folder), "messages", "messages")
 
 
 def mirrored_messages(_folder, target) -> int:

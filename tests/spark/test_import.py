@@ -34,6 +34,31 @@ except metaq.errors.ConfigError as error:
     assert run(program) == "metaq.spark.session needs pyspark: pip install 'pymetaq[spark]'\n"
 
 
+def test_a_picture_without_matplotlib_names_its_own_extra():
+    """`spark` does not bring it."""
+    program = """
+import sys
+sys.modules["matplotlib"] = sys.modules["matplotlib.axes"] = None
+import metaq
+try:
+    metaq.spark.draw_metrics
+except metaq.errors.ConfigError as error:
+    print(error)
+"""
+    assert run(program) == "metaq.spark.draw_metrics needs matplotlib: pip install 'pymetaq[plots]'\n"
+
+
+def test_figures_are_read_without_spark():
+    """By notebooks and reports, on machines that only see the folder."""
+    program = """
+import sys
+sys.modules["pyspark"] = sys.modules["pandas"] = None
+from metaq.spark import MetricFigures, over_brokers, read_metrics
+print(over_brokers(MetricFigures(60_000)).span)
+"""
+    assert run(program) == "(0, 0)\n"
+
+
 def test_what_runs_beside_a_driver_and_in_its_workers_needs_no_event_loop():
     """Spark starts several processes for a query, and each imports this: asyncio and ssl would be half of what that takes."""
     program = """

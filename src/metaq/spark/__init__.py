@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from metaq.pipelines.archive.service import ArchivedBatch, archive
     from metaq.pipelines.archive.tables import table
     from metaq.pipelines.changes.snapshot import Snapshot, read_snapshot, snapshot
+    from metaq.pipelines.metrics.histogram import Histogram
+    from metaq.pipelines.metrics.plots import draw_metrics
+    from metaq.pipelines.metrics.reading import MetricFigures, over_brokers, read_metrics
+    from metaq.pipelines.metrics.windows import MetricSeries, MetricWindow
     from metaq.spark import decode
     from metaq.spark.engine.session import session
     from metaq.spark.source.listener import ProgressListener
@@ -25,16 +29,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArchivedBatch",
+    "Histogram",
     "Java",
     "Lag",
+    "MetricFigures",
+    "MetricSeries",
+    "MetricWindow",
     "MetricsListener",
     "ProgressListener",
     "QueueLag",
     "Snapshot",
     "archive",
     "decode",
+    "draw_metrics",
     "find_java",
     "lag",
+    "over_brokers",
+    "read_metrics",
     "read_snapshot",
     "session",
     "snapshot",
@@ -44,20 +55,30 @@ __all__ = [
 
 _HOMES = {
     "ArchivedBatch": "metaq.pipelines.archive.service",
+    "Histogram": "metaq.pipelines.metrics.histogram",
     "Lag": "metaq.spark.source.progress",
+    "MetricFigures": "metaq.pipelines.metrics.reading",
+    "MetricSeries": "metaq.pipelines.metrics.windows",
+    "MetricWindow": "metaq.pipelines.metrics.windows",
     "MetricsListener": "metaq.spark.source.metrics_listener",
     "ProgressListener": "metaq.spark.source.listener",
     "QueueLag": "metaq.spark.source.progress",
     "Snapshot": "metaq.pipelines.changes.snapshot",
     "archive": "metaq.pipelines.archive.service",
     "decode": "metaq.spark.decode",
+    "draw_metrics": "metaq.pipelines.metrics.plots",
     "lag": "metaq.spark.source.progress",
+    "over_brokers": "metaq.pipelines.metrics.reading",
+    "read_metrics": "metaq.pipelines.metrics.reading",
     "read_snapshot": "metaq.pipelines.changes.snapshot",
     "session": "metaq.spark.engine.session",
     "snapshot": "metaq.pipelines.changes.snapshot",
     "table": "metaq.pipelines.archive.tables",
     "without_repeats": "metaq.pipelines.archive.repeats",
 }
+
+_EXTRAS = {"matplotlib": "plots"}
+"""Package → the extra that brings it; all others are in `spark`."""
 
 interpreter.prefer_this_python()
 
@@ -72,9 +93,9 @@ def __getattr__(name: str) -> Any:
         # `decode` is a submodule itself, the others are names in a module.
         return home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
     except ModuleNotFoundError as fault:
-        # A missing module of ours is a bug; any other is one that the extra `spark` brings.
+        # A missing module of ours is a bug; any other is one that an extra brings.
         if fault.name is None or fault.name.startswith("metaq"):
             raise
-        raise ConfigError(
-            f"metaq.spark.{name} needs {fault.name.partition('.')[0]}: pip install 'pymetaq[spark]'"
-        ) from fault
+        needed = fault.name.partition(".")[0]
+        extra = _EXTRAS.get(needed, "spark")
+        raise ConfigError(f"metaq.spark.{name} needs {needed}: pip install 'pymetaq[{extra}]'") from fault

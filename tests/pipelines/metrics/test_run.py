@@ -8,7 +8,7 @@ import pytest
 
 import metaq
 from metaq.admin import Admin
-from metaq.pipelines.metrics.reading import read
+from metaq.pipelines.metrics.reading import read_metrics
 from metaq.pipelines.metrics.state import STATE, decode
 from tests.pipelines import commands
 from tests.spark.test_kill import producing
@@ -52,7 +52,7 @@ def test_killed_stopped_and_finished_every_message_is_counted_once(spark, metaq_
 
     with Admin(metaq_broker.namesrv) as admin:
         stored = sum(stats.max_offset for stats in admin.describe_topic(TOPIC).queues.values())
-    ((series, windows),) = read(tmp_path / "m").of("messages").items()
+    ((series, windows),) = read_metrics(tmp_path / "m").of("messages").items()
     assert sum(window.sums["messages"] for window in windows.values()) == stored
     assert all(window.spreads["born_stored"].count == window.sums["messages"] for window in windows.values())
     shown = run_metaq("pipeline", "show", "metrics", "--folder", str(tmp_path / "m"), "--last", "1d")

@@ -12,9 +12,9 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.pipelines.metrics.folder import MetricsFolder
-from metaq.pipelines.metrics.reading import MetricFigures, read
+from metaq.pipelines.metrics.reading import MetricFigures, read_metrics
 from metaq.pipelines.metrics.state import STATE, decode
-from metaq.pipelines.metrics.windows import Window
+from metaq.pipelines.metrics.windows import MetricWindow
 from metaq.pipelines.run import RUNNING, status_of
 from metaq.spark.pipelines import metrics
 from tests.spark.running import finished
@@ -95,7 +95,7 @@ def test_figures_agree_with_the_brokers_counters_and_a_killed_step_counts_once(
     assert decode((folder / STATE).read_bytes()).batch == 1
     assert [batch["messages"] for batch in run_once(spark, given)] == [0]  # Batch 1 again: it is in the state.
 
-    found = read(folder)
+    found = read_metrics(folder)
     assert (summed(found, "messages", "messages"), summed(found, "messages", "bytes")) == (
         after[0] - before[0], after[1] - before[1],
     )  # fmt: skip
@@ -157,7 +157,9 @@ def test_lag_alerts_go_to_a_topic_and_to_a_command_and_windows_agree_with_the_co
                     return len(alerts()) > 1
 
                 eventually(ended, what="the end of the alert")
-            eventually(lambda: summed(read(folder), "messages", "messages") == len(sent), what="all messages counted")
+            eventually(
+                lambda: summed(read_metrics(folder), "messages", "messages") == len(sent), what="all messages counted"
+            )
         finally:
             query.stop()
             eventually(lambda: status_of(folder).state != RUNNING, what="the run's end")
@@ -169,7 +171,7 @@ def test_lag_alerts_go_to_a_topic_and_to_a_command_and_windows_agree_with_the_co
     assert [mail["state"] for mail in mails if mail] == ["begin", "end"]
     assert [row["state"] for row in published(folder, "alerts")] == ["begin", "end"]
 
-    found = read(folder)
+    found = read_metrics(folder)
     assert 0 < summed(found, "groups", "consumed_bytes") <= summed(found, "messages", "bytes")
     (put,) = found.of("brokers").values()
     (counted,) = found.of("messages").values()
@@ -182,6 +184,6 @@ MAILS = 2
 """Messages that the broker counts and that are in no topic which is measured."""
 
 
-def behind(windows: dict[int, Window], name: str, start: int) -> int:
+def behind(windows: dict[int, MetricWindow], name: str, start: int) -> int:
     """What came in all windows behind one."""
     return sum(window.sums.get(name, 0) for at, window in windows.items() if at > start)

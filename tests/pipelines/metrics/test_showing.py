@@ -19,10 +19,10 @@ from metaq.errors import ConfigError
 from metaq.pipelines.metrics.alerts import BEGIN, END, Alert
 from metaq.pipelines.metrics.folder import MetricsFolder, check_place, guard
 from metaq.pipelines.metrics.following import Known
-from metaq.pipelines.metrics.reading import over_brokers, read
+from metaq.pipelines.metrics.reading import over_brokers, read_metrics
 from metaq.pipelines.metrics.state import Closed, Limits, MetricsState, Saved
 from metaq.pipelines.metrics.tables import tables_of
-from metaq.pipelines.metrics.windows import Series, Window
+from metaq.pipelines.metrics.windows import MetricSeries, MetricWindow
 from tests.support import ROOT, run_metaq
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def measured(minute: int, topic: str, broker: str, seed: int) -> list[Closed]:
     """One window of everything, of a day that gets busier."""
     chance = np.random.default_rng([seed, minute])
     count = int((200 if topic == "orders" else 60) * (1.5 + math.sin(minute / 9 + seed)) * 60)
-    messages, delivered, group, own = Window(), Window(), Window(), Window()
+    messages, delivered, group, own = MetricWindow(), MetricWindow(), MetricWindow(), MetricWindow()
     messages.count("messages", count)
     messages.count("bytes", count * (240 if topic == "orders" else 900))
     messages.spread("born_stored").add(chance.lognormal(1.2, 0.6, count).astype(np.int64))
@@ -56,10 +56,10 @@ def measured(minute: int, topic: str, broker: str, seed: int) -> list[Closed]:
     own.count("got_messages", count)
     start = BEGIN_MS + minute * W
     return [
-        Closed(Series("messages", topic, broker=broker), start, messages, late=False),
-        Closed(Series("deliveries", topic, "billing", broker), start, delivered, late=False),
-        Closed(Series("groups", topic, "billing", broker), start, group, late=False),
-        Closed(Series("brokers", broker=broker), start, own, late=False),
+        Closed(MetricSeries("messages", topic, broker=broker), start, messages, late=False),
+        Closed(MetricSeries("deliveries", topic, "billing", broker), start, delivered, late=False),
+        Closed(MetricSeries("groups", topic, "billing", broker), start, group, late=False),
+        Closed(MetricSeries("brokers", broker=broker), start, own, late=False),
     ]
 
 
@@ -73,7 +73,9 @@ def alert(state: str, minute: int) -> Alert:
 def folder_of(place: Path, minutes: int) -> Path:
     """A folder as the pipeline leaves it, with a window that is still open."""
     folder = MetricsFolder(place)
-    over = [(Series("messages", topic, broker="broker-a"), BEGIN_MS + minutes * W) for topic in ("orders", "payments")]
+    over = [
+        (MetricSeries("messages", topic, broker="broker-a"), BEGIN_MS + minutes * W) for topic in ("orders", "payments")
+    ]
     state = MetricsState(Saved(query="q", window_ms=W, began_ms=0, over=over), Limits(window_ms=W), (), Known())
     place.mkdir()
     closed = [
@@ -87,7 +89,7 @@ def folder_of(place: Path, minutes: int) -> Path:
     folder.save(state, None, tables_of(closed, [alert(BEGIN, 34), alert(END, 42)], W))
     state.fold_rows(
         [{"kind": "stored", "topic": "orders", "broker": "broker-a", "start_ms": BEGIN_MS + minutes * W, "messages": 7,
-          "bytes": 70, "data": Window().spread("born_stored").encode()}]
+          "bytes": 70, "data": MetricWindow().spread("born_stored").encode()}]
     )  # fmt: skip
     folder.save(state, 0, {})
     return place
@@ -96,7 +98,7 @@ def folder_of(place: Path, minutes: int) -> Path:
 def test_what_was_saved_is_read_back_with_what_is_open(tmp_path):
     """Every window, exactly, late ones added to theirs, and the brokers of a topic together."""
     place = folder_of(tmp_path / "m", 3)
-    found = read(place)
+    found = read_metrics(place)
     assert found.window_ms == W
     expected = [one for minute in range(3) for one in measured(minute, "orders", "broker-b", 1)]
     for one in expected:
@@ -104,21 +106,21 @@ def test_what_was_saved_is_read_back_with_what_is_open(tmp_path):
             assert found.windows[one.series][one.start_ms] == one.window
     whole = over_brokers(found)
     (orders, payments) = whole.of("messages")
-    assert (orders, payments) == (Series("messages", "orders"), Series("messages", "payments"))
+    assert (orders, payments) == (MetricSeries("messages", "orders"), MetricSeries("messages", "payments"))
     assert whole.windows[orders][BEGIN_MS + 3 * W].sums == {"messages": 7, "bytes": 70}
-    lag = whole.windows[Series("groups", "orders", "billing")][BEGIN_MS]
+    lag = whole.windows[MetricSeries("groups", "orders", "billing")][BEGIN_MS]
     assert (lag.last["lag_messages"], lag.last["lag_seconds"]) == (80, 0.1)
-    assert set(read(place, labels={"topic": ["payments"]}).of("messages")) == {
-        Series("messages", "payments", "", "broker-a")
+    assert set(read_metrics(place, labels={"topic": ["payments"]}).of("messages")) == {
+        MetricSeries("messages", "payments", "", "broker-a")
     }
-    assert read(place, since_ms=BEGIN_MS + 3 * W).span == (BEGIN_MS + 3 * W, BEGIN_MS + 4 * W)
+    assert read_metrics(place, since_ms=BEGIN_MS + 3 * W).span == (BEGIN_MS + 3 * W, BEGIN_MS + 4 * W)
 
 
 @pytest.mark.parametrize("step", ["staged", "saved", "renamed"])
 def test_a_step_is_there_wholly_or_not_at_all(tmp_path, step, monkeypatch):
     """Cut anywhere: readers see the files of saved steps, and the next load finishes what was begun."""
     place = folder_of(tmp_path / "m", 1)
-    folder, before = MetricsFolder(place), len(read(place).alerts)
+    folder, before = MetricsFolder(place), len(read_metrics(place).alerts)
     saved = folder.load()
     state = MetricsState(saved, Limits(window_ms=W), (), Known())
     tables = tables_of(measured(1, "orders", "broker-a", 0), [alert(BEGIN, 1)], W)
@@ -141,12 +143,12 @@ def test_a_step_is_there_wholly_or_not_at_all(tmp_path, step, monkeypatch):
         folder.save(state, 1, tables)
     monkeypatch.undo()
     counts = step != "staged"
-    assert len(read(place).alerts) == before + counts  # A reader needs no run that finishes it.
+    assert len(read_metrics(place).alerts) == before + counts  # A reader needs no run that finishes it.
     found = MetricsFolder(place).load()
     assert found.batch == counts
     assert not (place / "_staging").exists()
     rows = ds.dataset(place / "metric=alerts", partitioning="hive").to_table().num_rows
-    assert rows == before + counts == len(read(place).alerts)
+    assert rows == before + counts == len(read_metrics(place).alerts)
 
 
 def test_a_folder_of_other_windows_or_another_checkpoint_is_refused(tmp_path):
@@ -198,28 +200,40 @@ def test_the_terminal_shows_tables_with_bars_and_alerts(tmp_path):
 def test_the_picture_is_a_png_with_a_panel_for_each_figure(tmp_path):
     """Also of one window, and of none at all."""
     pytest.importorskip("matplotlib")
-    from metaq.pipelines.metrics.plots import PANELS, draw, short
+    from metaq.pipelines.metrics.plots import PANELS, draw_metrics, short
 
     place = folder_of(tmp_path / "m", 60)
     for name, found in {
-        "all": read(place),
-        "one": read(place, since_ms=BEGIN_MS + 59 * W),
-        "none": read(place, since_ms=NOW + W * 60),
+        "all": read_metrics(place),
+        "one": read_metrics(place, since_ms=BEGIN_MS + 59 * W),
+        "none": read_metrics(place, since_ms=NOW + W * 60),
     }.items():
-        draw(found, tmp_path / f"{name}.png")
+        draw_metrics(found, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert len(PANELS) == 8
     assert [short(value) for value in (0, 950, 1234, 34_000_000)] == ["0", "950", "1.23 k", "34 M"]
 
 
-def test_the_program_of_the_page_reads_the_folder(tmp_path):
-    """docs/metrics.md: by pyarrow alone, the same counts as are read back here."""
-    place, printed = folder_of(tmp_path / "metrics", 3), io.StringIO()
-    [program] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    with contextlib.chdir(tmp_path), contextlib.redirect_stdout(printed):
+def printed_by(program: str, folder: Path) -> str:
+    printed = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
         exec(program, {})
-    told = {row["topic"]: row["messages_sum"] for row in ast.literal_eval(printed.getvalue())}
+    return printed.getvalue()
+
+
+def test_the_programs_of_the_page_read_the_folder(tmp_path):
+    """docs/metrics.md: by pyarrow alone, and by the public names; the same counts as are read back here."""
+    place = folder_of(tmp_path / "metrics", 3)
+    plain, by_names = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    told = {row["topic"]: row["messages_sum"] for row in ast.literal_eval(printed_by(plain, tmp_path))}
     whole = ds.dataset(place / "metric=messages", partitioning="hive").to_table().to_pylist()
     assert told == {
         topic: sum(row["messages"] for row in whole if row["topic"] == topic) for topic in ("orders", "payments")
     }
+    pytest.importorskip("matplotlib")
+    lines = [line.split() for line in printed_by(by_names, tmp_path).splitlines()]
+    [windows] = over_brokers(read_metrics(place, labels={"topic": ["orders"]})).of("messages").values()
+    assert [(topic, int(start), int(count)) for topic, start, count, *_ in lines] == [
+        ("orders", start, windows[start].sums["messages"]) for start in sorted(windows)
+    ]
+    assert (tmp_path / "metrics.png").read_bytes().startswith(b"\x89PNG")

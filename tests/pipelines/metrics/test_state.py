@@ -28,13 +28,13 @@ from metaq.pipelines.metrics.state import (
     decode,
     encode,
 )
-from metaq.pipelines.metrics.windows import Series, Window, window_start
+from metaq.pipelines.metrics.windows import MetricSeries, MetricWindow, window_start
 
 W = 1000
 BEGAN = 100 * W
 TRACE = "traces"
 LIMITS = Limits(window_ms=W, grace_ms=500, follow_ms=60_000, trace_topic=TRACE)
-ORDERS = Series("messages", "orders", broker="a")
+ORDERS = MetricSeries("messages", "orders", broker="a")
 QUEUES = [MessageQueue("orders", "a", number) for number in range(2)]
 
 
@@ -320,9 +320,9 @@ def test_windows_that_are_merged_are_those_of_all(parts, cut):
     """In two halves or one by one."""
 
     def window(some):
-        found = Window()
+        found = MetricWindow()
         for level, values in some:
-            one = Window()
+            one = MetricWindow()
             one.count("messages", len(values))
             one.level("lag_seconds", level)
             one.spread("born_stored").add(np.array(values, np.int64))

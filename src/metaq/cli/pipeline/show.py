@@ -17,7 +17,7 @@ from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
     from metaq.pipelines.metrics.reading import MetricFigures
-    from metaq.pipelines.metrics.windows import Window
+    from metaq.pipelines.metrics.windows import MetricWindow
 
 app = App("Show the results of a pipeline.")
 
@@ -47,12 +47,12 @@ def show_metrics(
 ) -> None:
     """Show rates, bytes, latencies and lag over time, including windows that are still open. Exit code 3: there are none."""
     from metaq.clock import SYSTEM
-    from metaq.pipelines.metrics.reading import over_brokers, read
+    from metaq.pipelines.metrics.reading import over_brokers, read_metrics
 
     seconds = seconds_of(last)
     since_ms = SYSTEM.now_ms() - round(seconds * 1000)
     labels = {"topic": topic or (), "group": group or (), "broker": broker or ()}
-    found = read(folder.absolute(), since_ms=max(0, since_ms), labels=labels)
+    found = read_metrics(folder.absolute(), since_ms=max(0, since_ms), labels=labels)
     if as_json:
         print_json(_json(found))
     else:
@@ -86,13 +86,13 @@ def sparkline(values: Sequence[float | None], width: int = SPARK_CHARS) -> str:
 
 def _draw(found: MetricFigures, path: Path) -> None:
     try:
-        from metaq.pipelines.metrics.plots import draw
+        from metaq.pipelines.metrics.plots import draw_metrics
     except ModuleNotFoundError as fault:
         if fault.name != "matplotlib":
             raise
         raise ConfigError("a picture needs matplotlib: pip install 'pymetaq[plots]'") from None
     try:
-        draw(found, path)
+        draw_metrics(found, path)
     except OSError as fault:
         raise ConfigError(f"{path} cannot be written: {fault.strerror or fault}") from None
     print(f"drawn into {path}", file=sys.stderr)
@@ -139,12 +139,12 @@ def _print(found: MetricFigures) -> None:
     _print_alerts(found)
 
 
-_Cell = tuple[str, "Callable[[Any, Window], str]"]
+_Cell = tuple[str, "Callable[[Any, MetricWindow], str]"]
 
 
 def _percents(spread: str, name: str, percents: Sequence[int] = (50, 90, 99)) -> list[_Cell]:
-    def cell(percent: int) -> Callable[[Any, Window], str]:
-        def text(_series: Any, window: Window) -> str:
+    def cell(percent: int) -> Callable[[Any, MetricWindow], str]:
+        def text(_series: Any, window: MetricWindow) -> str:
             value = window.spreads[spread].percentile(percent) if spread in window.spreads else None
             return "" if value is None else f"{value:,}"
 
@@ -161,7 +161,7 @@ def _print_metric(
     from rich.console import Console
     from rich.table import Table
 
-    from metaq.pipelines.metrics.windows import Window
+    from metaq.pipelines.metrics.windows import MetricWindow
 
     series = found.of(metric)
     if not series:
@@ -172,7 +172,7 @@ def _print_metric(
         table.add_column(name, justify="left" if number == 0 or name in {"topic", "group"} else "right", no_wrap=True)
     table.add_column(f"most/s {'':<{SPARK_CHARS - 7}}" if rate else "most", justify="left", no_wrap=True)
     for one, windows in series.items():
-        whole = Window()
+        whole = MetricWindow()
         for start in sorted(windows):
             whole.merge(windows[start])
         values = [
@@ -185,7 +185,7 @@ def _print_metric(
     Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False).print(table)
 
 
-def _value(window: Window | None, rate: str, level: str, window_ms: int, fills: bool) -> float | None:
+def _value(window: MetricWindow | None, rate: str, level: str, window_ms: int, fills: bool) -> float | None:
     if window is None:
         return 0.0 if fills else None
     return window.sums.get(rate, 0) * 1000 / window_ms if rate else window.most.get(level)
@@ -205,8 +205,6 @@ def _print_alerts(found: MetricFigures) -> None:
 
 
 def _json(found: MetricFigures) -> dict[str, Any]:
-    from metaq.pipelines.metrics.figures import METRICS
-
     seconds = found.window_ms / 1000
     return {
         "window_seconds": seconds,
@@ -214,7 +212,7 @@ def _json(found: MetricFigures) -> dict[str, Any]:
         "unreadable_traces": found.unreadable,
         "windows": [
             {"metric": series.metric, **series.labels, "window_start": iso_time(start)}
-            | windows[start].columns(METRICS[series.metric], seconds)
+            | windows[start].columns(series.metric, seconds)
             for series, windows in sorted(found.windows.items())
             for start in sorted(windows)
         ],

@@ -120,9 +120,9 @@ def _facts(figures: dict[str, object] | dict[str, int]) -> list[Fact]:
 
 def _measured(folder: Path, since_ms: int) -> tuple[list[Measured], list[str]]:
     """Return the series of the last hour, the busiest first, and the alerts that hold. Raises ConfigError, StoreCorrupt, ImportError."""
-    from metaq.pipelines.metrics.reading import over_brokers, read  # Arrow, for those who have this pipeline
+    from metaq.pipelines.metrics.reading import over_brokers, read_metrics  # Arrow, for those who have this pipeline
 
-    figures = over_brokers(read(folder, since_ms=max(0, since_ms)))
+    figures = over_brokers(read_metrics(folder, since_ms=max(0, since_ms)))
     seconds = figures.window_ms / 1000
     found = list[Measured]()
     for metric in ("messages", "groups"):

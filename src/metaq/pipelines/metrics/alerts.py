@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from metaq.pipelines.metrics.rules import Rule
-from metaq.pipelines.metrics.windows import Series
+from metaq.pipelines.metrics.windows import MetricSeries
 
 BEGIN, END = "begin", "end"
 
@@ -44,7 +44,7 @@ class RuleState(Struct):
     """State of one rule for one series."""
 
     rule: str
-    series: Series
+    series: MetricSeries
     streak: int = 0
     """Consecutive windows in which the condition was true; capped at what the rule asks for."""
     since_ms: int = 0
@@ -78,7 +78,7 @@ class RuleStates:
         found = [self._watched.pop(key) for key in gone]
         return [_removed(one) for one in found if one.on]
 
-    def window(self, series: Series, start_ms: int, columns: Mapping[str, float | None]) -> list[Alert]:
+    def window(self, series: MetricSeries, start_ms: int, columns: Mapping[str, float | None]) -> list[Alert]:
         """Evaluate the rules on a series' next closed window, in order. Returns the alerts that begin or end."""
         found = []
         for text, rule in self._rules.items():

@@ -25,11 +25,15 @@ _INDEX, _COUNT = np.dtype("<u2"), np.dtype("<u8")
 
 
 class Histogram:
-    """Counts of whole numbers >= 0; negative ones count as 0. Mutable, not thread-safe."""
+    """Counts of whole numbers >= 0, such as latencies in ms; negative ones count as 0. Mutable, not thread-safe.
+
+    `count` values were added, `total` is their sum, and `high` the largest; all are 0 without any.
+    """
 
     __slots__ = ("_buckets", "count", "high", "low", "total")
 
     def __init__(self, values: Iterable[int] = ()) -> None:
+        """Count these values."""
         self._buckets: dict[int, int] = {}
         self.count = self.total = self.high = 0
         self.low = VALUE_MAX

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from metaq.pipelines.metrics.reading import MetricFigures, over_brokers
 from metaq.pipelines.metrics.tables import moment
-from metaq.pipelines.metrics.windows import Series, Window
+from metaq.pipelines.metrics.windows import MetricSeries, MetricWindow
 
 LINES_MAX: Final = 8
 """Lines per panel: those with the largest values; the title has the number of the others."""
@@ -29,21 +29,21 @@ class Panel(NamedTuple):
     metric: str
     column: str
     """Prefix of its columns: alerts of rules on them are marked in it."""
-    value: Callable[[Window, float], float | None]
-    low: Callable[[Window, float], float | None] | None = None
+    value: Callable[[MetricWindow, float], float | None]
+    low: Callable[[MetricWindow, float], float | None] | None = None
     fills: bool = False
     """Whether a window without a row is 0."""
 
 
-def _rate(name: str) -> Callable[[Window, float], float | None]:
+def _rate(name: str) -> Callable[[MetricWindow, float], float | None]:
     return lambda window, seconds: window.sums.get(name, 0) / seconds
 
 
-def _spread(name: str, percent: int) -> Callable[[Window, float], float | None]:
+def _spread(name: str, percent: int) -> Callable[[MetricWindow, float], float | None]:
     return lambda window, _seconds: window.spreads[name].percentile(percent) if name in window.spreads else None
 
 
-def _level(name: str) -> Callable[[Window, float], float | None]:
+def _level(name: str) -> Callable[[MetricWindow, float], float | None]:
     return lambda window, _seconds: window.most.get(name)
 
 
@@ -65,8 +65,15 @@ PANELS: Final = (
 """Panels of the picture. Latencies: the 99th percentile, and the median as a thinner line."""
 
 
-def draw(figures: MetricFigures, path: Path) -> None:
-    """Write the PNG: a panel for each figure with values. Raises OSError: it cannot be written."""
+def draw_metrics(figures: MetricFigures, path: str | Path) -> None:
+    """Draw rates, latencies and lag over time, with the times of alerts, into a PNG file: a panel for each figure with values.
+
+    This is what `metaq pipeline show metrics --png` draws. Windows that are still open are not in the curves. Needs the extra `plots`.
+
+    Args: figures: what `read_metrics` returns. path: the file, which is replaced if it exists.
+
+    Raises OSError: the file cannot be written.
+    """
     shown = over_brokers(figures)
     panels = [panel for panel in PANELS if shown.of(panel.metric)]
     rows = max(1, (len(panels) + 1) // 2)
@@ -137,7 +144,7 @@ def _panel(axes: Axes, panel: Panel, figures: MetricFigures) -> None:
 
 
 def _points(
-    value: Callable[[Window, float], float | None], panel: Panel, series: Series, figures: MetricFigures
+    value: Callable[[MetricWindow, float], float | None], panel: Panel, series: MetricSeries, figures: MetricFigures
 ) -> tuple[list[Any], list[float | None]]:
     """Return middles of windows, and values; None where a window has none, or is still open."""
     step, windows = figures.window_ms, figures.windows[series]
@@ -186,7 +193,7 @@ def _ground(axes: Axes, begin: Any, end: Any) -> None:
     axes.axvspan(begin, end, color="#d62728", alpha=0.10, linewidth=0)
 
 
-def _name(series: Series) -> str:
+def _name(series: MetricSeries) -> str:
     return " · ".join(filter(None, (series.group, series.topic))) or series.broker
 
 

@@ -17,7 +17,7 @@ from metaq.pipelines.metrics.figures import METRICS, Metric
 from metaq.pipelines.metrics.histogram import Histogram
 from metaq.pipelines.metrics.state import STATE, Saved, decode
 from metaq.pipelines.metrics.tables import ALERTS, date_of, moment, schemas
-from metaq.pipelines.metrics.windows import Series, Window
+from metaq.pipelines.metrics.windows import MetricSeries, MetricWindow
 
 SUMMED_LEVELS = {"lag_messages"}
 """Levels that are summed over brokers; of the others the largest counts."""
@@ -25,26 +25,28 @@ SUMMED_LEVELS = {"lag_messages"}
 
 @dataclass(frozen=True)
 class MetricFigures:
-    """Windows by series and beginning, ms since 1970."""
+    """What a pipeline `metrics` has measured: its windows, those that are still open too, and its alerts. Made by `read_metrics`."""
 
     window_ms: int
-    windows: dict[Series, dict[int, Window]] = field(default_factory=dict)
+    """Length of the windows, ms."""
+    windows: dict[MetricSeries, dict[int, MetricWindow]] = field(default_factory=dict)
+    """Series → beginning of a window, ms since 1970 → its figures."""
     alerts: list[dict[str, Any]] = field(default_factory=list)
     """Rows of the partition `alerts`, oldest first."""
-    alerts_on: list[tuple[str, Series]] = field(default_factory=list)
+    alerts_on: list[tuple[str, MetricSeries]] = field(default_factory=list)
     """Rules that hold now, with their series."""
     unmatched: int = 0
     """Total of traces without a message: it is of another topic, or too old."""
     unreadable: int = 0
     """Total of trace records that did not decode."""
-    over: dict[Series, int] = field(default_factory=dict)
-    """Series → time up to which its windows are closed; later ones are incomplete."""
+    over: dict[MetricSeries, int] = field(default_factory=dict)
+    """MetricSeries → time up to which its windows are closed; later ones are incomplete."""
 
-    def is_over(self, series: Series, start_ms: int) -> bool:
+    def is_over(self, series: MetricSeries, start_ms: int) -> bool:
         """Return whether a window is closed: complete, except for late messages."""
         return start_ms < self.over.get(series, start_ms + 1)
 
-    def of(self, metric: str) -> dict[Series, dict[int, Window]]:
+    def of(self, metric: str) -> dict[MetricSeries, dict[int, MetricWindow]]:
         """Return the series of one metric, in order."""
         return {series: self.windows[series] for series in sorted(self.windows) if series.metric == metric}
 
@@ -55,17 +57,22 @@ class MetricFigures:
         return (min(starts), max(starts) + self.window_ms) if starts else (0, 0)
 
 
-def read(
-    folder: Path,
+def read_metrics(
+    folder: str | Path,
     *,
     since_ms: int = 0,
     labels: Mapping[str, Iterable[str]] | None = None,
 ) -> MetricFigures:
-    """Return all windows that begin at `since_ms` or later.
+    """Return what the pipeline `metrics` has measured in a folder, also while it runs. Needs pyarrow, no Spark.
 
-    Args: labels: only series with one of these values, for the labels that they have.
-    Raises: ConfigError: no `metrics` pipeline has run in the folder. StoreCorrupt: its state cannot be read.
+    Args:
+        folder: that of the pipeline.
+        since_ms: only windows that begin at this time or later, ms since 1970.
+        labels: only series with one of these values, for the labels that they have: `{"topic": ["orders"]}`.
+
+    Raises ConfigError: no `metrics` pipeline has run in the folder; StoreCorrupt: its state or a file cannot be read.
     """
+    folder = Path(folder)
     try:
         data = (folder / STATE).read_bytes()
     except OSError:
@@ -76,7 +83,7 @@ def read(
     found = MetricFigures(saved.window_ms, unmatched=saved.unmatched, unreadable=saved.unreadable)
     for metric in METRICS.values():
         for row in _rows(folder, metric.name, saved, since_ms):
-            series = Series(metric.name, **{name: row[name] for name in metric.labels})
+            series = MetricSeries(metric.name, **{name: row[name] for name in metric.labels})
             if _fits(series, wanted):
                 _put(found, series, _ms(row["window_start"]), _window(metric, row))
     for one in saved.open:
@@ -86,14 +93,17 @@ def read(
     found.alerts.extend(
         row
         for row in sorted(_rows(folder, ALERTS, saved, since_ms), key=lambda row: row["window_start"])
-        if _fits(Series(row["of"], row["topic"], row["group"], row["broker"]), wanted)
+        if _fits(MetricSeries(row["of"], row["topic"], row["group"], row["broker"]), wanted)
     )
     found.alerts_on.extend((one.rule, one.series) for one in saved.watched if one.on and _fits(one.series, wanted))
     return found
 
 
 def over_brokers(figures: MetricFigures) -> MetricFigures:
-    """Return the figures with the brokers of a topic, or of a group's topic, merged."""
+    """Return the figures with the brokers of a topic, or of a group's topic, merged: one series for each, with no broker in it.
+
+    Sums and lags in messages are added, latencies merged; of lags in seconds the largest counts. The metric `brokers` stays as it is.
+    """
     found = MetricFigures(
         figures.window_ms,
         alerts=figures.alerts,
@@ -107,7 +117,7 @@ def over_brokers(figures: MetricFigures) -> MetricFigures:
     for series, windows in figures.windows.items():
         whole = _whole(series)
         for start, window in windows.items():
-            here = found.windows.setdefault(whole, {}).setdefault(start, Window())
+            here = found.windows.setdefault(whole, {}).setdefault(start, MetricWindow())
             levels = {name: (here.last.get(name), here.most.get(name)) for name in window.last}
             # `merge` takes the later level, as of one broker: put right below.
             here.merge(window)
@@ -119,8 +129,8 @@ def over_brokers(figures: MetricFigures) -> MetricFigures:
     return found
 
 
-def _whole(series: Series) -> Series:
-    return series if series.metric == "brokers" else Series(series.metric, series.topic, series.group)
+def _whole(series: MetricSeries) -> MetricSeries:
+    return series if series.metric == "brokers" else MetricSeries(series.metric, series.topic, series.group)
 
 
 def _rows(folder: Path, partition: str, saved: Saved, since_ms: int) -> list[dict[str, Any]]:
@@ -143,8 +153,8 @@ def _rows(folder: Path, partition: str, saved: Saved, since_ms: int) -> list[dic
     return rows
 
 
-def _window(metric: Metric, row: Mapping[str, Any]) -> Window:
-    window = Window({name: row[name] for name in metric.sums})
+def _window(metric: Metric, row: Mapping[str, Any]) -> MetricWindow:
+    window = MetricWindow({name: row[name] for name in metric.sums})
     for name in metric.levels:
         if row[name] is not None:
             window.last[name], window.most[name] = row[name], row[f"{name}_max"]
@@ -154,11 +164,11 @@ def _window(metric: Metric, row: Mapping[str, Any]) -> Window:
     return window
 
 
-def _put(figures: MetricFigures, series: Series, start_ms: int, window: Window) -> None:
-    figures.windows.setdefault(series, {}).setdefault(start_ms, Window()).merge(window)
+def _put(figures: MetricFigures, series: MetricSeries, start_ms: int, window: MetricWindow) -> None:
+    figures.windows.setdefault(series, {}).setdefault(start_ms, MetricWindow()).merge(window)
 
 
-def _fits(series: Series, wanted: Mapping[str, set[str]]) -> bool:
+def _fits(series: MetricSeries, wanted: Mapping[str, set[str]]) -> bool:
     return all(series.labels[name] in values for name, values in wanted.items() if name in series.labels)
 
 

@@ -23,7 +23,7 @@ from metaq.pipelines.metrics.following import KNOWN_TYPE, Known, limited
 from metaq.pipelines.metrics.histogram import Histogram
 from metaq.pipelines.metrics.rules import FOR_MAX, Rule
 from metaq.pipelines.metrics.sizes import Sizes
-from metaq.pipelines.metrics.windows import Series, Window, window_start
+from metaq.pipelines.metrics.windows import MetricSeries, MetricWindow, window_start
 
 STATE = "_state"
 """Name of its file in the pipeline's folder."""
@@ -67,9 +67,9 @@ class ClusterSample(NamedTuple):
 class Closed(NamedTuple):
     """A closed window."""
 
-    series: Series
+    series: MetricSeries
     start_ms: int
-    window: Window
+    window: MetricWindow
     late: bool
 
 
@@ -94,9 +94,9 @@ class Mail(Struct):
 
 
 class _Open(Struct, array_like=True):
-    series: Series
+    series: MetricSeries
     start_ms: int
-    window: Window
+    window: MetricWindow
 
 
 class _Queue(Struct):
@@ -141,8 +141,8 @@ class Saved(Struct, kw_only=True):
     files: list[tuple[str, str]] = []
     """Staged and final names, relative to the folder, of the last step."""
     open: list[_Open] = []
-    over: list[tuple[Series, int]] = []
-    """Series → time up to which its windows are closed."""
+    over: list[tuple[MetricSeries, int]] = []
+    """MetricSeries → time up to which its windows are closed."""
     queues: list[_Queue] = []
     positions: list[_Position] = []
     counters: dict[str, _Counters] = {}
@@ -256,7 +256,7 @@ class MetricsState:
         for row in rows:
             kind, topic, broker = row["kind"], row["topic"], row["broker"]
             if kind == STORED:
-                window = self._window(Series("messages", topic, broker=broker), row["start_ms"])
+                window = self._window(MetricSeries("messages", topic, broker=broker), row["start_ms"])
                 window.count("messages", row["messages"])
                 window.count("bytes", row["bytes"])
                 window.spread("born_stored").merge(Histogram.decode(row["data"]))
@@ -292,7 +292,7 @@ class MetricsState:
         # A sample at the very end of a window belongs to that window, not to the next.
         start_ms = window_start(sample.now_ms - 1, self._limits.window_ms)
         for group in sample.groups:
-            window = self._window(Series("groups", group.topic, group.group, group.broker), start_ms)
+            window = self._window(MetricSeries("groups", group.topic, group.group, group.broker), start_ms)
             self._consumed(group, window)
             window.level("lag_messages", group.lag_messages)
             window.level("lag_seconds", group.lag_seconds)
@@ -337,11 +337,11 @@ class MetricsState:
     def close(self) -> tuple[list[Closed], list[Alert]]:
         """Close the windows that are due, and evaluate the rules on them."""
         closed, alerts = list[Closed](), self._watch.removed()
-        by_series: dict[Series, dict[int, Window]] = {series: {} for series in self._over}
+        by_series: dict[MetricSeries, dict[int, MetricWindow]] = {series: {} for series in self._over}
         # Topics without messages too: rules must see their empty windows.
         for queue in self._live:
             if queue.topic != self._limits.trace_topic:
-                by_series.setdefault(Series("messages", queue.topic, broker=queue.broker), {})
+                by_series.setdefault(MetricSeries("messages", queue.topic, broker=queue.broker), {})
         for (series, start_ms), window in self._open.items():
             by_series.setdefault(series, {})[start_ms] = window
         for series, windows in sorted(by_series.items()):
@@ -356,7 +356,9 @@ class MetricsState:
                 self._over[series] = bound
         return closed, alerts
 
-    def _ruled(self, series: Series, windows: Mapping[int, Window], begin_ms: int, end_ms: int) -> list[Alert]:
+    def _ruled(
+        self, series: MetricSeries, windows: Mapping[int, MetricWindow], begin_ms: int, end_ms: int
+    ) -> list[Alert]:
         if not self._watch.about(series.metric):
             return []
         metric, window_ms = METRICS[series.metric], self._limits.window_ms
@@ -368,11 +370,11 @@ class MetricsState:
             starts = sorted({*range(first, end_ms, window_ms), *(start for start in windows if start >= begin_ms)})
         alerts: list[Alert] = []
         for start in starts:
-            columns = windows.get(start, _EMPTY).columns(metric, window_ms / 1000)
+            columns = windows.get(start, _EMPTY).columns(metric.name, window_ms / 1000)
             alerts += self._watch.window(series, start, columns)
         return alerts
 
-    def _bound(self, series: Series) -> int:
+    def _bound(self, series: MetricSeries) -> int:
         """Return the time before which a series' windows are due to close: a whole multiple of a window."""
         limits = self._limits
         if series.metric == "messages":
@@ -404,15 +406,15 @@ class MetricsState:
         return self._read_to(lambda queue: queue.topic != self._limits.trace_topic)
 
     # -------------------------------------------------------------- parts
-    def _window(self, series: Series, start_ms: int) -> Window:
-        return self._open.setdefault((series, start_ms), Window())
+    def _window(self, series: MetricSeries, start_ms: int) -> MetricWindow:
+        return self._open.setdefault((series, start_ms), MetricWindow())
 
     def _queue(self, queue: MessageQueue) -> _Queue:
         if queue not in self._queues:
             self._queues[queue] = _Queue(*queue)
         return self._queues[queue]
 
-    def _consumed(self, sample: GroupSample, window: Window) -> None:
+    def _consumed(self, sample: GroupSample, window: MetricWindow) -> None:
         messages = size = 0
         for queue_id, offset in sample.positions.items():
             queue = MessageQueue(sample.topic, sample.broker, queue_id)
@@ -437,7 +439,7 @@ class MetricsState:
     def _counted(self, sample: BrokerSample, start_ms: int) -> None:
         known = self._saved.counters.get(sample.broker)
         self._saved.counters[sample.broker] = _Counters(sample.started_ms, dict(sample.counters))
-        window = self._window(Series("brokers", broker=sample.broker), start_ms)
+        window = self._window(MetricSeries("brokers", broker=sample.broker), start_ms)
         if known is None:
             return  # A broker's counters before the first sample belong to no window.
         restarted = known.started_ms != sample.started_ms
@@ -480,7 +482,7 @@ class MetricsState:
         starts = told["time_ms"] - told["time_ms"] % self._limits.window_ms
         for start in np.unique(starts).tolist():
             mine = starts == start
-            window = self._window(Series("deliveries", topic, group, broker), start)
+            window = self._window(MetricSeries("deliveries", topic, group, broker), start)
             begun = mine & (told["cost_ms"] == BEGUN)
             ended = mine & (told["cost_ms"] != BEGUN)
             window.count("deliveries", int(begun.sum()))
@@ -493,4 +495,4 @@ class MetricsState:
                 window.spread("handling").add(told["cost_ms"][ended].astype(np.int64))
 
 
-_EMPTY = Window()
+_EMPTY = MetricWindow()

@@ -62,13 +62,12 @@ def tables_of(closed: Iterable[Closed], alerts: Iterable[Alert], window_ms: int)
 
 def row_of(one: Closed, window_ms: int) -> dict[str, Any]:
     """Return a window as a row."""
-    metric = METRICS[one.series.metric]
     spreads: Mapping[str, Any] = {
         f"{name}_histogram": histogram.encode() for name, histogram in one.window.spreads.items() if histogram.count
     }
     return {
         "window_start": moment(one.start_ms), "window_seconds": window_ms / 1000, "late": one.late,
-        **one.series.labels, **one.window.columns(metric, window_ms / 1000), **spreads,
+        **one.series.labels, **one.window.columns(one.series.metric, window_ms / 1000), **spreads,
     }  # fmt: skip
 
 
