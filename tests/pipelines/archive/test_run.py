@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.archive.folder import ArchiveFolder
+from metaq.pipelines.run import status_of
 from tests.pipelines import commands
 from tests.spark.test_kill import producing
 from tests.support import WHOLE_PATIENCE, eventually, run_metaq
@@ -62,3 +65,30 @@ def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(spark, 
     assert all(line["repeats"] == 0 for line in lines)
     with Admin(metaq_broker.namesrv) as admin:
         assert admin.group_progress("archiver").lag == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_that_java_gets_is_told_in_a_line(metaq_broker, tmp_path, number):
+    """SIGTERM for all processes, as `systemctl stop` sends it, is a stop; a Java that is killed alone is named."""
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        producer.send(TOPIC, b"first")
+    manifests, log = tmp_path / "out" / "_manifests", tmp_path / "pipeline.log"
+    with pipeline(metaq_broker, tmp_path, "--trigger", "0.2") as running:
+        eventually(lambda: len(list(manifests.glob("*.json"))) >= 1, WHOLE_PATIENCE, what="a published batch")
+        if number == signal.SIGTERM:
+            os.killpg(running.pid, number)
+        else:
+            os.kill(java_of(running.pid), number)
+        status = running.wait(WHOLE_PATIENCE)
+    said = commands.chatter(log.read_text())
+    if number == signal.SIGTERM:
+        assert (status, said, status_of(tmp_path / "out").state) == (0, [], "stopped")
+    else:
+        assert (status, len(said), "Java process ended, by signal 9" in said[0]) == (1, 1, True), said
+
+
+def java_of(parent: int) -> int:
+    """The child that is Java."""
+    children = map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+    [found] = [one for one in children if Path(f"/proc/{one}/comm").read_text().strip() == "java"]
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import signal
 import sys
 import types
@@ -30,6 +31,8 @@ ROUTE_SECONDS = 1.5
 """Time to wait for the route of an unknown topic."""
 LEASE_SECONDS = 2.0
 """Time to wait for the end of an earlier run."""
+JAVA_SECONDS = 5.0
+"""Time to wait for the end of a Java process that refuses calls."""
 
 _REPEATED = {"topics", "groups"}
 """List options: their flag may be repeated."""
@@ -132,11 +135,9 @@ def run_pipeline(chosen: Configuration, master: str | None, spark_log: str, as_j
                 _stop_by_signal(run)
                 work = chosen.pipeline.start(None, chosen.options, run)
         except Exception as fault:
-            if type(fault).__module__.partition(".")[0] in {"pyspark", "py4j"}:
-                from metaq.pipelines.driver import root_text
-
-                raise MetaqError(f"Spark failed: {root_text(str(fault))}") from fault
-            raise
+            if not chosen.pipeline.needs_spark:
+                raise
+            work = _after_spark(fault, run)
         finally:
             shown.close()
     if isinstance(work, Outcome):
@@ -149,12 +150,14 @@ def _in_spark(chosen: Configuration, run: Any, shown: Shown, master: str | None,
     from metaq.pipelines.driver import watch
     from metaq.pipelines.run import Outcome
     from metaq.spark import session
+    from metaq.spark.engine.session import java_end
     from metaq.spark.engine.slow_start import run_through
 
     name = f"metaq {chosen.pipeline.name}"
     # Its own log is off: what it says of a failed query is 200 lines of traces around the one that we print.
     spark = session(name, master=master or chosen.master, conf=chosen.spark, log_level=spark_log)
 
+    _quiet(spark)
     # Set after the session was made: Spark's own handler for Ctrl-C would raise in the middle of a call.
     _stop_by_signal(run)
 
@@ -167,7 +170,38 @@ def _in_spark(chosen: Configuration, run: Any, shown: Shown, master: str | None,
     try:
         return run_through(lambda: chosen.pipeline.start(spark, chosen.options, run), look)
     finally:
-        spark.stop()
+        if java_end(0) is None:
+            spark.stop()
+
+
+def _after_spark(fault: Exception, run: Any) -> None:
+    """Say what a failure in Spark means: nothing, if the run was to stop and Java stopped before it. Raises the failure, for people."""
+    from metaq.pipelines.driver import root_text
+    from metaq.spark.engine.session import java_end
+
+    of_spark = type(fault).__module__.partition(".")[0] in {"pyspark", "py4j"}
+    # Py4J raises what the socket raised, where it cannot connect any more.
+    ended = java_end(JAVA_SECONDS) if of_spark or isinstance(fault, OSError) else None
+    if ended is None:
+        if of_spark:
+            raise MetaqError(f"Spark failed: {root_text(str(fault))}") from fault
+        raise fault
+    # A signal for the whole process group, as `systemctl stop` sends it, stops Java too: that is a stop. What was not
+    # published is done at the next start, as after any kill.
+    if not run.stopping:
+        how = f"by signal {-ended}" if ended < 0 else f"with exit status {ended}"
+        raise MetaqError(
+            f"Spark's Java process ended, {how} (9: the kernel may have killed it, for want of memory): start the pipeline again, "
+            "it goes on where it stopped"
+        ) from fault
+
+
+def _quiet(spark: Any) -> None:
+    """Keep libraries from printing stack traces of a Java that has gone: what it means is told in a line."""
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
 
 
 def _stop_by_signal(run: Any) -> None:
@@ -180,8 +214,6 @@ def _stop_by_signal(run: Any) -> None:
 
 def _find_topics(chosen: Configuration) -> None:
     """Raise NoRoute for an unknown topic, ConfigError for a `progressGroup` with members. Before Spark, which takes seconds."""
-    import logging
-
     from metaq.spark.cluster.client import ClusterClient, refuse_members
 
     options = chosen.options

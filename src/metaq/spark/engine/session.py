@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import subprocess
 import sys
 import zipimport
 from collections.abc import Mapping
@@ -186,3 +187,17 @@ def _log4j_file(level: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return path
+
+
+def java_end(patience: float) -> int | None:
+    """Return how the Java process of this program's session ended: its exit status, or minus a signal's number. None: it runs.
+
+    Args: patience: seconds to wait for its end; a process that has a signal refuses calls some moments before.
+    """
+    process = getattr(getattr(SparkContext, "_gateway", None), "proc", None)
+    if process is None:
+        return None
+    try:
+        return int(process.wait(patience))
+    except subprocess.TimeoutExpired:
+        return None
