@@ -280,7 +280,9 @@ def draw(rates: pa.Table, output: Path) -> list[Path]:
             days, values = np.insert(days, gaps, days[gaps - 1] + 1), np.insert(values / values[0], gaps, np.nan)
             axes.plot(days, values, linewidth=1.1, label=currency)
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
     axes.set_yticks([0.5, 1, 2, 5, 10, 20], ["½", "1", "2", "5", "10", "20"])
+    axes.set_ylim(low, high)  # ticks beyond the rates would widen it: of few days they would be a flat line
     axes.minorticks_off()
     axes.axhline(1, color="grey", linewidth=0.6)
     axes.legend(ncols=len(SHOWN), loc="upper left", frameon=False)

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.xdist_group("layers")  # the trees of all modules are m
 
 GROUND = {
     "address",
+    "amounts",
     "compiled",
     "dashboard_options",
     "errors",
@@ -39,7 +40,7 @@ GROUND = {
     "tls_options",
     "worker",
 }
-"""What every layer may import: addresses as texts, compiled modules, errors, time and chance, counts by size, work in pieces, counts of memory, logging, files that options name, the option tables, threads for what blocks."""
+"""What every layer may import: addresses and amounts as texts, compiled modules, errors, time and chance, counts by size, work in pieces, counts of memory, logging, files that options name, the option tables, threads for what blocks."""
 
 SERVICE_BYTES = {"wire.hot", "wire.record"}
 """The bytes that services and store work on: records and batches. Commands, headers, codes and bodies are a protocol server's."""
@@ -54,6 +55,7 @@ class Rule(NamedTuple):
 
 RULES: dict[str, Rule] = {
     "address": Rule(set(), "how an address is written is the same everywhere, IPv6 too"),
+    "amounts": Rule(set(), "numbers and sizes read alike wherever people see them"),
     "compiled": Rule(set(), "whoever has a compiled module asks here whether it is taken"),
     "errors": Rule(set(), "everybody raises and catches them, so they know nobody"),
     "clock": Rule(set(), "the only place that asks what time it is; a test hands in another"),
@@ -362,6 +364,7 @@ ONLY_IN: dict[str, set[str]] = {
 """Module of others → the only places of ours that may import it."""
 
 NO_FILES = {
+    "amounts",
     "changed_options",
     "compiled",
     "dashboard_options",

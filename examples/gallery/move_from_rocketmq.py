@@ -232,7 +232,10 @@ def main() -> int:
     )
     arguments.add_argument("--picture", type=Path, help="draw what brokers stored and delivered into this SVG file")
     given = arguments.parse_args()
-    plan = tomllib.loads(given.plan.read_text())
+    try:
+        plan = tomllib.loads(given.plan.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        arguments.error(f"{given.plan} cannot be read: {getattr(error, 'strerror', None) or error}")
     stop = threading.Event()
     with Admin(plan["name_servers"]) as admin:
         try:

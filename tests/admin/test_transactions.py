@@ -6,7 +6,6 @@ import pytest
 
 from metaq.admin import Admin, StagedTransaction, TransactionNotFound
 from metaq.admin.transactions import UNSUPPORTED
-from metaq.cli import output
 from metaq.errors import BrokerError, ConfigError
 from metaq.model.transactions.staging import (
     DecisionOutcome,
@@ -103,19 +102,3 @@ def test_what_is_no_id_of_a_transaction_is_a_config_error(tmp_path):
         ):
             with pytest.raises(ConfigError):
                 call()
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (1 << 20, "1.0 MiB"),
-        (3 << 29, "1.5 GiB"),
-        (1 << 43, "8192.0 GiB"),
-    ],
-)
-def test_sizes_are_written_for_people(number, text):
-    """In the unit that leaves a short number."""
-    assert output.size(number) == text

@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "decoding.md").read_text()
 def test_the_first_program_prints_what_the_page_says(spark, metaq_broker, tmp_path):
     """A stream of bodies of which half decode: the query lives, and the others are in _corrupt."""
     ((text, printed),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
-    program = text.replace("localhost:9876", metaq_broker.namesrv).replace('"orders"', '"decoding-page"')
+    program = text.replace("localhost:9876", metaq_broker.namesrv)
     assert printed_by(program, spark, tmp_path) == printed.strip()
 
 

@@ -26,7 +26,7 @@ def test_its_file_is_one(tmp_path):
     file = tmp_path / "redrive.toml"
     file.write_text(text)
     chosen = configure(None, file)
-    assert (chosen.pipeline.name, chosen.options.source, chosen.options.rate) == ("redrive", "%DLQ%billing", 50.0)
+    assert (chosen.pipeline.name, chosen.options.source, chosen.options.rate) == ("redrive", "%DLQ%bookkeeping", 50.0)
 
 
 @pytest.mark.spark

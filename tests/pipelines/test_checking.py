@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -96,7 +97,8 @@ def test_check_finds_what_is_damaged_missing_or_short(archived, capsys):
     publish(folder, 1, {Q0: range(60, 70)}, body=BODIES[0])
     words = ["pipeline", "check", "--folder", str(folder.path)]
     assert cli.run(words) == 0
-    assert "2 files, 0.0 MB read (1 have no hash: their pages were verified), 0 damaged" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.match(r"2 files, \d+\.\d KiB read \(1 have no hash: their pages were verified\), 0 damaged", said), said
     other = next(one for one in folder.path.rglob("*.parquet") if one != path)
     whole, second = path.read_bytes(), other.read_bytes()
     flip(path, BODIES[7])

@@ -153,16 +153,6 @@ def span(seconds: float | None) -> str:
     return f"{seconds / 86_400:.1f} d"
 
 
-def size(number: int) -> str:
-    """Return a number of bytes for people: `640 B`, `3.2 KiB`, `12.0 MiB`, `1.5 GiB`."""
-    if number < 1024:
-        return f"{number} B"
-    for power, unit in ((1, "KiB"), (2, "MiB")):
-        if number < 1024 ** (power + 1):
-            return f"{number / 1024**power:.1f} {unit}"
-    return f"{number / 1024**3:.1f} GiB"
-
-
 def disk_text(used: float | None, step: str) -> str:
     """Return how full a disk is for people: `64%`, and what that has come to: `91% refuse`; empty for None."""
     if used is None:
@@ -173,11 +163,6 @@ def disk_text(used: float | None, step: str) -> str:
 def yes_or_no(value: bool | None) -> str:
     """Return `yes` or `no`; empty for None."""
     return "" if value is None else "yes" if value else "no"
-
-
-def count(number: int, noun: str) -> str:
-    """Return `1 message`, `2 messages`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @functools.lru_cache(maxsize=1024)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from metaq.amounts import count
 from metaq.cli.groups import App
 from metaq.cli.output import (
     EXIT_INTERRUPTED,
@@ -24,7 +25,6 @@ from metaq.cli.output import (
     NAMESRV_DEFAULT,
     AsJson,
     NameServers,
-    count,
     iso_time,
     print_json,
     print_json_line,

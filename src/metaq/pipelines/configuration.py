@@ -63,7 +63,9 @@ def configure(name: str | Pipeline | None, given: ConfigLike, **more: Any) -> Co
     said = pairs.pop(_NAME, name)
     place = f" in {where}" if where else ""
     if not isinstance(said, str):
-        raise ConfigError(f'which pipeline? Say it{place}: pipeline = "archive"')
+        raise ConfigError(
+            f'which pipeline? Say it{place}, such as pipeline = "archive"; of a pipeline of your own, give the folder (--folder)'
+        )
     if name is not None and said != name:
         raise ConfigError(f"{where or 'the configuration'} is of the pipeline {said}, not of {name}")
     kind = own or pipeline(said)

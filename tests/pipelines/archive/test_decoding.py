@@ -241,7 +241,7 @@ def test_json_bodies_are_columns_of_the_archive_and_of_its_table(spark, cluster,
     cluster.put("orders", 0, bodies(range(100)), TODAY)
     (report,) = run(spark, cluster, output, decode=JSON)
     assert (report.rows, report.corrupt) == (100, 10)
-    assert "100 messages in 1 files" in str(report)
+    assert "100 messages in 1 file," in str(report)
     assert ", 10 bodies do not decode" in str(report)
     assert ArchiveFolder(output).last().corrupt == 10
     (file,) = output.rglob("*.parquet")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, print_json, print_table, size
+from metaq.amounts import size
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, print_json, print_table
 
 if TYPE_CHECKING:
     from metaq.admin.upkeep.cleaning import CleanedBroker

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from metaq.amounts import count
 from metaq.cli.completing import complete_topics
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, count, print_json
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, print_json
 from metaq.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:

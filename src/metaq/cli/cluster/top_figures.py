@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from metaq.cli.output import size
+from metaq.amounts import size
 
 if TYPE_CHECKING:
     from metaq.admin import BrokerStatus, GroupActivity, TopicActivity

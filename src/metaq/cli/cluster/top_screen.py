@@ -12,6 +12,7 @@ from rich.text import Text
 
 from metaq.admin.brokers import BrokerStatus, behind
 from metaq.admin.figures.activity import Activity, GroupActivity, TopicActivity
+from metaq.amounts import count, size
 from metaq.cli.cluster.top_figures import (
     GroupSort,
     TopicSort,
@@ -24,7 +25,7 @@ from metaq.cli.cluster.top_figures import (
     state_of,
 )
 from metaq.cli.keys import keys
-from metaq.cli.output import count, iso_time, size
+from metaq.cli.output import iso_time
 from metaq.clock import SYSTEM
 from metaq.errors import MetaqError
 

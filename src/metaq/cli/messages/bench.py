@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from metaq.amounts import size
 from metaq.cli.completing import complete_topics
 from metaq.cli.groups import App
 from metaq.cli.messages.pace import Pace, Progress
-from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, print_json, size
+from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, print_json
 from metaq.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, print_json, print_table, size, yes_or_no
+from metaq.amounts import size
+from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, print_json, print_table, yes_or_no
 
 if TYPE_CHECKING:
     from metaq.admin.figures.metaq1_slaves import SlaveStatus

@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from metaq.cli.output import (
-    EXIT_NOT_FOUND,
-    NAMESRV_DEFAULT,
-    AsJson,
-    count,
-    print_json,
-    print_table,
-    size,
-    span,
-    yes_or_no,
-)
+from metaq.amounts import count, size
+from metaq.cli.output import EXIT_NOT_FOUND, NAMESRV_DEFAULT, AsJson, print_json, print_table, span, yes_or_no
 from metaq.cli.watching import rate_text
 
 if TYPE_CHECKING:

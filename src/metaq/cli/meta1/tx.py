@@ -6,19 +6,9 @@ from typing import Annotated
 
 import typer
 
+from metaq.amounts import size
 from metaq.cli.groups import App
-from metaq.cli.output import (
-    NAMESRV_DEFAULT,
-    AsJson,
-    NameServers,
-    Yes,
-    ask,
-    iso_time,
-    print_json,
-    print_table,
-    size,
-    span,
-)
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, iso_time, print_json, print_table, span
 
 app = App("List local transactions and XA branches of MetaQ 1.x clients, and end branches by hand.")
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metaq.amounts import count
+from metaq.amounts import size as size_text
 from metaq.cli.groups import App
 from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, print_json, print_table
-from metaq.cli.pipeline.run import Runs, add_commands, command, earlier_line, status_line
+from metaq.cli.pipeline.run import Runs, add_commands, command, earlier_line, last_line, status_line
 from metaq.cli.pipeline.show import app as show_app
 from metaq.errors import ConfigError
 from metaq.pipelines.catalogue import PIPELINES, pipeline
@@ -173,7 +175,7 @@ def check_files(config: ConfigFile = None, folder: Folder = None, as_json: AsJso
         print_json({"files": files, "bytes": size, "without_hash": unhashed, "damaged": found})
     else:
         how = f" ({unhashed:,} have no hash: their pages were verified)" if unhashed and is_archive(place) else ""
-        print(f"{files:,} files, {size / 1e6:,.1f} MB read{how}, {len(damaged):,} damaged")
+        print(f"{count(files, 'file')}, {size_text(size)} read{how}, {len(damaged):,} damaged")
     if damaged:
         raise typer.Exit(EXIT_FAILED)
 
@@ -198,7 +200,7 @@ def _print(found: RunStatus, *, as_json: bool) -> None:
     if before := earlier_line(found):
         print(before)
     if found.last:
-        print("last batch: " + ", ".join(f"{name} {value}" for name, value in found.last.items()))
+        print(last_line(found))
     if found.fault:
         print(f"it failed: {found.fault}")
 

@@ -116,7 +116,8 @@ _README = """\
 
     metaq pipeline run @MODULE@.py -c @MODULE@.toml     # Ctrl-C stops it; started again it goes on
     metaq pipeline run @MODULE@.py --help               # its options as flags
-    pytest                                              # needs no broker: it starts one
+    metaq pipeline status --folder run/@NAME@
+    python -m pytest                                    # pip install pytest; needs no broker: it starts one
 """
 
 

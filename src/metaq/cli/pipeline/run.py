@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.main
 
+from metaq.amounts import count
 from metaq.cli.groups import App, MetaqGroup
-from metaq.cli.output import count, print_json_line
+from metaq.cli.output import print_json_line
 from metaq.errors import MetaqError, NoRoute
 from metaq.pipelines.catalogue import PIPELINES, Pipeline
 from metaq.pipelines.configuration import Configuration, configure
@@ -137,7 +138,8 @@ def run_pipeline(chosen: Configuration, master: str | None, spark_log: str, as_j
         except Exception as fault:
             if not chosen.pipeline.needs_spark:
                 raise
-            work = _after_spark(fault, run)
+            _after_spark(fault, run)
+            work = None
         finally:
             shown.close()
     if isinstance(work, Outcome):
@@ -304,8 +306,24 @@ def earlier_line(status: Any) -> str:
     return f"earlier runs: {_batches(batches)}{': ' if done else ''}{done}"
 
 
+def last_line(status: Any) -> str:
+    """Figures of the last batch, in a line: numbers, and what is so or is said; nothing that is not so, or empty."""
+    words = []
+    for name, value in status.last.items():
+        shown = name.replace("_", " ")
+        if value is True:
+            words.append(shown)
+        elif isinstance(value, float):
+            words.append(f"{shown} {value:,.1f}")
+        elif isinstance(value, int) and value is not False:
+            words.append(f"{shown} {value:,}")
+        elif value:
+            words.append(f"{shown} {value}")
+    return f"last batch: {', '.join(words)}"
+
+
 def _batches(number: int) -> str:
-    return count(number, "batch").replace("batchs", "batches")
+    return count(number, "batch", "batches")
 
 
 def _kebab(name: str) -> str:

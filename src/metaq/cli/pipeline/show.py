@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metaq.amounts import size
 from metaq.cli.groups import App
-from metaq.cli.output import EXIT_NOT_FOUND, AsJson, iso_time, print_json, size
+from metaq.cli.output import EXIT_NOT_FOUND, AsJson, iso_time, print_json
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metaq.amounts import count
 from metaq.cli.groups import App
-from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, count, print_json, print_table
+from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, NameServers, print_json, print_table
 
 if TYPE_CHECKING:
     from metaq.admin.configuring.changing import ChangedOption

@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metaq.amounts import count
 from metaq.cli.groups import App
-from metaq.cli.output import (
-    EXIT_FAILED,
-    AsJson,
-    body_json,
-    count,
-    message_json,
-    print_json,
-    print_json_lines,
-    print_table,
-)
+from metaq.cli.output import EXIT_FAILED, AsJson, body_json, message_json, print_json, print_json_lines, print_table
 from metaq.cli.store import upkeep
 from metaq.cli.store.import_meta import import_files
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from metaq.cli.output import EXIT_FAILED, AsJson, count, print_json, print_table, size
+from metaq.amounts import count, size
+from metaq.cli.output import EXIT_FAILED, AsJson, print_json, print_table
 from metaq.clock import SYSTEM
 from metaq.errors import ConfigError
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metaq.cli.output import EXIT_FAILED, AsJson, count, print_json, print_table, size
+from metaq.amounts import count, size
+from metaq.cli.output import EXIT_FAILED, AsJson, print_json, print_table
 
 if TYPE_CHECKING:
     from metaq.store.upkeep.findings import Findings, Progress

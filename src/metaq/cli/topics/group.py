@@ -7,19 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metaq.amounts import count
 from metaq.cli.completing import complete_groups, complete_topics
 from metaq.cli.groups import App
-from metaq.cli.output import (
-    NAMESRV_DEFAULT,
-    AsJson,
-    NameServers,
-    count,
-    iso_time,
-    place_of,
-    print_json,
-    print_table,
-    span,
-)
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, place_of, print_json, print_table, span
 from metaq.cli.topics import group_changes, group_list
 from metaq.cli.topics.waiting import waiting_json, waiting_text
 

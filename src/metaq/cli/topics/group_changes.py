@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metaq.amounts import count
 from metaq.cli.completing import complete_groups, complete_topics
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, count, print_json, print_table
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, print_json, print_table
 
 if TYPE_CHECKING:
     from metaq.admin.groups import MovedProgress

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metaq.amounts import count
 from metaq.cli.completing import complete_topics
 from metaq.cli.output import (
     NAMESRV_DEFAULT,
     AsJson,
     NameServers,
-    count,
     iso_time,
     print_json,
     print_json_line,

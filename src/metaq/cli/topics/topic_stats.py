@@ -6,17 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metaq.amounts import count
 from metaq.cli.completing import complete_topics
-from metaq.cli.output import (
-    NAMESRV_DEFAULT,
-    AsJson,
-    NameServers,
-    count,
-    iso_time,
-    print_json,
-    print_json_line,
-    print_table,
-)
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_json_line, print_table
 from metaq.cli.topics.waiting import waiting_json, waiting_text
 from metaq.cli.watching import INTERVAL_DEFAULT, Interval, Rates, Watch, rate_text, repeat
 

@@ -9,20 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metaq.amounts import count
 from metaq.cli.completing import complete_topics
 from metaq.cli.messages.places import broker_and_queue
-from metaq.cli.output import (
-    NAMESRV_DEFAULT,
-    AsJson,
-    NameServers,
-    Yes,
-    ask,
-    count,
-    iso_time,
-    place_of,
-    print_json,
-    print_table,
-)
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, Yes, ask, iso_time, place_of, print_json, print_table
 
 if TYPE_CHECKING:
     from metaq.model.upkeep.cleaning import TopicTrim

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metaq.cli.output import size
+from metaq.amounts import size
 
 if TYPE_CHECKING:
     from metaq.admin.figures.sizes import MessagesSize

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from metaq.amounts import count
 from metaq.cli.databases import PASSWORD_VARIABLE, PasswordFile, password_of
 from metaq.cli.groups import App
-from metaq.cli.output import EXIT_NOT_FOUND, AsJson, Yes, ask, count, iso_time, print_json, print_table
+from metaq.cli.output import EXIT_NOT_FOUND, AsJson, Yes, ask, iso_time, print_json, print_table
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metaq.amounts import count, size
 from metaq.cli.groups import App
 from metaq.cli.output import (
     EXIT_FAILED,
@@ -16,11 +17,9 @@ from metaq.cli.output import (
     NameServers,
     Yes,
     ask,
-    count,
     iso_time,
     print_json,
     print_table,
-    size,
     span,
 )
 from metaq.model.transactions.staging import DecisionOutcome, TransactionDecision, TransactionRow

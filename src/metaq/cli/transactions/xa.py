@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from metaq.amounts import count
 from metaq.cli.groups import App
-from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, Yes, ask, count, iso_time, print_json
+from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, Yes, ask, iso_time, print_json
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from metaq.amounts import count, size
 from metaq.archive.folder import ArchiveFolder
 from metaq.archive.records import ArchivedFile, Manifest, final_path
 from metaq.archive.replacements import ever_replaced
@@ -83,14 +84,15 @@ class ArchivedBatch:
 
     def __str__(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0
-        repeats = f", {self.repeats:,} repeats left out" if self.repeats else ""
-        repeats += f", {self.corrupt:,} bodies do not decode" if self.corrupt else ""
+        repeats = f", {count(self.repeats, 'repeat')} left out" if self.repeats else ""
+        unread = "1 body does not decode" if self.corrupt == 1 else f"{self.corrupt:,} bodies do not decode"
+        repeats += f", {unread}" if self.corrupt else ""
         how = "was published before the restart" if self.replayed else f"{self.seconds:.1f} s, {rate:,.0f}/s"
-        kept = f", {self.compacted:,} small files merged" if self.compacted else ""
-        kept += f", {self.expired:,} old files gone" if self.expired else ""
-        size = f"{self.size / 1e6:,.1f} MB"
+        kept = f", {count(self.compacted, 'small file')} merged" if self.compacted else ""
+        kept += f", {count(self.expired, 'old file')} gone" if self.expired else ""
+        written = f"{count(self.rows, 'message')} in {count(self.files, 'file')}, {size(self.size)}"
         held = f"; {self.held}" if self.held else ""
-        return f"batch {self.batch}: {self.rows:,} messages in {self.files} files, {size}{repeats}{kept} ({how}){held}"
+        return f"batch {self.batch}: {written}{repeats}{kept} ({how}){held}"
 
 
 def archive(

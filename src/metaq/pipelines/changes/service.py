@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from metaq.amounts import count
 from metaq.clock import SYSTEM
 from metaq.durable import make_folder, write_whole
 from metaq.errors import ChangesBroken
@@ -147,10 +148,12 @@ class _Applier(BatchJob):
         rate = done.messages / seconds if seconds else 0.0
         others = [f"{figures[name]:,} {name.replace('_', ' ')}" for name in list(figures)[4:] if figures[name]]
         line = (
-            f"batch {batch}: {done.applied:,} changes, {done.puts:,} rows written, {done.deletes:,} deleted"
+            f"batch {batch}: {count(done.applied, 'change')}, {count(done.puts, 'row')} written, {done.deletes:,} deleted"
             f"{''.join(f', {one}' for one in others)} ({seconds:.1f} s, {rate:,.0f} messages/s)"
         )
         if done.problems:
             line += f"; see {self._run.place / PROBLEMS}"
-            _LOG.warning("changes: batch %d: %d problems, the first: %s", batch, len(done.problems), done.problems[0])
+            _LOG.warning(
+                "changes: batch %d: %s, the first: %s", batch, count(len(done.problems), "problem"), done.problems[0]
+            )
         self._run.tell(line, batch=batch, **figures, seconds=round(seconds, 3))

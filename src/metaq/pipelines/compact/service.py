@@ -30,6 +30,7 @@ from typing import Any
 
 from msgspec import structs
 
+from metaq.amounts import count, size
 from metaq.archive.folder import ArchiveFolder
 from metaq.archive.parquet import sha256_of
 from metaq.archive.records import MANIFESTS, ArchivedFile
@@ -73,7 +74,7 @@ class UpkeepStep:
 
     def __str__(self) -> str:
         text = {
-            "merged": f"{self.files:,} files, {self.rows:,} messages, {self.size / 1e6:,.1f} MB are merged into {self.into}",
+            "merged": f"{count(self.files, 'file')}, {count(self.rows, 'message')}, {size(self.size)} are merged into {self.into}",
             "replaced": f"{self.into} merged files are in the place of {self.files:,}",
             "expired": f"{self.files:,} files, {self.rows:,} messages are no longer part of the archive",
             "removed": f"{self.files:,} files are removed",

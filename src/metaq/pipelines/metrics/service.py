@@ -10,6 +10,7 @@ import logging
 import threading
 from typing import Any
 
+from metaq.amounts import count
 from metaq.clock import SYSTEM, Clock
 from metaq.durable import disk_fault
 from metaq.errors import ClientClosed, ConfigError, MetaqError, NoRoute
@@ -205,7 +206,7 @@ class Service(QueryJob):
                 "metrics: %d trace records of batch %d do not decode: nothing is counted of them", unreadable, batch
             )
         self._run.tell(
-            f"batch {batch}: {messages:,} messages, {windows} windows over{more} ({seconds:.1f} s)",
+            f"batch {batch}: {count(messages, 'message')}, {count(windows, 'window')} over{more} ({seconds:.1f} s)",
             batch=batch, messages=messages, windows=windows, alerts=alerts, unreadable=unreadable, seconds=seconds,
         )  # fmt: skip
 

@@ -21,6 +21,7 @@ import logging
 import threading
 from typing import Any
 
+from metaq import amounts
 from metaq.client.conversation.administration import CreateTopic
 from metaq.client.conversation.staged import numbered
 from metaq.clock import SYSTEM
@@ -267,7 +268,7 @@ class _Mirror(BatchJob):
             if figures[name]
         )
         rate = figures["rows"] / seconds if seconds else 0
-        line = f"batch {batch}: {figures['rows']:,} messages, {figures['bytes'] / 1e6:,.1f} MB{left} ({seconds:.1f} s, {rate:,.0f}/s)"
+        line = f"batch {batch}: {amounts.count(figures['rows'], 'message')}, {amounts.size(figures['bytes'])}{left} ({seconds:.1f} s, {rate:,.0f}/s)"
         _LOG.info("mirror: %s", line)
         self._run.tell(line, batch=batch, **figures, seconds=round(seconds, 3), replayed=False)
 

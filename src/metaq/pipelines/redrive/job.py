@@ -23,6 +23,7 @@ from pyspark.errors import (
 )
 from pyspark.sql import functions as sql
 
+from metaq import amounts
 from metaq.clock import SYSTEM
 from metaq.errors import ConfigError, MetaqError, NotSupported
 from metaq.model.offsets import Positions, Slice
@@ -125,7 +126,9 @@ class _Redrive:
             for start, stop in within(self._ranges(queue), begin[queue], offset)
         )
         messages = sum(end[queue] - begin[queue] for queue in end)
-        self.run.tell(f"looking through {messages:,} messages of {self.options.source}", looked_through=messages)
+        self.run.tell(
+            f"looking through {amounts.count(messages, 'message')} of {self.options.source}", looked_through=messages
+        )
         judged = self._count(begin, end)
         self._check_stop()
         if self.options.dry_run or not self.report.chosen:
@@ -158,7 +161,9 @@ class _Redrive:
         sent = self.fence.settle(self.ledger)
         if planned is not None and sent is not None:
             done = "were sent" if sent else "were not sent, and are looked at anew"
-            self.run.tell(f"step {planned.number} of an earlier run had no end: its {planned.rows:,} messages {done}")
+            self.run.tell(
+                f"step {planned.number} of an earlier run had no end: its {amounts.count(planned.rows, 'message')} {done}"
+            )
 
     def _check_same_topic(self, end: Positions) -> None:
         """Raise ConfigError if the topic was deleted and made anew, so that the ledger's offsets name other messages."""
@@ -312,7 +317,7 @@ class _Redrive:
         else:
             self.ledger.end(sent=True)
         self.report.sent += step.rows
-        line = f"step {step.number}: {step.rows:,} messages sent, {self.report.sent:,} of {self.report.chosen:,}"
+        line = f"step {step.number}: {amounts.count(step.rows, 'message')} sent, {self.report.sent:,} of {self.report.chosen:,}"
         self.run.tell(line, batch=step.number, rows=step.rows)
         return True
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from metaq.amounts import count
 from metaq.pipelines.run import Outcome
 
 CHOSEN, LEFT = "chosen", "left"
@@ -92,14 +93,14 @@ class Report:
         """Return the report in lines, for the terminal."""
         if self.dry_run:
             found = [
-                f"dry run, nothing was sent: {self.chosen:,} messages of {self.source} would be sent{self._capped()}"
+                f"dry run, nothing was sent: {count(self.chosen, 'message')} of {self.source} would be sent{self._capped()}"
             ]
         else:
             left = self.chosen - self.sent
             capped = self.cap is not None and self.sent >= self.cap
             why = "it was stopped" if self.stopped else "the cap" if capped else "they could not be found again"
             rest = f"; {left:,} are left ({why}), the next run goes on with them" if left else ""
-            found = [f"{self.sent:,} messages of {self.source} sent{rest}"]
+            found = [f"{count(self.sent, 'message')} of {self.source} sent{rest}"]
         alone = f", for the group {self.only_group} alone" if self.only_group else ""
         found += [f"  to {target}{alone}: {messages:,}" for target, messages in self.targets.items()]
         if self.not_chosen:
