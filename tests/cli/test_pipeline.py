@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
 
 import pytest
@@ -184,3 +185,24 @@ def test_the_help_says_what_a_kill_does():
         assert ("ends by itself" in said) is (kind.name not in streams)
     own = Pipeline("own", "Does things.", FolderOptions, lambda spark, options, run: None)
     assert command(own).__doc__ == "Does things."
+
+
+@pytest.mark.parametrize(
+    ("words", "missing", "told"),
+    [
+        ("run archive --topic {topic} --output {folder}/out -n {servers}", "pyspark", "metaq.spark.session needs pyspark: pip install 'pymetaq[spark]'"),
+        ("show metrics --folder {folder}", "pyarrow", "this command needs pyarrow: pip install 'pymetaq[arrow]'"),
+        ("check --folder {folder}", "pyarrow", "this command needs pyarrow: pip install 'pymetaq[arrow]'"),
+    ],
+)  # fmt: skip
+def test_a_missing_extra_is_named_in_a_line(metaq_broker, known, tmp_path, words, missing, told):
+    """Whichever command first meets it."""
+    given = words.format(topic=known, folder=tmp_path, servers=metaq_broker.namesrv).split()
+    program = (
+        f"import sys; sys.modules[{missing!r}] = None; from metaq.cli.commands import run; sys.exit(run(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "pipeline", *given],
+        capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False,
+    )  # fmt: skip
+    assert (done.returncode != 0, done.stdout, done.stderr) == (True, "", f"metaq: {told}\n")

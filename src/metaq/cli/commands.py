@@ -173,6 +173,17 @@ def all_commands() -> Any:
     return group.load_all()
 
 
+_EXTRAS = {
+    "matplotlib": "plots",
+    "numpy": "arrow",
+    "pandas": "spark",
+    "py4j": "spark",
+    "pyarrow": "arrow",
+    "pyspark": "spark",
+}
+"""Package that commands of pipelines and archives load → the extra that brings it. Other commands say themselves what they lack."""
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; a failure is told in one line on standard error. Returns the exit code."""
     # As exceptions, so that producers and consumers are closed on the way out; and because typer's own answer to
@@ -195,6 +206,12 @@ def run(arguments: Sequence[str]) -> int:
     except MetaqError as error:
         print(f"metaq: {error}", file=sys.stderr)
         return exit_code(error)
+    except ModuleNotFoundError as missing:
+        extra = _EXTRAS.get((missing.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(f"metaq: this command needs {missing.name}: pip install 'pymetaq[{extra}]'", file=sys.stderr)
+        return EXIT_FAILED
     return code if isinstance(code, int) else 0
 
 

@@ -179,11 +179,14 @@ def _in_spark(chosen: Configuration, run: Any, shown: Shown, master: str | None,
 def _after_spark(fault: Exception, run: Any) -> None:
     """Say what a failure in Spark means: nothing, if the run was to stop and Java stopped before it. Raises the failure, for people."""
     from metaq.pipelines.driver import root_text
-    from metaq.spark.engine.session import java_end
 
     of_spark = type(fault).__module__.partition(".")[0] in {"pyspark", "py4j"}
     # Py4J raises what the socket raised, where it cannot connect any more.
-    ended = java_end(JAVA_SECONDS) if of_spark or isinstance(fault, OSError) else None
+    ended = None
+    if of_spark or isinstance(fault, OSError):
+        from metaq.spark.engine.session import java_end  # PySpark, which may be what is missing
+
+        ended = java_end(JAVA_SECONDS)
     if ended is None:
         if of_spark:
             raise MetaqError(f"Spark failed: {root_text(str(fault))}") from fault

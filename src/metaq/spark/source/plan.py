@@ -421,6 +421,9 @@ class Planner:
         return {queue: min(offset, ends[queue]) for queue, offset in reached.items()}
 
     def _given(self, text: str, what: str, queues: list[MessageQueue]) -> Positions:
+        if not text.lstrip().startswith("{"):
+            words = "earliest, latest" if what == "startingOffsets" else "latest"
+            raise ConfigError(f"{what}={text!r}: need {words}, or offsets as JSON")
         # Offsets beyond a queue's end are always an error: a user has written them, not a query's past.
         given = offsets.from_json(text, what)
         not_read = [str(queue) for queue in given if queue not in queues]
