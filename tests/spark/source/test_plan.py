@@ -63,6 +63,8 @@ def test_the_start_is_what_the_options_say(cluster):
     assert start(startingOffsets=offsets.to_text({Q1: 7})) == {Q0: 60, Q1: 7}
     with pytest.raises(ConfigError, match="startingOffsets names queues that are not read: orders@broker-a:9"):
         start(startingOffsets=offsets.to_text({MessageQueue("orders", "broker-a", 9): 1}))
+    with pytest.raises(ConfigError, match="startingOffsets='earlyest': need earliest, latest, or offsets as JSON"):
+        start(startingOffsets="earlyest")
 
 
 def test_a_trimmed_topic_begins_where_its_queues_do(cluster):
