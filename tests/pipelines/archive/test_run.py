@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,8 +18,9 @@ from metaq.admin import Admin
 from metaq.archive.folder import ArchiveFolder
 from metaq.pipelines.run import status_of
 from tests.pipelines import commands
+from tests.spark.running import python_path
 from tests.spark.test_kill import producing
-from tests.support import WHOLE_PATIENCE, eventually, run_metaq
+from tests.support import WHOLE_PATIENCE, environment, eventually, run_metaq
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 TOPIC = "archived"
@@ -92,3 +95,19 @@ def java_of(parent: int) -> int:
     children = map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
     [found] = [one for one in children if Path(f"/proc/{one}/comm").read_text().strip() == "java"]
     return found
+
+
+def test_java_has_the_stack_for_the_pattern_by_which_spark_knows_a_stop():
+    """On the text of an error with the traces of Python and Java in it, as a batch ends with that is stopped half way."""
+    program = """
+from metaq.spark import session
+spark = session(master="local[1]")
+pattern = spark._jvm.java.util.regex.Pattern.compile(r"calling((.|\\r\\n|\\r|\\n)*)(InterruptedException)")
+print(pattern.matcher("calling" + "at x\\n" * 3000 + "InterruptedException").find())
+spark.stop()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, timeout=WHOLE_PATIENCE, env=environment(PYTHONPATH=python_path()), check=False,
+    )  # fmt: skip
+    assert done.stdout == "True\n", done.stderr[-2000:]

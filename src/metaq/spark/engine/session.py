@@ -41,6 +41,10 @@ _PYTHON_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
+_STACK = "-Xss16m"
+"""Stack of Java's threads, reserved and not used. Spark searches the error of a query that is stopped in the middle of a batch with a
+pattern that recurses for every character: 1 MB, the default, ends the query's thread with a StackOverflowError and its trace."""
+
 _UI = "spark.ui.enabled"
 _KEPT_FOR_PAGES = ("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions")
 """How much Spark keeps for its web UI, also while that is off: a thousand of each, some 15 MB within hours of a stream."""
@@ -108,7 +112,7 @@ def session(
         master = "local[*]"
     if master is not None and master.startswith("local"):
         settings |= LOCAL
-        settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_log4j_file(log_level)}"
+        settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_log4j_file(log_level)} {_STACK}"
         # Driver and workers are on this machine: loopback only.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         interpreter.check_choice()
