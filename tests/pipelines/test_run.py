@@ -230,7 +230,7 @@ def test_it_knows_what_earlier_runs_did(tmp_path):
 def test_the_last_batch_is_told_without_what_is_not_so(tmp_path):
     """Of an archive: it was not replayed, and retention holds nothing."""
     with Run("archive", tmp_path).begin() as run:
-        run.tell("", batch=7, rows=31063, seconds=4.567915075997007, replayed=False, held="", came_around=0)
-        assert last_line(run.status) == "last batch: batch 7, rows 31,063, seconds 4.6, came around 0"
+        run.tell("", batch=7, rows=31063, rate=4.567915075997007, replayed=False, held="", came_around=0)
+        assert last_line(run.status) == "last batch: batch 7, rows 31,063, rate 4.6, came around 0"
         run.tell("", batch=8, replayed=True, held="2 files of 2026-03-01 stay")
         assert last_line(run.status) == "last batch: batch 8, replayed, held 2 files of 2026-03-01 stay"
