@@ -13,7 +13,7 @@ from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.window import Chunk, Window
 from metaq.errors import AccessDenied
 from metaq.model import MessageQueue, StoredMessage
-from tests.support import PATIENCE, environment
+from tests.support import PATIENCE, environment, eventually
 
 
 def chunk(*offsets: int) -> Chunk[StoredMessage]:
@@ -83,6 +83,39 @@ def test_close_wakes_every_taker_and_drops_what_waits():
         [item for item in [*got, *tasks] if item is not None]
     ) == 1
     assert handover.take(0) is None
+
+
+def test_a_task_that_looked_while_a_thread_had_the_mark_of_the_end_is_woken():
+    """It waited for ever: the thread gave the mark back and woke nobody."""
+    handover: Handover[StoredMessage] = Handover()
+    handover.close()
+    given_back = threading.Event()
+    inner = handover._chunks
+
+    class InHands:
+        """The queue, whose first taker keeps what it has taken until a task waits."""
+
+        def put(self, chunk: Chunk[StoredMessage] | None) -> None:
+            assert given_back.wait(PATIENCE)
+            inner.put(chunk)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(inner, name)
+
+    handover._chunks = InHands()  # type: ignore[assignment]
+    thread = threading.Thread(target=handover.take, args=[PATIENCE])
+    thread.start()
+    eventually(inner.empty)
+
+    async def wait() -> object:
+        task = asyncio.create_task(handover.take_async())
+        while not handover._waiting:
+            await asyncio.sleep(0)
+        given_back.set()
+        return await asyncio.wait_for(task, PATIENCE)
+
+    assert asyncio.run(wait()) is None
+    thread.join(PATIENCE)
 
 
 def test_what_was_given_back_reaches_a_waiting_taker():

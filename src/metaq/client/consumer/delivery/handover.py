@@ -174,6 +174,8 @@ class Handover(Generic[M]):
         # Closed in between: the chunk stays unfinished, and comes again.
         if chunk is None or self.closed:
             self._chunks.put(None)  # For the next taker.
+            if self._waiting:  # It may have looked while the mark was in our hands.
+                self._wake()
             return None
         return chunk
 
