@@ -30,10 +30,14 @@ def _name(text: str) -> x509.Name:
 
 
 class Authority:
-    """A root certificate with its key. `cert`: its file, for those who trust it."""
+    """A root certificate with its key. `cert`: its file, for those who trust it.
 
-    def __init__(self, folder: pathlib.Path, name: str = "tests") -> None:
+    `identifiers`: certificates name their key and that of their issuer, as `ssl.create_default_context` of Python 3.13 and newer wants it.
+    """
+
+    def __init__(self, folder: pathlib.Path, name: str = "tests", *, identifiers: bool = True) -> None:
         self.folder, self._name, self._key = folder, _name(f"authority of {name}"), new_key()
+        self._identifiers = identifiers
         now = dt.datetime.now(dt.UTC)
         made = (
             x509.CertificateBuilder()
@@ -46,9 +50,16 @@ class Authority:
                 key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
             ), critical=True)
         )  # fmt: skip
-        self._made = made.sign(self._key, hashes.SHA256())
+        self._made = self._identified(made, self._key).sign(self._key, hashes.SHA256())
         self.cert = folder / f"{name}-ca.pem"
         self.cert.write_bytes(self._made.public_bytes(serialization.Encoding.PEM))
+
+    def _identified(self, builder: x509.CertificateBuilder, key: Key) -> x509.CertificateBuilder:
+        if not self._identifiers:
+            return builder
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        return builder.add_extension(issuer, critical=False).add_extension(own, critical=False)
 
     def issue(
         self,
@@ -71,7 +82,7 @@ class Authority:
         )  # fmt: skip
         if usage is not None:
             builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        made = builder.sign(self._key, hashes.SHA256())
+        made = self._identified(builder, key).sign(self._key, hashes.SHA256())
         cert, private = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
         locked = serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()

@@ -110,6 +110,12 @@ def test_certificate_that_is_not_good(authority, host, days, known, state, text)
     assert (found.state, text in found.text) == (state, True), found.text
 
 
+def test_certificate_that_names_no_key_is_good_as_for_clients(tmp_path):
+    """Python 3.13's usual context wants one that names its issuer's key; clients do not, as Java's do not."""
+    plain = Authority(tmp_path, identifiers=False)
+    assert look(shows(plain.issue("server")), ca=plain.cert)["certificate"].state == OK
+
+
 def test_certificate_that_is_revoked(authority, tmp_path):
     """If the client has a list; one that is of no use is told, too."""
     issued = authority.issue("withdrawn")

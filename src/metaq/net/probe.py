@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from metaq.net.tls.contexts import check_revocation
+from metaq.net.tls.contexts import ClientFiles, client_context
 
 _GREETING_BYTES: Final = 4096
 
@@ -60,14 +60,11 @@ class TlsLook(Struct, frozen=True):
 
 
 def look_at_tls(host: str, port: int, timeout: float, ca: str | None = None, crl: str = "") -> TlsLook:
-    """Shake hands by TLS, as a client that verifies. Raises OSError: not even a connection, or `ca` cannot be read;
-    ConfigError: `crl` cannot be used.
+    """Shake hands by TLS, with the rules of our clients. Raises OSError: not even a connection; ConfigError: `ca` or `crl` cannot be used.
 
-    Args: ca: file of certificates to believe beside the system's. crl: file of lists of revoked ones; empty: none.
+    Args: ca: file of certificates to believe in the place of the system's. crl: file of lists of revoked ones; empty: none.
     """
-    context = ssl.create_default_context(cafile=ca)
-    if crl:
-        check_revocation(context, crl, "crl")
+    context = client_context(ClientFiles(ca=ca or "", crl=crl))
     try:
         with (
             socket.create_connection((host, port), timeout) as raw,

@@ -106,8 +106,7 @@ def _certificate(host: str, port: int, look: Look) -> list[Finding]:
     try:
         seen = probe.look_at_tls(host, port, look.timeout, look.ca, look.tls.crl if look.tls is not None else "")
     except OSError as error:
-        where = f"the file of certificates {look.ca} cannot be read" if look.ca else f"{host}:{port} cannot be reached"
-        return [Finding("certificate", WRONG, f"{where}: {error.strerror or error}")]
+        return [Finding("certificate", WRONG, f"{host}:{port} cannot be reached: {error.strerror or error}")]
     except ConfigError as error:
         return [Finding("certificate", WRONG, str(error))]
     if seen.fault:
