@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -75,6 +76,7 @@ def quiet(daemon: Any = None) -> None:
     # the last write is printed or raised is a setting of Spark's.
     daemon.print = tell
     daemon.traceback = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)
+    sys.unraisablehook = _tell_unless_unwritten
 
 
 def quiet_here() -> None:
@@ -92,12 +94,22 @@ def quiet_here() -> None:
         os.register_at_fork(after_in_child=quiet_here)
     elif module.startswith("pyspark.") and any(name in os.environ for name in _CALLED_BY_A_JVM):
         sys.excepthook = _tell_unless_lost
+        sys.unraisablehook = _tell_unless_unwritten
 
 
 def _tell_unless_lost(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
     """As the usual `sys.excepthook`, but for a JVM that is gone or does not listen any more."""
     if not isinstance(fault, _LOST) and "[CANNOT_OPEN_SOCKET]" not in str(fault):
         sys.__excepthook__(kind, fault, trace)
+
+
+def _tell_unless_unwritten(failure: Any) -> None:
+    """As the usual `sys.unraisablehook`, but for a file that could not write its last bytes to a peer that is gone.
+
+    Python 3.13 and newer tell of it when the file is collected, older ones do not.
+    """
+    if not (isinstance(failure.exc_value, _LOST) and isinstance(failure.object, io.IOBase)):
+        sys.__unraisablehook__(failure)
 
 
 def warm(modules: Iterable[str]) -> None:
