@@ -19,7 +19,8 @@ def test_a_forked_child_ends_cleanly(metaq_broker, loop):
     """
     namesrv = "localhost:" + metaq_broker.namesrv.rpartition(":")[2]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.client.forking_program", namesrv, loop],
+        # Python 3.12 and newer warn of every fork beside threads.
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.client.forking_program", namesrv, loop],
         cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == [f"{kind.__name__} {end} 0" for kind in KINDS for end in ENDS]

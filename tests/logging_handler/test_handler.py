@@ -385,7 +385,8 @@ logging.warning("x")
 
 
 FORKING = """
-import logging, os, sys, metaq
+import logging, os, sys, warnings, metaq
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and newer warn of every fork beside threads
 handler = metaq.MetaQHandler({namesrv!r}, topic={topic!r}, service="shop")
 logging.getLogger().addHandler(handler)
 logging.warning("parent")

@@ -76,4 +76,5 @@ def test_calls_of_a_metaq1_client(tmp_path: pathlib.Path):
         client.put(b"hello")
         assert calls_of(client, [b"put test 0 5 0 %d\r\nhello" % number for number in range(EVENTS)]) <= 37
         gets = [b"get test g 0 %d 4096 %d\r\n" % (25 * number, number) for number in range(EVENTS)]
-        assert calls_of(client, gets) <= 143
+        # Python 3.12 and newer count some calls that 3.11 does not.
+        assert calls_of(client, gets) <= (143 if sys.version_info < (3, 12) else 150)
