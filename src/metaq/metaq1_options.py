@@ -228,7 +228,8 @@ class Metaq1Options(OptionTable):
     )
     zk_connection_timeout_ms: int = option(
         30_000,
-        "Time in ms that a connection to ZooKeeper may take before the log reports that there is none.",
+        "Time in ms after which the log reports that a lost connection to ZooKeeper is not back. At a start it reports after a second that there is "
+        "none.",
         low=100,
         aliases=("zk.zkConnectionTimeoutMs",),
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.interop.metaq1 import server_ini
 from tests.support import PATIENCE, environment
@@ -54,3 +57,40 @@ def test_a_broker_that_should_register_and_cannot_says_what_to_install(tmp_path:
     assert "zk.zkConnect=127.0.0.1:1" in done.stderr
     assert "pymetaq[zookeeper]" in done.stderr
     assert not (tmp_path / "data").exists(), "found before the store is opened"
+
+
+def test_a_start_that_waits_for_zookeeper_says_so(tmp_path: Path) -> None:
+    """A broker that registers there, and one of a group with failover: before the start goes on without it, and what follows from that."""
+    pytest.importorskip("kazoo")
+    program = """
+import asyncio, logging, sys
+from metaq.app.broker import start_broker
+from metaq.options import BrokerOptions, StoreOptions
+async def main(folder, zookeeper):
+    options = BrokerOptions(
+        listen_port=0, ha_listen_port=0, broker_name="a", broker_id=1, failover="zookeeper", failover_zookeeper=zookeeper
+    )
+    store = StoreOptions(store_path_root_dir=folder, mapped_file_size_commit_log=1 << 20)
+    told = []
+    broker = await start_broker(options, store, told=told.append)
+    print(*dict.fromkeys(told), sep="\\n")
+    await broker.close()
+logging.basicConfig(format="%(message)s")
+asyncio.run(main(*sys.argv[1:]))
+"""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        group = subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path / "group"), address],
+            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        alone = started(tmp_path, "import logging; logging.basicConfig()\n", zkConnect=address)
+        out, group_told = group.communicate(timeout=PATIENCE)
+    assert (alone.returncode, group.returncode) == (0, 0), alone.stderr + group_told
+    away = f"ZooKeeper {address} cannot be reached (no answer)"
+    assert f"{away}. Clients of MetaQ 1.x do not find this broker until it is registered; trying on" in alone.stderr
+    lines = [line for line in group_told.splitlines() if address in line]
+    assert lines[0] == f"{away}: this broker takes no messages before it is; trying on"
+    assert "the start goes on" in lines[1]
+    assert f"taking its role, which ZooKeeper {address} has to tell: clients are not served yet" in out.splitlines()
+    assert "kazoo" not in group_told

@@ -6,6 +6,7 @@ import json
 import logging
 import logging.config
 import os
+import socket
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ import pytest
 import metaq
 from metaq.errors import ConfigError, InvalidMessage
 from metaq.metaq1 import MetaClientConfig
+from metaq.testing import free_port
 from tests.interop.metaq1 import OurServer
 from tests.metaq1.stored import read
 from tests.support import PATIENCE, environment
@@ -105,6 +107,31 @@ def test_a_record_that_is_too_long_is_cut(server, url, topic, logger):
     assert len(body) <= 4096
     assert json.loads(body)["message"].startswith("xxx")
     assert handler.shortened == 1
+
+
+def test_a_program_that_ends_early_is_told_why_its_records_are_lost():
+    """Once, and which ZooKeeper: where nobody listens, and where somebody does and never answers."""
+    pytest.importorskip("kazoo")
+    program = """
+import logging, metaq, sys
+logging.getLogger().addHandler(metaq.MetaQ1Handler(zk_connect=sys.argv[1]))
+logging.warning("hello")
+"""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        silent, nowhere = (f"127.0.0.1:{port}" for port in (listening.getsockname()[1], free_port()))
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, address], stderr=subprocess.PIPE, text=True, env=environment()
+            )
+            for address in (silent, nowhere)
+        ]
+        told = [one.communicate(timeout=PATIENCE)[1] for one in running]
+    for address, text in zip((silent, nowhere), told, strict=True):
+        assert f"ZooKeeper {address} cannot be reached within 4 s" in text
+        lines = text.splitlines()
+        assert len([line for line in lines if "are lost" in line]) == 1, text
+        assert all(line.startswith("metaq.logging_handler: ") for line in lines), text
+    assert "refused" in told[1]
 
 
 @pytest.mark.parametrize("first", ["import metaq.metaq1, metaq", "import metaq; metaq.MetaQHandler"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import shutil
 import socket
@@ -16,6 +17,8 @@ from tests.interop.metaq1 import Node, Nodes, Zookeeper
 from tests.support import PATIENCE, eventually
 
 from metaq.model.metaq1.partition import Published
+from metaq.registry.zookeeper import absence, registrar
+from metaq.registry.zookeeper.client import ZookeeperClient
 from metaq.registry.zookeeper.layout import Layout, Metaq1Broker
 from metaq.registry.zookeeper.registrar import Advertisement, ZookeeperRegistrar, ZookeeperSettings
 from metaq.testing.network import FlakyNetwork, NetworkThread
@@ -47,6 +50,13 @@ def loop() -> Iterator[NetworkThread]:
     thread = NetworkThread()
     yield thread
     thread.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Address of what takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 class Registered:
@@ -280,6 +290,66 @@ def test_a_zookeeper_that_is_down_at_the_start_gets_all_when_it_comes(
         assert "refused" in line
         with late, late.nodes() as nodes:
             eventually(lambda: mine(nodes, "/late") == WHOLE or None)
+
+
+def test_a_start_says_what_it_waits_for_before_it_goes_on_and_again(
+    silent: str, loop: NetworkThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a ZooKeeper that takes connections and never answers: soon, then in growing intervals, though nothing has changed."""
+    monkeypatch.setattr(absence, "AGAIN_SECONDS", 0.1)
+    for wait in ("UNREACHABLE_SECONDS", "FIRST_WORD_SECONDS"):
+        monkeypatch.setattr(registrar, wait, 1000.0)
+
+    def told() -> list[str]:
+        return [line for line in caplog.messages if f"ZooKeeper {silent} cannot be reached (no answer)" in line]
+
+    async def begin() -> ZookeeperRegistrar:
+        settings = ZookeeperSettings(silent, connection_timeout=1000.0)
+        made = ZookeeperRegistrar(settings, BROKER, lambda: Advertisement(b"", {}))
+        starting = asyncio.create_task(made.start())
+        while not told():
+            await asyncio.sleep(0.01)
+        assert not starting.done(), "it waits a while more"
+        starting.cancel()
+        return made
+
+    made = loop.call(begin())
+    assert "Clients of MetaQ 1.x do not find this broker until it is registered" in told()[0]
+    eventually(lambda: len(told()) >= 3 or None)
+    loop.call(made.stop())
+
+
+def test_a_client_says_what_it_cannot_do_before_its_first_connection(
+    silent: str, tmp_path: Path, loop: NetworkThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before its calls fail, wherever it is used; and once a connection is there, that."""
+    monkeypatch.setattr(absence, "AGAIN_SECONDS", 0.1)
+    caplog.set_level(logging.INFO)
+    late = Zookeeper(tmp_path)
+
+    async def begin(connect: str) -> ZookeeperClient:
+        return ZookeeperClient(connect, SESSION_SECONDS, 1000.0, undone="nothing is copied")
+
+    async def close(client: ZookeeperClient) -> None:
+        await client.close()
+
+    clients = [loop.call(begin(connect)) for connect in (silent, late.address)]
+    text = "cannot be reached (%s): nothing is copied before it is; trying on"
+    refused = "Connection dropped: socket connection error: Connection refused"
+    for line in (f"ZooKeeper {silent} {text % 'no answer'}", f"ZooKeeper {late.address} {text % refused}"):
+        eventually(lambda line=line: caplog.messages.count(line) >= 2 or None)
+    assert not [one for one in caplog.records if one.name.startswith("kazoo")]
+    with late:
+        eventually(lambda: f"ZooKeeper {late.address} is connected" in caplog.messages or None)
+    for client in clients:
+        loop.call(close(client))
+
+
+def test_an_absence_is_told_in_growing_intervals() -> None:
+    away = absence.Absence(100.0, 1.0)
+    told = [now - 100 for now in range(100, 400) if away.due(now)]
+    assert told == [1, 11, 31, 71, 131, 191, 251]
+    assert away.next == 411
 
 
 def test_a_zookeeper_that_is_down_is_named_though_topics_change_all_the_time(

@@ -39,6 +39,7 @@ from metaq.errors import ConfigError, ConnectionFailed, Refused, StoreFailed
 from metaq.log import RateLimitedLog, when_dead
 from metaq.model.acl.changes import accounts_of, patterns_of
 from metaq.model.acl.secret import Credentials
+from metaq.model.failover import ZOOKEEPER
 from metaq.model.message import host_bytes
 from metaq.model.metaq1.pair import GregorSettings
 from metaq.model.trace_context import SpanProvider
@@ -198,7 +199,7 @@ class RunningBroker:
         Args: stage: is told what is done now.
         Raises ConfigError: it cannot have its role, another process took a port, or a registry can never be used.
         """
-        stage("taking its role, and opening its tables")
+        stage(_taking(self._broker.options))
         await self._tasks.role.take()
         if self._tasks.acl is not None:
             self._tasks.acl.start()
@@ -206,7 +207,7 @@ class RunningBroker:
             self._tasks.tls.start()
         self._tasks.delivery.start(self._broker.deliver)
         await self._serving.start(self._services)
-        stage(_registering(self._tasks.name_servers.name_servers))
+        stage(_registering(self._tasks.name_servers.name_servers, self.metaq1))
         for registration in self._tasks.registrations:
             await registration.start(self._services)
         self._tasks.role.start(self._services)
@@ -263,9 +264,19 @@ class RunningBroker:
             self._broker.store.close()
 
 
-def _registering(name_servers: Sequence[str]) -> str:
+def _taking(options: BrokerOptions) -> str:
+    """Return what a start does before clients are served, and what it may wait for."""
+    if options.failover == ZOOKEEPER:
+        return f"taking its role, which ZooKeeper {options.failover_zookeeper} has to tell: clients are not served yet"
+    return "taking its role, and opening its tables"
+
+
+def _registering(name_servers: Sequence[str], metaq1: Metaq1Settings | None) -> str:
     """Return what a start waits for once clients are served."""
+    options = metaq1.options if metaq1 is not None else None
     if not name_servers:
+        if options is not None and options.zk_connect and options.zk_enable:
+            return f"clients are served, and those of MetaQ 1.x will find it once it is registered in ZooKeeper {options.zk_connect}"
         return "registering: clients are served"
     return f"clients are served, and will find it: it waits until name server {' or '.join(name_servers)} has registered it"
 

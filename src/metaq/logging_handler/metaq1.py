@@ -9,8 +9,10 @@ import logging
 import threading
 from typing import Any
 
+from msgspec import structs
+
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BrokerError, ConfigError, InvalidMessage, RequestTimeout
+from metaq.errors import BrokerError, ConfigError, InvalidMessage, MetaqError, RequestTimeout
 from metaq.logging_handler.base import (
     BUFFER_BYTES,
     BUFFER_RECORDS,
@@ -24,11 +26,13 @@ from metaq.logging_handler.buffer import Entry
 from metaq.logging_handler.sender import Way
 from metaq.metaq1 import Message, MetaClientConfig, MetaMessageSessionFactory, ZKConfig
 from metaq.metaq1.model.message import check_topic_word
+from metaq.metaq1.shared.links import ConnectionPace
 from metaq.wire.metaq1.commands import Code
 from metaq.wire.metaq1.frame import HEAD_BYTES
 
 SEND_SECONDS = 4.0
-"""Less than `flush_seconds`: a program that ends early is told why its records are lost, too."""
+"""Longest wait for ZooKeeper, for a connection to a server and for an answer. Less than `flush_seconds`: a program that ends early is told
+why its records are lost, too."""
 ATTRIBUTE_BYTES = 1024
 """Kept free in a message beside a record: the attribute and its length."""
 
@@ -92,7 +96,11 @@ class _FactoryWay:
     """By a session factory of its own."""
 
     def __init__(self, config: MetaClientConfig, topic: str) -> None:
-        self._factory, self._topic = MetaMessageSessionFactory(config), topic
+        zookeeper = config.zk_config
+        if zookeeper is not None and zookeeper.zk_connection_timeout > SEND_SECONDS:
+            config = structs.replace(config, zk_config=structs.replace(zookeeper, zk_connection_timeout=SEND_SECONDS))
+        pace = ConnectionPace(connect=SEND_SECONDS, reconnect_times=config.max_reconnect_times)
+        self._factory, self._topic = MetaMessageSessionFactory(config, pace=pace), topic
         self._producer = self._factory.create_producer()
 
     def prepare(self) -> None:
@@ -120,9 +128,14 @@ class _FactoryWay:
         with contextlib.suppress(
             RuntimeError
         ):  # no thread starts at the interpreter's end, where factories end by themselves
-            thread = threading.Thread(target=self._factory.shutdown, name="metaq-logging-end", daemon=True)
+            thread = threading.Thread(target=self._shut_down, name="metaq-logging-end", daemon=True)
             thread.start()
             thread.join(seconds)
+
+    def _shut_down(self) -> None:
+        # The interpreter's end may come first, and ends it.
+        with contextlib.suppress(concurrent.futures.CancelledError, MetaqError):
+            self._factory.shutdown()
 
 
 # Once more, behind the hook of session factories: the last to be registered is the first to run, and those are still open then.

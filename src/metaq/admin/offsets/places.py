@@ -79,7 +79,9 @@ async def kept_at(place: Place) -> AsyncIterator[Kept]:
         except ModuleNotFoundError as error:
             raise ConfigError(f"{place} needs the package {error.name}: pip install 'pymetaq[zookeeper]'") from None
 
-        client = ZookeeperClient(place.connect, SESSION_SECONDS, CONNECT_SECONDS)
+        client = ZookeeperClient(
+            place.connect, SESSION_SECONDS, CONNECT_SECONDS, undone="no offset is read or saved there"
+        )
         try:
             yield _Nodes(client, Layout(place.root))
         finally:

@@ -167,7 +167,7 @@ class FailoverRole:
                 await self._first_look()
         except (TimeoutError, ConnectionFailed):
             log.error(  # noqa: TRY400  the text says it all
-                "ZooKeeper at %s does not answer (%s): this broker takes no messages before it does",
+                "ZooKeeper at %s does not answer (%s): the start goes on, and this broker takes no messages before it does",
                 options.failover_zookeeper, group.nodes.why or "no connection",
             )  # fmt: skip
         except (Refused, ConfigError) as error:

@@ -74,7 +74,10 @@ class TextSlave:
         self._faults = RateLimitedLog(log, broker.clock)
         self._name = f"{self._group}_{platform.node()}-{os.getpid()}-{broker.clock.now_ms()}-1"
         self._client = ZookeeperClient(
-            options.zk_connect or "", options.zk_session_timeout_ms / 1000, options.zk_connection_timeout_ms / 1000
+            options.zk_connect or "",
+            options.zk_session_timeout_ms / 1000,
+            options.zk_connection_timeout_ms / 1000,
+            undone="nothing is copied from the master",
         )
         self._client.listen(self._wake.set)
         self._task = asyncio.create_task(self._keep(), name="copy a master of MetaQ 1.x")

@@ -59,7 +59,12 @@ class SamsaRegistration:
         metaq1 = services.broker.metaq1
         assert metaq1 is not None, "the broker serves MetaQ 1.x"
         settings = zookeeper_settings(self._settings.options)
-        client = ZookeeperClient(settings.connect, settings.session_timeout, settings.connection_timeout)
+        client = ZookeeperClient(
+            settings.connect,
+            settings.session_timeout,
+            settings.connection_timeout,
+            undone="recoverOffset=true rewrites no offset of a consumer, and this broker is registered nowhere",
+        )
         try:
             recovery = OffsetRecovery(services.broker, metaq1, self._settings.options.broker_id)
             count = await recovery.run(client, settings.root)

@@ -61,7 +61,12 @@ class ZookeeperRoutes:
             raise ClientClosed("the session factory is closed")
         if self._client is None:
             config = self._config
-            self._client = ZookeeperClient(config.zk_connect, config.zk_session_timeout, config.zk_connection_timeout)
+            self._client = ZookeeperClient(
+                config.zk_connect,
+                config.zk_session_timeout,
+                config.zk_connection_timeout,
+                undone="no topic is published, and none is consumed",
+            )
             self._client.listen(self._wake.set)
         return self._client
 

@@ -91,7 +91,9 @@ class BlockingRegistry:
 
         async def ask() -> Result:
             if self._client is None:
-                self._client = ZookeeperClient(self._connect, SESSION_SECONDS, self._seconds)
+                self._client = ZookeeperClient(
+                    self._connect, SESSION_SECONDS, self._seconds, undone="no partition and no offset is known"
+                )
             try:
                 async with asyncio.timeout(limit):
                     return await self._client.ask(work)

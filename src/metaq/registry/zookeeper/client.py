@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from metaq.errors import ConnectionFailed
 from metaq.log import when_dead
+from metaq.registry.zookeeper.absence import FIRST_SECONDS, NO_ANSWER, Absence
 from metaq.registry.zookeeper.session import Failures, Session, close_within
 from metaq.worker import Worker
 
@@ -33,7 +34,9 @@ class ZookeeperClient:
     Args:
         connect: `host:port`, `,`-separated.
         session_timeout: seconds.
-        connection_timeout: seconds that `ask` waits for a connection, and between two complaints about a missing one.
+        connection_timeout: seconds that `ask` waits for a connection, and that a lost one is missing before the log says so. Of the first
+            one it says so after `FIRST_SECONDS`, if that is less.
+        undone: what is not done before the first connection, for the log: "nothing is copied".
         digest, connect_seconds, in_order: as of `Session`.
     """
 
@@ -43,10 +46,12 @@ class ZookeeperClient:
         session_timeout: float,
         connection_timeout: float,
         *,
+        undone: str = "",
         digest: str = "",
         connect_seconds: float | None = None,
         in_order: bool = False,
     ) -> None:
+        self._undone = undone
         self.connect, self._session_timeout, self._connection_timeout = connect, session_timeout, connection_timeout
         self._digest, self._connect_seconds, self._in_order = digest, connect_seconds, in_order
         self._listeners: list[Callable[[], None]] = []
@@ -124,33 +129,31 @@ class ZookeeperClient:
         """Complain about a connection that is missing; make a new client when the old one is hopeless."""
         loop = asyncio.get_running_loop()
         away_since = loop.time()
-        said = False
+        absence = Absence(away_since, min(FIRST_SECONDS, self._connection_timeout))
+        undone = f": {self._undone} before it is" if self._undone else ""
         while True:
             self._changed.clear()
             if self.session.connected:
-                if said:
-                    log.info("ZooKeeper %s is back", self.connect)
-                away_since, said = loop.time(), False
+                if absence.told:
+                    log.info("ZooKeeper %s is connected", self.connect)
                 await self._changed.wait()
                 away_since = loop.time()
+                absence, undone = Absence(away_since, self._connection_timeout), ""
                 continue
             hopeless_at = away_since + self._session_timeout * HOPELESS_SESSIONS
-            said_at = away_since + self._connection_timeout
             now = loop.time()
-            if now >= said_at and not said:
-                said = True
-                log.warning("%s; trying on", self.away("cannot be reached"))
+            if absence.due(now):
+                log.warning("%s%s; trying on", self.away("cannot be reached"), undone)
             if now >= hopeless_at:
                 old, self.session = self.session, self._open()
                 await close_within(old, LEAVE_SECONDS)
                 away_since = loop.time()
                 continue
-            until = hopeless_at if said else min(said_at, hopeless_at)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(until - now, 0.01)):
+                async with asyncio.timeout(max(min(absence.next, hopeless_at) - now, 0.01)):
                     await self._changed.wait()
 
     def away(self, what: str) -> str:
         """Return a sentence about this ZooKeeper, with kazoo's last word on it."""
-        why = self.session.why
+        why = self.session.why or ("" if self.session.connected else NO_ANSWER)
         return f"ZooKeeper {self.connect} {what}{f' ({why})' if why else ''}"

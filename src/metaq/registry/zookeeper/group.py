@@ -134,6 +134,7 @@ class GroupNodes:
             ",".join(mixed) + self._chroot,
             self._seconds,
             self._seconds,
+            undone="this broker takes no messages",
             digest=self._digest,
             connect_seconds=self._seconds * CONNECT_SHARE,
             # A lease has no time for a second try at the server that has just failed.

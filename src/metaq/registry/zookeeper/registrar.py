@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from metaq.log import when_dead
 from metaq.model.metaq1.partition import Published
+from metaq.registry.zookeeper.absence import FIRST_SECONDS, NO_ANSWER, Absence
 from metaq.registry.zookeeper.layout import Layout, Metaq1Broker
 from metaq.registry.zookeeper.offsets import read_positions
 from metaq.registry.zookeeper.session import Failures, Session, close_within
@@ -29,7 +30,7 @@ RETRY_SECONDS: Final = 1.0
 FIRST_WORD_SECONDS: Final = 10.0
 """Longest wait of a start for a ZooKeeper that neither takes the registration nor is known to be away."""
 UNREACHABLE_SECONDS: Final = 2.0
-"""Longest wait of a start for a connection; then the broker goes on without one, and logs it."""
+"""Longest wait of a start for a connection; then the broker goes on without one. The log has said so before (`FIRST_SECONDS`)."""
 LEAVE_SECONDS: Final = 5.0
 """Longest time for removing our nodes at a stop; else ZooKeeper does it when the session times out."""
 URI_CHARS_MAX: Final = 200
@@ -51,7 +52,7 @@ class ZookeeperSettings(Struct, frozen=True):
     root: str = "/meta"
     session_timeout: float = 30.0
     connection_timeout: float = 30.0
-    """Interval at which a missing connection is logged."""
+    """How long a lost connection is missing before it is logged."""
     sync_time: float = 5.0
     """How long clients may take to see that we left; a stop waits for it."""
 
@@ -90,6 +91,8 @@ class ZookeeperRegistrar:
         self._task: asyncio.Task[None] | None = None
         self.session: Session | None = None
         """The present session."""
+        self._absence: Absence | None = None
+        """Of a connection, since the last round; None: nothing was tried yet."""
         self._kept = _Kept(succeeds=succeeds)
         self._thread = ThreadPoolExecutor(1, "zookeeper")
         """One thread, so that rounds and the farewell follow one another."""
@@ -178,14 +181,15 @@ class ZookeeperRegistrar:
     async def _serve(self, session: Session) -> None:
         """Make rounds, until the session is lost for good."""
         loop = asyncio.get_running_loop()
-        patience = UNREACHABLE_SECONDS
-        away_since = said_at = loop.time()
+        away_since = loop.time()
+        if self._absence is None:
+            self._absence = Absence(away_since, FIRST_SECONDS)
         while True:
             if session.connected:
-                patience = self._settings.connection_timeout
                 self._wake.clear()  # before anything is read: a change during the round must cause another
                 done = await self._round(session)
-                away_since = said_at = loop.time()
+                away_since = loop.time()
+                self._absence = Absence(away_since, self._settings.connection_timeout)
                 await self._sleep(None if done else RETRY_SECONDS)
                 continue
             self.registered = False
@@ -193,10 +197,15 @@ class ZookeeperRegistrar:
             if loop.time() - away_since > self._settings.session_timeout * HOPELESS_SESSIONS:
                 return
             self._wake.clear()
-            await self._sleep(said_at + patience - loop.time())
-            if not session.connected and loop.time() >= said_at + patience:
-                said_at, patience = loop.time(), self._settings.connection_timeout
-                self._fail(f"cannot be reached{f' ({session.why})' if session.why else ''}")
+            unreachable_at = away_since + UNREACHABLE_SECONDS
+            until = self._absence.next if self._first_word.is_set() else min(self._absence.next, unreachable_at)
+            await self._sleep(until - loop.time())
+            if session.connected:
+                continue
+            if self._absence.due(loop.time()):
+                self._say(f"cannot be reached ({session.why or NO_ANSWER})", again=True)
+            if loop.time() >= unreachable_at:
+                self._first_word.set()
 
     async def _sleep(self, seconds: float | None) -> None:
         """Wait until `_wake` is set, at most `seconds`."""
@@ -236,14 +245,18 @@ class ZookeeperRegistrar:
         return True
 
     def _fail(self, why: str) -> None:
+        self._say(why)
+        self._first_word.set()
+
+    def _say(self, why: str, *, again: bool = False) -> None:
+        """Have the log say why this broker is not registered; `again`: though it has said so before."""
         self.registered = False
-        if why != self.failing:
+        if again or why != self.failing:
             log.warning(
                 "ZooKeeper %s %s. Clients of MetaQ 1.x do not find this broker until it is registered; trying on",
                 self._settings.connect, why,
             )  # fmt: skip
         self.failing = why
-        self._first_word.set()
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
