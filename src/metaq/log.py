@@ -16,6 +16,10 @@ from metaq.clock import SYSTEM, Clock
 
 SECONDS = 10.0
 """Shortest interval between two lines of one kind."""
+FIRST_SECONDS = 1.0
+"""Wait for somebody else before the log says what for: most answer in a tenth of that."""
+AGAIN_SECONDS, AGAIN_SECONDS_MAX = 10.0, 60.0
+"""From the first such line to the second, and between two at most: each pause is twice as long as the one before."""
 KINDS_MAX = 1024
 """Most kinds that are remembered: keys that peers choose, such as addresses, have no end."""
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from metaq.errors import ClientClosed
+from metaq.log import AGAIN_SECONDS, AGAIN_SECONDS_MAX, FIRST_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -66,3 +67,25 @@ class Worker:
                 job()
             except RuntimeError as error:  # the loop is closed
                 log.debug("nobody waits for what %s has done: %s", self._name, error)
+
+
+class Waiting:
+    """`with` it, in an event loop, around what waits for somebody else: logs `text % args` as a warning after `FIRST_SECONDS`, and again in
+    growing intervals, until the block ends."""
+
+    def __init__(self, logger: logging.Logger, text: str, *args: object) -> None:
+        self._logger, self._text, self._args = logger, text, args
+        self._pause = AGAIN_SECONDS
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(FIRST_SECONDS, self._say)
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _say(self) -> None:
+        self._logger.warning(self._text, *self._args)
+        self._timer = asyncio.get_running_loop().call_later(self._pause, self._say)
+        self._pause = min(self._pause * 2, AGAIN_SECONDS_MAX)

@@ -595,3 +595,42 @@ def test_a_storage_that_is_away_stops_no_messages(
         eventually(lambda: {one.offset for one in storage.saved.values()} == {46})
     assert caplog.text.count("offsets of group g in") == 1
     assert "saved again" in caplog.text
+
+
+def test_a_consumer_whose_storage_does_not_answer_says_what_it_waits_for(
+    factory: MetaMessageSessionFactory, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a database that takes connections and is silent: soon and again, and all goes on when it answers."""
+    monkeypatch.setattr("metaq.worker.AGAIN_SECONDS", 0.1)
+    answers = threading.Event()
+
+    class Silent(Away):
+        def __repr__(self) -> str:
+            return "Silent(somewhere)"
+
+        def load(self, *args: object) -> None:
+            assert answers.wait(PATIENCE)
+
+    heard = Heard()
+    send_each(factory, topic, b"one")
+
+    def told() -> bool:
+        text = "in Silent(somewhere): these are not fetched before"
+        return len([line for line in caplog.messages if line.startswith("group g waits") and line.endswith(text)]) >= 2
+
+    def begin() -> None:
+        with consumer(factory, topic, heard, offset_storage=Silent()):
+            assert ended.wait(PATIENCE)
+
+    ended = threading.Event()
+    thread = threading.Thread(target=begin)
+    thread.start()
+    try:
+        eventually(told)
+        assert not heard.bodies
+        answers.set()
+        eventually(lambda: heard.bodies == [b"one"])
+    finally:
+        answers.set()
+        ended.set()
+        thread.join(PATIENCE)

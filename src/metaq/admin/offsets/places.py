@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -11,10 +12,12 @@ from metaq.errors import ConfigError
 from metaq.registry.offset_table import TABLE, OffsetTable, PartitionOffset, statements_for
 from metaq.registry.zookeeper.layout import Layout, OffsetNode, parse_offset
 from metaq.registry.zookeeper.offsets import Key, add_offsets, read_texts
-from metaq.worker import Worker
+from metaq.worker import Waiting, Worker
 
 if TYPE_CHECKING:
     from metaq.registry.zookeeper.client import ZookeeperClient
+
+log = logging.getLogger(__name__)
 
 SESSION_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 15.0
@@ -94,8 +97,9 @@ async def kept_at(place: Place) -> AsyncIterator[Kept]:
 async def made(place: OffsetsInDatabase) -> dict[str, int]:
     """Make the table unless it is there. Returns column → the highest number that it takes, where that is too small."""
     async with _table(place) as (table, worker):
-        await worker.run(table.create)
-        return await worker.run(table.narrow_columns)
+        with _waiting(table):
+            await worker.run(table.create)
+            return await worker.run(table.narrow_columns)
 
 
 @contextlib.asynccontextmanager
@@ -144,4 +148,9 @@ class _Rows:
         return {key: OffsetNode(row.message_id, row.offset).text for key, row in there.items()}
 
     async def _run(self, work: Callable[[], Result]) -> Result:
-        return await self._worker.run(work)
+        with _waiting(self._table):
+            return await self._worker.run(work)
+
+
+def _waiting(table: OffsetTable) -> Waiting:
+    return Waiting(log, "%r has not answered yet: it is waited for, each time %g s at most", table, ANSWER_SECONDS)

@@ -27,14 +27,12 @@ from metaq.metaq1.shared.core import FactoryCore
 from metaq.metaq1.shared.links import Link
 from metaq.metaq1.storages.storage import OffsetStorage, StoredOffset, load_all
 from metaq.wire.metaq1.commands import Code, OffsetLine
-from metaq.worker import Worker
+from metaq.worker import Waiting, Worker
 
 log = logging.getLogger("metaq.client")
 
 SLOTS: Final = 2
 """Blocks of one server at once, for each listener that may be called."""
-LOAD_SECONDS: Final = 1.0
-"""Wait for the storage of offsets before the log says so, once for each try: a storage ends a try that gets no answer."""
 TOLD_FAILURES: Final = 60
 """Fetches that fail in a row between two complaints."""
 
@@ -128,13 +126,11 @@ class Fetches:
 
     async def load(self, partitions: Collection[Held]) -> None:
         """As `Fetching.load`. Raises what the storage raises."""
-        waits = asyncio.get_running_loop().call_later(LOAD_SECONDS, self._say_waiting, len(partitions))
-        try:
+        text = "group %s waits for the offsets of %d partitions in %r: these are not fetched before"
+        with Waiting(log, text, self._group, len(partitions), self._storage):
             stored: Mapping[tuple[str, Partition], StoredOffset] = await self._aside.run(
                 lambda: load_all(self._storage, self._group, partitions)
             )
-        finally:
-            waits.cancel()
         fresh = [held for held in partitions if held not in stored]
         first = self._config.first_offset
         if fresh and first != MAX_OFFSET:
@@ -155,12 +151,6 @@ class Fetches:
                 None if found is None else found.offset,
             )
             self._unsettled[held] = []
-
-    def _say_waiting(self, count: int) -> None:
-        log.warning(
-            "group %s: %r has not told its offsets yet, %g s after it was asked: %d partitions are not fetched before it does",
-            self._group, self._storage, LOAD_SECONDS, count,
-        )  # fmt: skip
 
     def forget(self, partitions: Collection[Held]) -> None:
         """As `Fetching.forget`."""

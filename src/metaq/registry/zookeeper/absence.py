@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-FIRST_SECONDS: Final = 1.0
-"""Wait of a start for its first connection, before the log says what it waits for: most are there in a tenth of that."""
-AGAIN_SECONDS: Final = 10.0
-"""From the first line to the second; each pause is twice as long as the one before."""
-AGAIN_SECONDS_MAX: Final = 60.0
+from metaq.log import AGAIN_SECONDS, AGAIN_SECONDS_MAX
+
 NO_ANSWER: Final = "no answer"
 """Why a connection is missing of which kazoo has said nothing yet."""
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from metaq.errors import ConnectionFailed
-from metaq.log import when_dead
-from metaq.registry.zookeeper.absence import FIRST_SECONDS, NO_ANSWER, Absence
+from metaq.log import FIRST_SECONDS, when_dead
+from metaq.registry.zookeeper.absence import NO_ANSWER, Absence
 from metaq.registry.zookeeper.session import Failures, Session, close_within
 from metaq.worker import Worker
 

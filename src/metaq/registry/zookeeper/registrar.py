@@ -17,9 +17,9 @@ from typing import Final, TypeVar
 from kazoo.exceptions import ConnectionLoss
 from msgspec import Struct
 
-from metaq.log import when_dead
+from metaq.log import FIRST_SECONDS, when_dead
 from metaq.model.metaq1.partition import Published
-from metaq.registry.zookeeper.absence import FIRST_SECONDS, NO_ANSWER, Absence
+from metaq.registry.zookeeper.absence import NO_ANSWER, Absence
 from metaq.registry.zookeeper.layout import Layout, Metaq1Broker
 from metaq.registry.zookeeper.offsets import read_positions
 from metaq.registry.zookeeper.session import Failures, Session, close_within
