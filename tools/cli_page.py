@@ -57,7 +57,7 @@ commands show a mistake and its exit code.
   the context. The account and the certificates of the context in use are not used with `-n`. No option takes a secret itself, because other users of
   the machine can see command lines.
 - **Exit codes.** 0: done. 1: the command failed, or a check found a problem. 2: wrong usage or a wrong value. 3: not found (topic, group, route, broker,
-  message, trace, transaction). 130: Ctrl-C. 143: SIGTERM. A failure is reported in one sentence on standard error.
+  message, trace, transaction, account, quota, context). 130: Ctrl-C. 143: SIGTERM. A failure is reported in one sentence on standard error.
 - **Output for programs.** Every command has `--json`, except those that run a server or a dashboard; times are then ISO 8601 in UTC, and sizes are
   bytes. Tables are for people: sizes have units (KiB, MiB, GiB). Colours and lines that are written again and again appear on terminals only; `NO_COLOR`
   turns colours off. Commands that wait long (`metaq broker drain`, `metaq cluster restart`, `metaq start` and others) tell on standard error, line by line,

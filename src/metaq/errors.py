@@ -8,6 +8,7 @@
 │   │   └── `BodyUnreadable`   a message whose body cannot be decompressed: a reader goes on behind it
 │   └── `LocalProtocolError`   a value that the protocol cannot carry: nothing was sent
 │       └── `InvalidMessage`   our user: a message with an empty body, a reserved property, ... (a ValueError too)
+├── `NotFound`                 what a call names does not exist; each kind has a class of its own, beside its calls
 ├── `StoreError`
 │   ├── `StoreLocked`, `StoreForeign`, `StoreCorrupt`   raised while opening a folder: nothing was changed
 │   ├── `StoreFull`            no room; nothing was written; retry when there is room
@@ -53,6 +54,7 @@ __all__ = [
     "MessagesLost",
     "MetaqError",
     "NoRoute",
+    "NotFound",
     "NotSupported",
     "OffsetOutOfRange",
     "ProtocolError",
@@ -118,6 +120,10 @@ class LocalProtocolError(ProtocolError):
 
 class InvalidMessage(LocalProtocolError, ValueError):
     """A part of a message that no broker takes or no format carries; the text says which. Nothing was sent."""
+
+
+class NotFound(MetaqError):
+    """What a call names does not exist: a topic, a group, an account, a quota, ... Nothing was changed."""
 
 
 class StoreError(MetaqError):

@@ -110,8 +110,8 @@ def test_rights_are_granted_and_revoked_and_a_check_names_the_entry_that_decides
 
 def test_what_cannot_be_done_is_said(cli) -> None:
     """No such account, resource, right or action; a secret that is too short, which is not shown."""
-    assert "there is no account account-gone at b" in cli("grant", "account-gone", "pub", "topic:orders", code=1)
-    assert "no account account-gone" in cli("user", "delete", "account-gone", code=1)
+    assert "there is no account account-gone at b" in cli("grant", "account-gone", "pub", "topic:orders", code=3)
+    assert "no account account-gone" in cli("user", "delete", "account-gone", code=3)
     cli("user", "create", "account-two")
     assert "write topic:NAME or group:NAME" in cli("grant", "account-two", "pub", "orders", code=2)
     assert "is none of pub, sub, both, deny" in cli("grant", "account-two", "write", "topic:orders", code=2)

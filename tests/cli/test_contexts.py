@@ -51,9 +51,7 @@ def test_life_of_a_context(home, metaq_broker):
         (("add", "x", "-n", "a:b:c"), "a:b:c"),
         (("add", "x", "-n", "a:1", "--acl-file", "/no/such"), "there is no file /no/such"),
         (("add", "x", "-n", "a:1", "--tls-verify", "maybe"), "not one of full, ca, none"),
-        (("use", "nobody"), "there is no context nobody"),
         (("use",), "give the name of a context"),
-        (("delete", "nobody"), "there is no context nobody"),
     ],
 )
 def test_wrong_input_is_one_sentence(home, words, says):
@@ -62,6 +60,13 @@ def test_wrong_input_is_one_sentence(home, words, says):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert says in done.stderr
     assert not list(home.rglob("*.json"))
+
+
+@pytest.mark.parametrize("command", ["use", "delete", "show"])
+def test_a_context_that_does_not_exist_is_not_found(home, command):
+    done = run_metaq("context", command, "nobody")
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "there is no context nobody" in done.stderr
 
 
 def chosen(environ, **told):

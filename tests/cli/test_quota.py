@@ -35,8 +35,9 @@ def test_a_quota_is_set_shown_and_removed(tmp_path: pathlib.Path, capsys: pytest
         assert code == 0, text
         assert "has no quota of its own any more" in text
         code, text = metaq("remove", "address", "*")
-        assert code == 1
+        assert code == 3
         assert "the address * has no quota of its own" in text
+        assert metaq("remove", "client", "nobody")[0] == 3
         code, text = metaq("set", "client", "c@1", "speed=1")
         assert code == 2
         assert "'speed' is no limit of a client" in text

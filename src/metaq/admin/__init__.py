@@ -37,6 +37,7 @@ from metaq.admin.monitoring.reading import WatchedServer
 from metaq.admin.offsets.copying import CopiedOffset, CopyOutcome, OffsetSelection
 from metaq.admin.offsets.places import OffsetsInDatabase, OffsetsInZookeeper
 from metaq.admin.order import TopicOrder
+from metaq.admin.quota import QuotaNotFound
 from metaq.admin.replicas import NoSuchReplica, Replica
 from metaq.admin.rolling.moving import HandOverPhase, HandOverProgress, MovedLeader
 from metaq.admin.rolling.plan import BrokerProcess
@@ -174,6 +175,7 @@ __all__ = [
     "QueueUnit",
     "QueueUnits",
     "QuotaLimits",
+    "QuotaNotFound",
     "QuotaUse",
     "Refusal",
     "ReloadedFile",

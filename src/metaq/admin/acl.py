@@ -10,7 +10,7 @@ from metaq.admin.brokers import BrokerNotFound
 from metaq.admin.several import at_each, at_several, check_brokers
 from metaq.client.conversation.accounts import DeleteAccount, Explain, GetAccounts, SetAccount
 from metaq.client.shared.core import ClientCore
-from metaq.errors import ConfigError, MetaqError
+from metaq.errors import ConfigError, NotFound
 from metaq.model.access import Action
 from metaq.model.acl.accounts import AccountView, AclView
 from metaq.model.acl.judgement import AccessExplanation
@@ -20,7 +20,7 @@ TOPIC, GROUP = "topic", "group"
 ACTIONS: Final[Mapping[str, Action]] = {one.name.lower(): one for one in Action}
 
 
-class AccountNotFound(MetaqError):
+class AccountNotFound(NotFound):
     """No server that was asked has the account."""
 
 

@@ -504,8 +504,8 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         return self._run(quota.put(self._open, broker, kind, name, limits))
 
     def remove_quota(self, kind: str, name: str, *, broker: str | None = None) -> list[str]:
-        """Remove a quota. Args, returns, raises: as `set_quota`."""
-        return self._run(quota.put(self._open, broker, kind, name, None))
+        """Remove a quota from the brokers that have it. Args, returns: as `set_quota`. Raises also QuotaNotFound, BrokerNotFound."""
+        return self._run(quota.remove(self._open, broker, kind, name))
 
     def list_transactions(self, *, broker: str | None = None, limit: int = 1000) -> transactions.TransactionList:
         """Return `transactions`, those staged at one broker or at all, by id; `complete`: these are all; `unreached`: broker → reason.

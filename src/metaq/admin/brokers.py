@@ -10,13 +10,13 @@ from msgspec import Struct, field, structs
 from metaq.client.conversation.administration import ClosePartitions, GetRuntime, ReloadConfiguration
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
-from metaq.errors import MetaqError
+from metaq.errors import NotFound
 from metaq.model import BrokerData
 from metaq.model.reload import ReloadedFile
 from metaq.model.topics.route import MASTER_ID
 
 
-class BrokerNotFound(MetaqError):
+class BrokerNotFound(NotFound):
     """No such broker or cluster is registered at the name servers."""
 
 

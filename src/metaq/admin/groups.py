@@ -18,7 +18,7 @@ from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
 from metaq.client.identity.names import EARLIEST, LATEST
 from metaq.client.shared.core import ClientCore
-from metaq.errors import BrokerError, MetaqError
+from metaq.errors import BrokerError, MetaqError, NotFound
 from metaq.model import ClientConnection, ConsumerView, ConsumeStats, GroupConfig, MessageModel, MessageQueue
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.wire import bodies
@@ -27,7 +27,7 @@ _PULL_SECONDS = 5.0
 """Timeout of one pull of a search by time, which may read from the disk."""
 
 
-class GroupNotFound(MetaqError):
+class GroupNotFound(NotFound):
     """No broker has an offset of the group, and it has no members."""
 
 

@@ -16,7 +16,7 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.groups import GetConnections
 from metaq.client.conversation.questions import ConsumeDirectly, GetMemberPositions, GetMemberState
 from metaq.client.shared.core import ClientCore
-from metaq.errors import BadRequest, ConfigError, MetaqError, NoRoute
+from metaq.errors import BadRequest, ConfigError, NoRoute, NotFound
 from metaq.model import MessageQueue
 from metaq.model.inspection import ConsumedDirectly, MemberState
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -25,7 +25,7 @@ from metaq.wire.record import offset_id, parse_offset_id
 ID_CHARS = (32, 56)
 
 
-class MemberNotFound(MetaqError):
+class MemberNotFound(NotFound):
     """The group has no member of that client id, or none that the broker of the message is connected to."""
 
 

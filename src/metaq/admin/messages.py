@@ -17,7 +17,7 @@ from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.reading.units import GetUnits
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
-from metaq.errors import BadRequest, BrokerError, ConfigError, MetaqError, RemoteProtocolError
+from metaq.errors import BadRequest, BrokerError, ConfigError, NotFound, RemoteProtocolError
 from metaq.model import BrokerData, MessageQueue, StoredMessage
 from metaq.model.inspection import QueueUnits
 from metaq.model.topics.topic import check_topic
@@ -34,7 +34,7 @@ _PULL_SECONDS: Final = 5.0
 """Timeout of one request of a search by time, which may read from the disk."""
 
 
-class MessageNotFound(MetaqError):
+class MessageNotFound(NotFound):
     """No broker has the message, or none that has it can be asked."""
 
 

@@ -12,7 +12,7 @@ from metaq.admin.brokers import BrokerNotFound, BrokerStatus
 from metaq.client.conversation.administration import GetReplicaState, GetRuntime, Promote, StepDown
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
-from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError
+from metaq.errors import BrokerError, ConfigError, ConnectionFailed, NotFound
 from metaq.model.leadership import Rank, ReplicaState
 from metaq.model.topics.route import MASTER_ID
 from metaq.wire.codes import ResponseCode
@@ -23,7 +23,7 @@ PAUSE_SECONDS: Final = 0.2
 """Between two tries."""
 
 
-class NoSuchReplica(MetaqError):
+class NoSuchReplica(NotFound):
     """None of the brokers of that name is the one that is wanted."""
 
 

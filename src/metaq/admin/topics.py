@@ -14,12 +14,12 @@ from metaq.client.conversation.groups import GetConnections, GetConsumeStats, Ge
 from metaq.client.conversation.routes import DeleteTopicRoute, ListTopics
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
-from metaq.errors import ConfigError, MetaqError, NoRoute
+from metaq.errors import ConfigError, MetaqError, NoRoute, NotFound
 from metaq.model import MessageQueue, QueueData, QueueStats, Route
 from metaq.model.topics.topic import check_topic
 
 
-class TopicNotFound(MetaqError):
+class TopicNotFound(NotFound):
     """No name server knows the topic."""
 
 

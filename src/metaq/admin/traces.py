@@ -12,7 +12,7 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats
 from metaq.client.conversation.reading.lookups import LOOK_UP_MAX, QueryMessages, read_traces
 from metaq.client.shared.core import ClientCore
-from metaq.errors import ConfigError, MetaqError, NoRoute
+from metaq.errors import ConfigError, NoRoute, NotFound
 from metaq.model import StoredMessage
 from metaq.model.topics.system import TRACE_TOPIC
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -34,7 +34,7 @@ _WHO_TRACES = (
 )
 
 
-class TraceNotFound(MetaqError):
+class TraceNotFound(NotFound):
     """No client has traced the message."""
 
 

@@ -22,7 +22,7 @@ from metaq.client.conversation.staged.staging import (
 )
 from metaq.client.identity.names import checked
 from metaq.client.shared.core import ClientCore
-from metaq.errors import BrokerError, MetaqError
+from metaq.errors import BrokerError, NotFound
 from metaq.model.transactions.staging import (
     DecisionOutcome,
     PartState,
@@ -47,7 +47,7 @@ UNSUPPORTED: Final = "it knows no staged transactions"
 _NOT_REGISTERED: Final = "it is not registered at the name servers"
 
 
-class TransactionNotFound(MetaqError):
+class TransactionNotFound(NotFound):
     """No broker that could be asked knows the transaction, or the writer's row."""
 
 

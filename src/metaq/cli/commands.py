@@ -228,33 +228,12 @@ def _wrong_usage(error: Any) -> int:
 
 def exit_code(error: MetaqError) -> int:
     """Return the exit code of a failed command."""
-    from metaq.admin.brokers import BrokerNotFound
-    from metaq.admin.groups import GroupNotFound
-    from metaq.admin.members import MemberNotFound
-    from metaq.admin.messages import MessageNotFound
-    from metaq.admin.replicas import NoSuchReplica
-    from metaq.admin.topics import TopicNotFound
-    from metaq.admin.traces import TraceNotFound
-    from metaq.admin.transactions import TransactionNotFound
     from metaq.client.conversation.call import unknown_topic
-    from metaq.errors import BadRequest, ConfigError, LocalProtocolError, NoRoute, Refused
+    from metaq.errors import BadRequest, ConfigError, LocalProtocolError, NoRoute, NotFound, Refused
 
     if isinstance(error, ConfigError | BadRequest | Refused | LocalProtocolError):  # a value that the user gave
         return EXIT_USAGE
-    not_found = (
-        NoRoute
-        | TopicNotFound
-        | GroupNotFound
-        | BrokerNotFound
-        | NoSuchReplica
-        | MemberNotFound
-        | MessageNotFound
-        | TraceNotFound
-        | TransactionNotFound
-    )
-    if isinstance(error, not_found):
-        return EXIT_NOT_FOUND
-    return EXIT_NOT_FOUND if unknown_topic(error) else EXIT_FAILED
+    return EXIT_NOT_FOUND if isinstance(error, NoRoute | NotFound) or unknown_topic(error) else EXIT_FAILED
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from metaq.errors import MetaqError
+from metaq.errors import NotFound
 
 
-class NodeNotFound(MetaqError):
+class NodeNotFound(NotFound):
     """There is no such node in ZooKeeper."""
 
 

@@ -11,10 +11,14 @@ from typing import Final
 import msgspec
 
 from metaq.durable import make_folder, write_whole
-from metaq.errors import ConfigError
+from metaq.errors import ConfigError, NotFound
 
 CHOSEN_VARIABLE: Final = "METAQ_CONTEXT"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class ContextNotFound(NotFound):
+    """There is no context of this name."""
 
 
 class Context(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename="camel"):
@@ -44,7 +48,7 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 class Contexts:
-    """The contexts of a user. Raises ConfigError: a name is none, or unknown; a file cannot be read or written."""
+    """The contexts of a user. Raises ContextNotFound; ConfigError: a name is none; a file cannot be read or written."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         base = environ.get("XDG_CONFIG_HOME", "")
@@ -63,7 +67,7 @@ class Contexts:
             return msgspec.json.decode(path.read_bytes(), type=Context)
         except FileNotFoundError:
             have = ", ".join(self.names()) or "none yet"
-            raise ConfigError(
+            raise ContextNotFound(
                 f"there is no context {name} (there are: {have}); `metaq context add` makes one"
             ) from None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as fault:
@@ -125,7 +129,11 @@ def name_servers_of_context(*, by_hand: bool, from_environment: bool, environ: M
     name = asked or ("" if by_hand or from_environment else contexts.used())
     if not name:
         return None
-    context = contexts.read(name)
+    try:
+        context = contexts.read(name)
+    except ContextNotFound as missing:
+        # A wrong value of an option or a variable, or a file that was deleted by hand.
+        raise ConfigError(f"{CHOSEN_VARIABLE if asked else 'the context in use'}: {missing}") from None
     context.put_into(environ)
     if by_hand:
         return None

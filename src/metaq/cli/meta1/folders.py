@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from metaq.durable import sync_folder, write_whole
-from metaq.errors import ConfigError, StoreFailed
+from metaq.errors import ConfigError, NotFound, StoreFailed
 
 JOURNAL: Final = ".move-partitions.json"
 """Lies in the data folder while a move is under way. Without a hyphen and digits at its end no server takes it for a partition."""
@@ -67,7 +67,8 @@ def move_partitions(folder: pathlib.Path, topic: str, first: int, last: int, off
     A move that was interrupted is finished when it is asked for with the same words, and refused with others.
 
     Raises:
-        ConfigError: a wrong range, no such partition, a folder in the way, a server that has the folder open, a folder of a MetaQ for Python,
+        NotFound: there is no such partition. Nothing was changed.
+        ConfigError: a wrong range, a folder in the way, a server that has the folder open, a folder of a MetaQ for Python,
             or an interrupted move of other partitions. Nothing was changed.
         StoreFailed: a folder could not be renamed; the same call goes on.
     """
@@ -104,7 +105,7 @@ def delete_partitions(folder: pathlib.Path, topic: str, first: int, last: int) -
 
     Each is renamed before its files go, so that a server never finds half a partition; what an interrupted call left is deleted, too.
 
-    Raises ConfigError as `move_partitions`; StoreFailed: a folder could not be deleted; the same call goes on.
+    Raises NotFound, ConfigError as `move_partitions`; StoreFailed: a folder could not be deleted; the same call goes on.
     """
     _check(folder, topic, first, last)
     if (folder / JOURNAL).exists():
@@ -253,9 +254,9 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and str(int(text)) == text
 
 
-def _none(folder: pathlib.Path, topic: str, first: int, last: int) -> ConfigError:
+def _none(folder: pathlib.Path, topic: str, first: int, last: int) -> NotFound:
     have = ", ".join(map(str, partitions_of(folder, topic)))
-    return ConfigError(
+    return NotFound(
         f"there is no partition {first} to {last} of {topic} in {folder}"
         + (f" (there are {have})" if have else ", and no other of it")
     )
