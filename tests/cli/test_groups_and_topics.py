@@ -156,7 +156,7 @@ def test_a_groups_life(cli, groups):
         assert f"group {group} is deleted" in cli("group", "delete", group, "--yes")
         cli("group", "show", group, code=3)
     cli("group", "delete", "cli-life-group", "--yes", code=3)
-    assert "Delete group" in run_metaq("group", "delete", DONE).stderr
+    assert "Delete group" in cli("group", "delete", DONE, code=1)
 
 
 def test_what_has_members_is_not_deleted(cli, groups, metaq_broker):
@@ -203,6 +203,22 @@ def test_a_question_is_asked_on_standard_error(cli, metaq_broker):
     answered = run_metaq(*words, stdin="y\n")
     assert json.loads(answered.stdout) == {"topic": "cli-asked", "deleted": True}
     assert "Delete topic cli-asked and all its messages?" in answered.stderr
+
+
+@pytest.mark.parametrize("kind", ["topic", "group"])
+def test_nothing_is_asked_of_what_does_not_exist(cli, kind):
+    told = cli(kind, "delete", "cli-no-such-name", code=3)
+    assert "cli-no-such-name" in told
+    assert "[y/N]" not in told
+
+
+def test_nothing_is_asked_of_what_would_be_refused(cli, groups, metaq_broker):
+    """What has members is not deleted without --force, whatever the answer."""
+    with metaq.Consumer(metaq_broker.namesrv, group="cli-figures-member", topics=TOPIC) as consumer:
+        consumer.wait_assigned(PATIENCE)
+        for words in (("topic", "delete", TOPIC), ("group", "delete", "cli-figures-member")):
+            assert "[y/N]" not in cli(*words, code=1)
+            assert "[y/N]" in cli(*words, "--force", code=1)
 
 
 def test_all_questions_are_asked_the_same_way():

@@ -110,6 +110,19 @@ def test_what_cannot_be_done_is_said(cli, cluster):
     cli("topic", "delete", "alone", "--yes")
 
 
+def test_nothing_is_asked_of_a_broker_that_does_not_exist_or_cannot_be_removed(cli):
+    told = cli("cluster", "remove-broker", "nobody", code=3)
+    assert "no broker nobody is registered" in told
+    assert "[y/N]" not in told
+    cli("topic", "create", "growth-alone", "--broker", A)
+    refused = cli("cluster", "remove-broker", A, code=1)
+    assert "topic growth-alone" in refused
+    assert "[y/N]" not in refused
+    cli("topic", "delete", "growth-alone", "--yes")
+    asked = cli("cluster", "remove-broker", A, code=1)
+    assert "Drain broker broker-0 and stop it when it is empty?" in asked
+
+
 def test_a_topic_is_moved_and_a_broker_removed_and_added(cli, cluster):
     with Admin(cluster.namesrv) as admin:
         admin.create_topic("letters", queues=3, broker=A)

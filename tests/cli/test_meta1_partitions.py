@@ -102,6 +102,19 @@ def test_partitions_are_deleted_after_a_yes(data: Path) -> None:
     assert sorted(layout(data)) == ["orders-0", "orders-01", "orders-3", "orders-4", "orders-x-1", "other-7"]
 
 
+def test_nothing_is_asked_of_partitions_that_do_not_exist_or_are_in_use(data: Path) -> None:
+    def told(start: str) -> tuple[int, bool]:
+        done = run_metaq("meta1", "delete-partitions", *words(data, "--start", start, "--end", "9"), stdin="n\n")
+        return done.returncode, "[y/N]" in done.stderr
+
+    before = layout(data)
+    assert told("7") == (3, False)
+    with (data / "orders-4" / SEGMENT).open("rb"):
+        assert told("4") == (2, False)
+    assert told("4") == (1, True)
+    assert layout(data) == before
+
+
 def test_what_an_interrupted_delete_left_goes_with_the_next(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that starts in between sees no half partition: the folder has another name."""
 

@@ -97,3 +97,10 @@ def test_what_nobody_has_is_not_found(cli: Run) -> None:
     gone = cli("list", broker=f"127.0.0.1:{free_port()}")
     assert gone.returncode == 0
     assert "could not be asked" in gone.stdout
+
+
+@pytest.mark.parametrize("action", ["commit", "rollback", "forget"])
+def test_nothing_is_asked_of_a_branch_that_does_not_exist(cli: Run, action: str) -> None:
+    done = cli(action, "XID:7:6731:6231:nobody")
+    assert (done.returncode, "[y/N]" in done.stderr) == (3, False), done.stderr
+    assert "no broker has the transaction XID:7:6731:6231:nobody" in done.stderr

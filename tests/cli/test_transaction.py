@@ -160,6 +160,12 @@ def test_what_waits_for_a_broker_that_is_gone_is_forgotten_though_others_are_don
         (("show", "no row", "--row"), 2, "the row's key"),
         (("commit", "t@nowhere", "--yes"), 3, "the broker nowhere, which decides t@nowhere"),
         (("forget", "nobody@broker-x", "--yes"), 3, "no broker knows"),
+        (("commit", "t@nowhere"), 3, "the broker nowhere, which decides t@nowhere"),
+        (("rollback", "t@nowhere"), 3, "the broker nowhere, which decides t@nowhere"),
+        (("commit", "no-id"), 2, "UNIQUE@BROKER"),
+        (("forget", "nobody@broker-x"), 3, "no broker knows"),
+        (("forget", "nobody", "--row"), 3, "no broker knows row nobody"),
+        (("forget", "nobody@broker-x", "--broker", "nowhere"), 3, "nowhere"),
         (("list", "--broker", "nowhere"), 3, "nowhere"),
         (("list", "--limit", "0"), 2, "limit"),
     ],
@@ -168,6 +174,19 @@ def test_wrong_ids_are_told(cli, command, code, says):
     """With an exit code for scripts."""
     told = cli(*command)
     assert (told.returncode, says in told.stderr) == (code, True), told.stderr
+    assert "[y/N]" not in told.stderr
+
+
+def test_a_commit_of_a_transaction_that_its_coordinator_does_not_know_is_not_found(cluster, cli, monkeypatch):
+    """Nothing is asked, or committed; a rollback keeps its writer from committing it later."""
+    transaction = f"unknown@{cluster.brokers[0].name}"
+    for more in ((), ("--yes",)):
+        told = cli("commit", transaction, *more)
+        assert (told.returncode, "[y/N]" in told.stderr) == (3, False), told.stderr
+        assert f"does not know transaction {transaction}" in told.stderr
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    asked = cli("rollback", transaction)
+    assert (asked.returncode, "[y/N]" in asked.stderr) == (1, True)
 
 
 def test_long_list_is_cut_and_says_so(cluster, cli):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import io
 import json
 import threading
 
@@ -278,6 +279,21 @@ def test_commands(database, server, capsys, monkeypatch):
     assert [(entry.state, entry.tries) for entry in listed(database)] == [(WAITING, 0)]
     assert run_command(["outbox", "resend"]) == 2
     assert run_command(["outbox", "list", "--state", "nonsense"]) == 2
+
+
+def test_only_the_dropping_of_messages_that_exist_is_asked_about(database, server, capsys, monkeypatch):
+    [message_id] = add(database, "a")
+    monkeypatch.setenv("METAQ_DATABASE", server)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert run_command(["outbox", "drop", "nobody"]) == 3
+    assert capsys.readouterr() == ("0 messages dropped\n", "")
+    assert run_command(["outbox", "drop", "--parked"]) == 0
+    assert capsys.readouterr() == ("0 messages dropped\n", "")
+    assert run_command(["outbox", "drop"]) == 2
+    assert "[y/N]" not in capsys.readouterr().err
+    assert run_command(["outbox", "drop", "nobody", message_id]) == 1
+    assert "Drop 1 message, for good?" in capsys.readouterr().err
+    assert [entry.message_id for entry in listed(database)] == [message_id]
 
 
 def test_a_password_is_not_shown(capsys, monkeypatch, tmp_path):

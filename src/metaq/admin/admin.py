@@ -10,7 +10,6 @@ from typing import Any, Self, TypeVar
 
 from metaq.admin import (
     acl,
-    branches,
     brokers,
     group_changes,
     groups,
@@ -22,7 +21,6 @@ from metaq.admin import (
     topics,
     traces,
     tracks,
-    transactions,
 )
 from metaq.admin.configuring.calls import OptionCalls
 from metaq.admin.figures.calls import FigureCalls
@@ -30,6 +28,7 @@ from metaq.admin.growth.calls import GrowthCalls
 from metaq.admin.monitoring.calls import MonitoringCalls
 from metaq.admin.offsets.calls import OffsetCalls
 from metaq.admin.rolling.calls import RollingCalls
+from metaq.admin.transaction_calls import TransactionCalls
 from metaq.admin.upkeep import scrubbing
 from metaq.admin.upkeep.cleaning import CleaningCalls
 from metaq.client.conversation.accounts import SetAccount
@@ -48,12 +47,13 @@ from metaq.model.quota import QuotaUse
 from metaq.model.reload import ReloadedFile
 from metaq.model.topics.system import TRACE_TOPIC
 from metaq.model.topics.topic import check_topic
-from metaq.model.transactions.staging import DecisionOutcome, TransactionRow
 
 Result = TypeVar("Result")
 
 
-class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCalls, OptionCalls, RollingCalls):
+class Admin(
+    CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCalls, OptionCalls, RollingCalls, TransactionCalls
+):
     """Administration of one cluster.
 
     Args:
@@ -119,13 +119,13 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             topics.create(self._open, name, queues=queues, perm=perm, order=order, cluster=cluster, broker=broker)
         )
 
-    def delete_topic(self, name: str, *, force: bool = False) -> None:
+    def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> None:
         """Delete a topic and its messages at every broker.
 
-        Args: name: the topic. force: also while members of groups read it.
+        Args: name: the topic. force: also while members of groups read it. dry_run: only check whether that can be done.
         Raises also TopicNotFound, TopicInUse: members of a group read it.
         """
-        self._run(topics.delete(self._open, name, force=force))
+        self._run(topics.delete(self._open, name, force=force, dry_run=dry_run))
 
     def list_topics(self, *, system: bool = False) -> list[str]:
         """Return the names of the topics, sorted; `system` adds system, retry and dead-letter topics. Empty: there is none."""
@@ -311,7 +311,13 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
         return self._run(group_changes.put(self._open, name, settings, cluster=cluster, broker=broker))
 
     def delete_group(
-        self, name: str, *, keep_progress: bool = False, dead_letters: bool = False, force: bool = False
+        self,
+        name: str,
+        *,
+        keep_progress: bool = False,
+        dead_letters: bool = False,
+        force: bool = False,
+        dry_run: bool = False,
     ) -> list[str]:
         """Delete a consumer group with its progress and what waits to be retried, at every broker.
 
@@ -320,10 +326,13 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
             keep_progress: delete only its settings.
             dead_letters: also its dead letters.
             force: also with members, which make it anew unless brokers do not create groups by themselves.
+            dry_run: only check whether that can be done.
         Returns: the topics that are gone. Raises also GroupNotFound, GroupOnline.
         """
         return self._run(
-            group_changes.delete(self._open, name, keep_progress=keep_progress, dead_letters=dead_letters, force=force)
+            group_changes.delete(
+                self._open, name, keep_progress=keep_progress, dead_letters=dead_letters, force=force, dry_run=dry_run
+            )
         )
 
     def clone_group(
@@ -506,72 +515,6 @@ class Admin(CleaningCalls, FigureCalls, MonitoringCalls, GrowthCalls, OffsetCall
     def remove_quota(self, kind: str, name: str, *, broker: str | None = None) -> list[str]:
         """Remove a quota from the brokers that have it. Args, returns: as `set_quota`. Raises also QuotaNotFound, BrokerNotFound."""
         return self._run(quota.remove(self._open, broker, kind, name))
-
-    def list_transactions(self, *, broker: str | None = None, limit: int = 1000) -> transactions.TransactionList:
-        """Return `transactions`, those staged at one broker or at all, by id; `complete`: these are all; `unreached`: broker → reason.
-
-        Listed are undecided, prepared and incompletely delivered ones, and ended ones until brokers forget them. Raises also BrokerNotFound.
-        """
-        return self._run(transactions.listing(self._open, broker=broker, limit=limit))
-
-    def show_transaction(self, transaction: str) -> tuple[transactions.StagedTransaction, dict[str, str]]:
-        """Return a staged transaction as all brokers know it, and broker → reason for those that could not be asked.
-
-        Raises also TransactionNotFound; ConfigError: not the id of a transaction.
-        """
-        return self._run(transactions.show(self._open, transaction))
-
-    def transaction_row(self, key: str) -> tuple[dict[str, TransactionRow], dict[str, str]]:
-        """Return broker → last transaction of a numbered writer, with `sequence` and `phase`; and broker → reason of those not asked.
-
-        Raises also TransactionNotFound; ConfigError: no key of a row.
-        """
-        return self._run(transactions.row(self._open, key))
-
-    def list_transaction_rows(
-        self, *, broker: str | None = None, limit: int = 1000
-    ) -> tuple[dict[str, list[TransactionRow]], dict[str, str]]:
-        """Return broker → its first `limit` writers' rows, and broker → reason for those that could not be asked.
-
-        Raises also BrokerNotFound.
-        """
-        return self._run(transactions.rows(self._open, broker=broker, limit=limit))
-
-    def list_branches(self, *, broker: str | None = None, limit: int = 1000) -> branches.BranchList:
-        """Return the transactions of MetaQ 1.x clients, local and XA, of one broker (a name, or `host:port`), or of all.
-
-        Returns: `branches`, by broker; `now_ms`; `unreached`: broker → why it could not be asked. Raises also BrokerNotFound.
-        """
-        return self._run(branches.listing(self._open, broker=broker, limit=limit))
-
-    def end_branch(self, key: str, action: str, *, broker: str | None = None) -> list[str]:
-        """End an XA branch by hand. Returns the names of the brokers that had it.
-
-        Args:
-            key: `XID:...`, as `list_branches` has it.
-            action: `commit` or `rollback` one that is prepared; its transaction manager is told so when it comes;
-                `forget` one that was ended so.
-            broker: only there; None: at all.
-        Raises also TransactionNotFound, BrokerNotFound.
-        """
-        return self._run(branches.end(self._open, key, action, broker=broker))
-
-    def end_transaction(self, transaction: str, *, commit: bool) -> transactions.EndedTransaction:
-        """Commit a prepared transaction, or roll back one that is not committed, and have every broker apply the decision.
-
-        The first decision stands: if there is one already, that is applied and returned. Returns: the `decision`;
-        `first`, whether it is this one; `remaining`, broker → why it has not applied all. Raises also BrokerNotFound; ConfigError: not the id of a
-        transaction.
-        """
-        outcome = DecisionOutcome.COMMIT if commit else DecisionOutcome.ROLLBACK
-        return self._run(transactions.decide(self._open, transaction, outcome))
-
-    def forget_transaction(self, subject: str, *, row: bool = False, broker: str | None = None) -> list[str]:
-        """Remove a transaction's state from brokers, or with `row` a writer's row. Returns the brokers that had it.
-
-        Raises also TransactionNotFound, BrokerNotFound; ConfigError: not the id of a transaction, or no key of a row.
-        """
-        return self._run(transactions.forget(self._open, subject, row=row, broker=broker))
 
     def close(self) -> None:
         """Close the connections; calls that wait in other threads raise ClientClosed. Safe to call twice."""

@@ -51,10 +51,10 @@ async def listing(core: ClientCore, *, broker: str | None, limit: int) -> Branch
     return BranchList(found, core.clock.now_ms(), unreached)
 
 
-async def end(core: ClientCore, key: str, action: str, *, broker: str | None) -> list[str]:
+async def end(core: ClientCore, key: str, action: str, *, broker: str | None, dry_run: bool = False) -> list[str]:
     """Commit or roll back a prepared branch, or forget one that was ended so, at all brokers with a branch of that key.
 
-    Returns their names. Raises TransactionNotFound, BrokerNotFound; HalfDone; BrokerError: a broker refuses.
+    `dry_run`: only find these. Returns their names. Raises TransactionNotFound, BrokerNotFound; HalfDone; BrokerError: a broker refuses.
     """
     targets = await _targets(core, broker)
     found = await listing(core, broker=broker, limit=1 << 30)
@@ -64,7 +64,7 @@ async def end(core: ClientCore, key: str, action: str, *, broker: str | None) ->
         raise TransactionNotFound(
             f"no broker has the transaction {key[:200]}" + (f" ({unreached})" if unreached else "")
         )
-    await at_each(
-        core, f"{action} of {key[:200]} is done", {name: targets[name] for name in known}, EndBranch(key, action)
-    )
+    if not dry_run:
+        holders = {name: targets[name] for name in known}
+        await at_each(core, f"{action} of {key[:200]} is done", holders, EndBranch(key, action))
     return known

@@ -67,10 +67,13 @@ async def put(
     return wanted
 
 
-async def delete(core: ClientCore, name: str, *, keep_progress: bool, dead_letters: bool, force: bool) -> list[str]:
+async def delete(
+    core: ClientCore, name: str, *, keep_progress: bool, dead_letters: bool, force: bool, dry_run: bool = False
+) -> list[str]:
     """Delete a group at all brokers. Returns the topics that were deleted with it.
 
-    With its progress and its retry topic, unless `keep_progress`; with `dead_letters`, with the topic of these too.
+    With its progress and its retry topic, unless `keep_progress`; with `dead_letters`, with the topic of these too. With `dry_run`, only
+    check whether that can be done, and return the topics that would be deleted.
 
     Raises GroupNotFound; GroupOnline: it has members, which would make it anew (not with `force`); NothingDone, HalfDone.
     """
@@ -81,12 +84,15 @@ async def delete(core: ClientCore, name: str, *, keep_progress: bool, dead_lette
         raise GroupNotFound(f"no broker at name servers {core.name_servers} knows consumer group {name}")
     if not force:
         await _check_offline(core, targets, name, "is not deleted")
-    await at_each(core, f"group {name} is deleted", targets, DeleteGroup(name, not keep_progress))
+    if not dry_run:
+        await at_each(core, f"group {name} is deleted", targets, DeleteGroup(name, not keep_progress))
     gone = []
     prefixes = [*([] if keep_progress else [RETRY_PREFIX]), *([DEAD_LETTER_PREFIX] if dead_letters else [])]
     for topic in (prefix + name for prefix in prefixes):
         with contextlib.suppress(topics.TopicNotFound):
-            await topics.delete(core, topic, force=True)  # whoever may delete a group with members has said so
+            await topics.delete(
+                core, topic, force=True, dry_run=dry_run
+            )  # whoever may delete a group with members has said so
             gone.append(topic)
     return gone
 

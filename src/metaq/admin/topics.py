@@ -125,8 +125,8 @@ async def _check_consumed(core: ClientCore, name: str, address: str, data: Queue
                 )
 
 
-async def delete(core: ClientCore, name: str, *, force: bool) -> None:
-    """Delete a topic at all brokers, then at all name servers.
+async def delete(core: ClientCore, name: str, *, force: bool, dry_run: bool = False) -> None:
+    """Delete a topic at all brokers, then at all name servers; with `dry_run`, only check whether that can be done.
 
     Raises TopicNotFound; TopicInUse: a group has members that read it (not with `force`); NothingDone, HalfDone.
     """
@@ -141,6 +141,8 @@ async def delete(core: ClientCore, name: str, *, force: bool) -> None:
     await check_brokers(core, targets, f"topic {name} is not deleted")
     if not force:
         await _check_unread(core, name, targets.values())
+    if dry_run:
+        return
     if targets:
         await at_each(core, f"topic {name} is deleted", targets, DeleteTopic(name))
     routes = {pair: DeleteTopicRoute(name) for pair in servers.items()}

@@ -216,10 +216,12 @@ async def rows(
     return await ask_all(await masters(core, broker=broker), lambda _name, address: of_broker(address))
 
 
-async def decide(core: ClientCore, transaction: str, outcome: DecisionOutcome) -> EndedTransaction:
-    """Commit a transaction as it was prepared, or roll it back, and have every broker apply the decision.
+async def check_end(core: ClientCore, transaction: str, outcome: DecisionOutcome) -> tuple[str, dict[str, str]]:
+    """Return a transaction's coordinator, and broker → address of all masters.
 
-    Raises BrokerNotFound: its coordinator is not there; BrokerError: it was not prepared, for example; ConfigError: no id.
+    A transaction that its coordinator does not know can be rolled back: its writer cannot commit it later.
+
+    Raises BrokerNotFound: its coordinator is not there; TransactionNotFound: it knows none that could be committed; ConfigError: no id.
     """
     coordinator = checked(coordinator_of, transaction)
     targets = await masters(core)
@@ -229,6 +231,21 @@ async def decide(core: ClientCore, transaction: str, outcome: DecisionOutcome) -
             f"{core.name_servers}; registered: {', '.join(targets)}. If it will never come back, `metaq transaction forget` drops "
             "what the others hold"
         )
+    if outcome is DecisionOutcome.COMMIT:
+        state = await core.ask(targets[coordinator], GetTransaction(transaction, coordinator))
+        if state.phase is Phase.UNKNOWN:
+            raise TransactionNotFound(
+                f"broker {coordinator}, which decides it, does not know transaction {transaction}"
+            )
+    return coordinator, targets
+
+
+async def decide(core: ClientCore, transaction: str, outcome: DecisionOutcome) -> EndedTransaction:
+    """Commit a transaction as it was prepared, or roll it back, and have every broker apply the decision.
+
+    Raises as `check_end`; BrokerError: it was not prepared, for example.
+    """
+    coordinator, targets = await check_end(core, transaction, outcome)
     answer = await core.ask(targets[coordinator], end(transaction, outcome, coordinator))
     decision = answer.decision  # The first decision is final: it may be another one than was asked for.
     shown, remaining = await _states(core, decision.transaction, targets)
@@ -256,8 +273,10 @@ async def _apply(core: ClientCore, broker: str, address: str, decision: Transact
     return remaining
 
 
-async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | None) -> list[str]:
+async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | None, dry_run: bool = False) -> list[str]:
     """Remove a transaction, or a writer's row, from one broker or from all that know it. Returns their names.
+
+    `dry_run`: only find these.
 
     Raises TransactionNotFound, BrokerNotFound, HalfDone; BrokerError: a broker refuses; ConfigError: no id or key.
     """
@@ -278,8 +297,9 @@ async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | Non
             )
     if not known:
         raise TransactionNotFound(_nobody(f"row {subject}" if row else f"transaction {subject}", unreached))
-    call = ForgetStaged(transaction=None if row else subject, row=subject if row else None)
-    await at_each(core, f"{subject} is forgotten", {name: targets[name] for name in sorted(known)}, call)
+    if not dry_run:
+        call = ForgetStaged(transaction=None if row else subject, row=subject if row else None)
+        await at_each(core, f"{subject} is forgotten", {name: targets[name] for name in sorted(known)}, call)
     return sorted(known)
 
 

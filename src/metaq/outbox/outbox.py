@@ -88,6 +88,10 @@ class Outbox:
             raise ConfigError(f"state={state!r}: need one of {', '.join(STATES)}")
         return tables.listed(statements_of(target), self.table, state, topic, after, count)
 
+    def existing(self, target: Any, message_ids: Iterable[str]) -> list[str]:
+        """Return the ids of those that the table has, whatever their state. Empty: none."""
+        return tables.existing(statements_of(target), self.table, list(message_ids))
+
     def resend(self, target: Any, message_ids: Iterable[str]) -> int:
         """Have messages sent anew, under their ids, whatever their state. Those that are being sent are left out. Returns how many."""
         return tables.resend(statements_of(target), self.table, list(message_ids))

@@ -163,6 +163,18 @@ def listed(on: Statements, table: str, state: str | None, topic: str | None, aft
     return [_entry(row) for row in rows]
 
 
+def existing(on: Statements, table: str, message_ids: Sequence[str]) -> list[str]:
+    """Return those of the ids that are there."""
+    return [
+        found
+        for some in _pieces(message_ids)
+        for (found,) in on.rows(
+            f"SELECT message_id FROM {table} WHERE message_id IN ({places(len(some))})",  # noqa: S608
+            some,
+        )
+    ]
+
+
 def resend(on: Statements, table: str, message_ids: Sequence[str]) -> int:
     """Have parked, sent or waiting messages sent at once, with all their tries. Returns how many there are."""
     return sum(

@@ -75,15 +75,23 @@ class GrowthCalls(AdminPart):
         quiet_seconds: float = drain.QUIET_SECONDS,
         timeout: float | None = None,
         force: bool = False,
+        dry_run: bool = False,
         progress: Callable[[drain.DrainProgress], None] | None = None,
     ) -> removing.RemovedBroker:
         """Drain a broker, wait until it is empty, and stop it: its queues leave the routes.
 
-        Args: force: leave behind what nobody has read. The others: as `drain_broker`. Raises: as `drain_broker`.
+        Args: force: leave behind what nobody has read. dry_run: only check whether that can begin, and say what is open there now. The
+        others: as `drain_broker`. Raises: as `drain_broker`.
         """
         return self._run(
             removing.remove(
-                self._open, broker, quiet_seconds=quiet_seconds, timeout=timeout, force=force, told=progress
+                self._open,
+                broker,
+                quiet_seconds=quiet_seconds,
+                timeout=timeout,
+                force=force,
+                dry_run=dry_run,
+                told=progress,
             )
         )
 

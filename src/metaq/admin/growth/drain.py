@@ -196,9 +196,12 @@ async def _route(core: ClientCore, topic: str) -> Route | None:
 
 
 async def take_out_of_orders(
-    core: ClientCore, place: BrokerReplicas, tables: Tables, *, wanted: bool, force: bool
+    core: ClientCore, place: BrokerReplicas, tables: Tables, *, wanted: bool, force: bool, dry_run: bool = False
 ) -> dict[str, str]:
-    """Take a broker out of fixed layouts. Returns topic → what it was. Raises Refusal: it is in one, and that is not wanted."""
+    """Take a broker out of fixed layouts. Returns topic → what it was. Raises Refusal: it is in one, and that is not wanted.
+
+    `dry_run`: only check, and say what would be changed.
+    """
     fixed = {
         topic: layout
         for topic, layout in (await orders(core)).items()
@@ -223,7 +226,7 @@ async def take_out_of_orders(
     if not wanted:
         return {}
     for topic, layout in left.items():
-        if layout.parts:
+        if layout.parts and not dry_run:
             await order.put(core, topic, str(layout))
     return {topic: str(layout) for topic, layout in fixed.items() if left[topic].parts}
 

@@ -31,18 +31,26 @@ async def remove(
     quiet_seconds: float = draining.QUIET_SECONDS,
     timeout: float | None = None,
     force: bool = False,
+    dry_run: bool = False,
     told: draining.Told | None = None,
 ) -> RemovedBroker:
-    """Drain a broker, wait until it is empty, and stop it.
+    """Drain a broker, wait until it is empty, and stop it; with `dry_run`, only check whether that can begin.
 
     Args: force: do not wait for what is open, and leave behind what nobody reads; sends still are not refused as long as producers have
     another broker. Fixed layouts lose the broker.
     Raises as `draining.drain`; Refusal also if nobody reads a topic that has messages there.
     """
     place = await find(core, name)
-    if not force:
+    if dry_run or not force:
         tables = await tables_of(core, place.master, place.cluster, place.broker)
-        _check_read(place.broker, await look(core, place, tables, await readers_elsewhere(core, place)))
+        work = await look(core, place, tables, await readers_elsewhere(core, place))
+        if not force:
+            _check_read(place.broker, work)
+    if dry_run:
+        if not force:
+            await draining.check_others(core, place, tables)
+        layouts = await draining.take_out_of_orders(core, place, tables, wanted=True, force=force, dry_run=True)
+        return RemovedBroker(place.broker, work, layouts, stopped=False)
     done = await draining.drain(
         core,
         name,

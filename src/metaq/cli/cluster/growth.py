@@ -158,17 +158,16 @@ def remove_broker(
     """
     from metaq.admin import Admin
 
-    if not yes:
-        ask(f"Drain broker {name} and stop it when it is empty?")
-    with (
-        Admin(namesrv) as admin,
-        _interrupted(
+    with Admin(namesrv) as admin:
+        if not yes:
+            admin.remove_broker(name, force=force, dry_run=True)
+            ask(f"Drain broker {name} and stop it when it is empty?")
+        with _interrupted(
             f"broker {name} stays drained, and was not removed: run the same command to continue, or `metaq broker drain {name} --undo`"
-        ),
-    ):
-        done = admin.remove_broker(
-            name, quiet_seconds=quiet_seconds, timeout=timeout, force=force, progress=_told(as_json)
-        )
+        ):
+            done = admin.remove_broker(
+                name, quiet_seconds=quiet_seconds, timeout=timeout, force=force, progress=_told(as_json)
+            )
     if as_json:
         print_json({"broker": done.broker, **_without_name(done)})
         return

@@ -107,14 +107,7 @@ def delete_partitions(folder: pathlib.Path, topic: str, first: int, last: int) -
 
     Raises NotFound, ConfigError as `move_partitions`; StoreFailed: a folder could not be deleted; the same call goes on.
     """
-    _check(folder, topic, first, last)
-    if (folder / JOURNAL).exists():
-        raise ConfigError(f"a move of partitions was interrupted in {folder}: finish it first, with the same arguments")
-    found = _within(partitions_of(folder, topic), first, last)
-    left = [number for number in _left(folder, topic) if first <= number <= last]
-    if not found and not left:
-        raise _none(folder, topic, first, last)
-    refuse_if_open(folder, topic)
+    found, left = check_delete(folder, topic, first, last)
     try:
         for number in left:
             shutil.rmtree(_doomed(folder, topic, number))
@@ -129,6 +122,19 @@ def delete_partitions(folder: pathlib.Path, topic: str, first: int, last: int) -
             f"{fault.filename} cannot be deleted: {fault.strerror}; mend that, and the same command goes on"
         ) from None
     return sorted({*found, *left})
+
+
+def check_delete(folder: pathlib.Path, topic: str, first: int, last: int) -> tuple[list[int], list[int]]:
+    """Return the numbers of the partitions that `delete_partitions` would delete, and of those that it has begun to. Raises as that."""
+    _check(folder, topic, first, last)
+    if (folder / JOURNAL).exists():
+        raise ConfigError(f"a move of partitions was interrupted in {folder}: finish it first, with the same arguments")
+    found = _within(partitions_of(folder, topic), first, last)
+    left = [number for number in _left(folder, topic) if first <= number <= last]
+    if not found and not left:
+        raise _none(folder, topic, first, last)
+    refuse_if_open(folder, topic)
+    return found, left
 
 
 def refuse_if_open(folder: pathlib.Path, topic: str) -> None:

@@ -51,9 +51,11 @@ def delete_partitions(
     as_json: AsJson = False,
 ) -> None:
     """Delete partitions in a data folder of the original 1.x server, with all their messages. The server must be stopped."""
+    from metaq.cli.meta1.folders import check_delete
     from metaq.cli.meta1.folders import delete_partitions as delete
 
     if not yes:
+        check_delete(data_dir, topic, start, end)
         ask(f"Delete partitions {start} to {end} of {topic} in {data_dir}, for good?")
     gone = delete(data_dir, topic, start, end)
     if as_json:

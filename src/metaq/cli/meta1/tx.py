@@ -107,9 +107,10 @@ def forget_branch(
 def _end(key: str, action: str, done: str, broker: str | None, namesrv: str, *, yes: bool, as_json: bool) -> None:
     from metaq.admin import Admin
 
-    if not yes:
-        ask(f"{action.capitalize()} the XA branch {key}, for good?")
     with Admin(namesrv) as admin:
+        if not yes:
+            admin.end_branch(key, action, broker=broker, dry_run=True)
+            ask(f"{action.capitalize()} the XA branch {key}, for good?")
         names = admin.end_branch(key, action, broker=broker)
     if as_json:
         print_json({"key": key, "action": action, "brokers": names})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,11 +95,15 @@ def delete_group(
     """
     from metaq.admin import Admin
 
-    if not yes:
-        what = "" if keep_progress else ", its offsets and its retry topic"
-        ask(f"Delete group {name}{what}{' and its dead letters' if dead_letters else ''}?")
     with Admin(namesrv) as admin:
-        topics = admin.delete_group(name, keep_progress=keep_progress, dead_letters=dead_letters, force=force)
+        delete = functools.partial(
+            admin.delete_group, name, keep_progress=keep_progress, dead_letters=dead_letters, force=force
+        )
+        if not yes:
+            delete(dry_run=True)
+            what = "" if keep_progress else ", its offsets and its retry topic"
+            ask(f"Delete group {name}{what}{' and its dead letters' if dead_letters else ''}?")
+        topics = delete()
     if as_json:
         print_json({"group": name, "deleted": True, "topics": topics})
     else:

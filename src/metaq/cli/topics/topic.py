@@ -199,9 +199,10 @@ def delete_topic(
     """Delete a topic and all its messages. Refused while members of groups read it, unless --force is given."""
     from metaq.admin import Admin
 
-    if not yes:
-        ask(f"Delete topic {name} and all its messages?")
     with Admin(namesrv) as admin:
+        if not yes:
+            admin.delete_topic(name, force=force, dry_run=True)
+            ask(f"Delete topic {name} and all its messages?")
         admin.delete_topic(name, force=force)
     if as_json:
         print_json({"topic": name, "deleted": True})

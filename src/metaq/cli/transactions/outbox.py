@@ -108,8 +108,16 @@ def drop_messages(
 
     Exit code 3: one of the ids does not exist, or is being sent at this moment.
     """
+    _check_which(ids, topic, parked=parked)
     if not yes:
-        ask(f"Drop {'all parked messages' if parked else count(len(ids or []), 'message')}, for good?")
+        with _opened(database, password_file, table) as (outbox, connection):
+            there = (
+                outbox.listed(connection, state="parked", topic=topic, count=1)
+                if parked
+                else outbox.existing(connection, set(ids or []))
+            )
+        if there:
+            ask(f"Drop {'all parked messages' if parked else count(len(there), 'message')}, for good?")
     _change(
         "drop", lambda outbox: outbox.drop, database, password_file, table, ids, topic, parked=parked, as_json=as_json
     )
@@ -127,8 +135,7 @@ def _change(
     parked: bool,
     as_json: bool,
 ) -> None:
-    if bool(ids) == parked or (topic is not None and not parked):
-        raise ConfigError("give the ids of messages, or --parked (with --topic: those of one topic)")
+    _check_which(ids, topic, parked=parked)
     done = 0
     with _opened(database, password_file, table) as (outbox, connection):
         for some in _parked(outbox, connection, topic) if parked else _pieces(ids or []):
@@ -143,6 +150,11 @@ def _change(
         print(f"{count(done, 'message')} {'will be sent again' if verb == 'resend' else 'dropped'}")
     if wanted is not None and done < wanted:
         raise typer.Exit(EXIT_NOT_FOUND)
+
+
+def _check_which(ids: list[str] | None, topic: str | None, *, parked: bool) -> None:
+    if bool(ids) == parked or (topic is not None and not parked):
+        raise ConfigError("give the ids of messages, or --parked (with --topic: those of one topic)")
 
 
 def _parked(outbox: Outbox, connection: Any, topic: str | None) -> Iterator[list[str]]:

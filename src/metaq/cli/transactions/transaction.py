@@ -228,9 +228,10 @@ def forget_transaction(
     from metaq.admin import Admin
 
     what = f"row {subject}" if row else f"transaction {subject}"
-    if not yes:
-        ask(f"Forget {what}, and drop what brokers hold of it?")
     with Admin(namesrv) as admin:
+        if not yes:
+            admin.forget_transaction(subject, row=row, broker=broker, dry_run=True)
+            ask(f"Forget {what}, and drop what brokers hold of it?")
         names = admin.forget_transaction(subject, row=row, broker=broker)
     if as_json:
         print_json({"row" if row else "transaction": subject, "brokers": names})
@@ -241,11 +242,12 @@ def forget_transaction(
 def _end(transaction: str, outcome: DecisionOutcome, namesrv: str, *, yes: bool, as_json: bool) -> None:
     from metaq.admin import Admin
 
-    if not yes:
-        doing = "Commit" if outcome is DecisionOutcome.COMMIT else "Roll back"
-        ask(f"{doing} transaction {transaction}, for good?")
+    commit = outcome is DecisionOutcome.COMMIT
     with Admin(namesrv) as admin:
-        ended = admin.end_transaction(transaction, commit=outcome is DecisionOutcome.COMMIT)
+        if not yes:
+            admin.check_end(transaction, commit=commit)
+            ask(f"{'Commit' if commit else 'Roll back'} transaction {transaction}, for good?")
+        ended = admin.end_transaction(transaction, commit=commit)
     decision = ended.decision
     if as_json:
         print_json(
