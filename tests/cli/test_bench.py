@@ -5,13 +5,16 @@ from __future__ import annotations
 import concurrent.futures
 import io
 import json
+import signal
+from types import SimpleNamespace
 
 import pytest
 
-from metaq.cli.messages.bench import Figures, _BenchSends
+import metaq
+from metaq.cli.messages.bench import Figures, _BenchSends, bench_consume
 from metaq.cli.messages.pace import Pace, Progress
 from metaq.errors import BrokerError
-from tests.support import run_metaq
+from tests.support import PATIENCE, metaq_command, process, run_metaq
 
 
 @pytest.mark.parametrize("words", [(), ("--sync",), ("--clients", "3")])
@@ -38,6 +41,51 @@ def test_figures_in_text(metaq_broker):
     assert run_metaq("bench", "consume", "cli-bench-text", "-c", "5", *at).stdout.startswith(
         "5 messages (640 B) consumed"
     )
+
+
+@pytest.mark.parametrize("words", [(), ("--sync",), ("--clients", "3")])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_bench_prints_the_figures_until_then(metaq_broker, words, number, code):
+    """Of the messages that were acknowledged; the topic has these, and at most those that were on their way."""
+    topic = f"cli-bench-stopped-{code}{''.join(words)}"
+    at = ("-n", metaq_broker.namesrv)
+    command = metaq_command("bench", "send", topic, "-c", "1000000", "--rate", "300", "--json", *words, *at)
+    with process(*command) as child, metaq.Reader(metaq_broker.namesrv, topic, start="earliest") as reader:
+        assert all(reader.receive(PATIENCE) for _ in range(30))
+        child.send_signal(number)
+        out, err = child.communicate(timeout=PATIENCE)
+    assert (child.returncode, err) == (code, "")
+    figures = json.loads(out)
+    assert figures["bytes"] == 128 * figures["messages"]
+    assert figures["messages_per_second"] > 0
+    assert figures["latency_ms"]["max"] > 0
+    stored = json.loads(run_metaq("topic", "show", topic, "--json", *at).stdout)["messages"]
+    assert 1 <= figures["messages"] < stored <= figures["messages"] + 100
+
+
+def test_an_interrupted_reading_prints_the_figures_until_then(monkeypatch, capsys):
+    """`bench consume`, in which nothing waits for more than a signal."""
+
+    class Interrupted:
+        def __init__(self, *_args, **_options):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_error):
+            pass
+
+        def __iter__(self):
+            yield from (SimpleNamespace(body=b"12345"),) * 3
+            raise SystemExit(130)
+
+    monkeypatch.setattr(metaq, "Reader", Interrupted)
+    with pytest.raises(SystemExit) as ended:
+        bench_consume("t", None, "127.0.0.1:1", as_json=True)
+    assert ended.value.code == 130
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["messages"], figures["bytes"]) == (3, 15)
 
 
 def test_a_fault_ends_it(metaq_broker):
@@ -84,3 +132,12 @@ def test_a_fault_under_way_ends_all_and_is_raised():
     with pytest.raises(BrokerError):
         sends.in_flight(5000, Pace(None))
     assert (producer.sent, len(sends.latencies_ms)) == (3, 2)
+
+
+def test_what_is_stopped_submits_no_more():
+    producer = Refusing()
+    sends = _BenchSends(producer, "t", b"x", Progress(9, "sent", io.StringIO()))
+    sends.stop()
+    sends.in_flight(5000, Pace(None))
+    sends.one_by_one(5000, Pace(None))
+    assert producer.sent == 0

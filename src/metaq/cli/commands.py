@@ -22,7 +22,7 @@ _EPILOG = (
     "Name servers, the first that is given: -n, --context or METAQ_CONTEXT, NAMESRV_ADDR, the context in use, the list at the URL "
     "METAQ_ADDRESS_SERVER, 127.0.0.1:9876. Account: --acl-file, else METAQ_ACL_FILE, else the context's. "
     "Exit codes: 0 done, 1 failed, 2 wrong usage or value, "
-    "3 not found (topic, group, route, broker, message, trace, transaction), 130 Ctrl-C, 143 SIGTERM."
+    "3 not found (topic, group, route, broker, message, trace, transaction, account, quota, context), 130 Ctrl-C, 143 SIGTERM."
 )
 
 _HELP_COLUMNS_MAX: Final = 120

@@ -98,10 +98,14 @@ def bench_send(
         sending = _BenchSends(producer, topic, body, Progress(count, "sent"))
         began = SYSTEM.monotonic()
         one = sending.one_by_one if synchronous else sending.in_flight
-        _side_by_side([_bound(one, share, Pace(rate / clients if rate else None)) for share in shares if share])
+        try:
+            _side_by_side([_bound(one, share, Pace(rate / clients if rate else None)) for share in shares if share])
+        except SystemExit:  # a signal
+            # Before the producer is closed: it may wait for a broker that does not answer.
+            sending.report(SYSTEM.monotonic() - began, as_json=as_json)
+            raise
         seconds = SYSTEM.monotonic() - began
-    sending.progress.end()
-    _report(Figures(count, count * body_size, seconds, sorted(sending.latencies_ms)), "sent", as_json=as_json)
+    sending.report(seconds, as_json=as_json)
 
 
 def _bound(function: Callable[[int, Pace], None], share: int, pace: Pace) -> Callable[[], None]:
@@ -109,16 +113,31 @@ def _bound(function: Callable[[int, Pace], None], share: int, pace: Pace) -> Cal
 
 
 class _BenchSends:
-    """The threads of `bench send`: latencies of all of them."""
+    """The threads of `bench send`: what all of them have sent, and its latencies."""
 
     def __init__(self, producer: Producer, topic: str, body: bytes, progress: Progress, clock: Clock = SYSTEM) -> None:
         self._producer, self._topic, self._body, self._now = producer, topic, body, clock.monotonic
-        self.progress = progress
+        self._progress, self._lock = progress, threading.Lock()
+        self._acknowledged, self._stopped = 0, False
         self.latencies_ms: list[float] = []
+
+    def stop(self) -> None:
+        """Have the threads send no more."""
+        self._stopped = True
+
+    def report(self, seconds: float, *, as_json: bool) -> None:
+        """End it, and print the figures of what was acknowledged within so many seconds."""
+        self.stop()
+        with self._lock:
+            self._progress.end()
+            done, latencies = self._acknowledged, sorted(self.latencies_ms)
+        _report(Figures(done, done * len(self._body), seconds, latencies), "sent", as_json=as_json)
 
     def one_by_one(self, count: int, pace: Pace) -> None:
         for _ in range(count):
             pace.before_next()
+            if self._stopped:
+                return
             began = self._now()
             self._producer.send(self._topic, self._body)
             self._took(self._now() - began)
@@ -130,7 +149,7 @@ class _BenchSends:
         for _ in range(count):
             pace.before_next()
             free.acquire()
-            if failed:
+            if failed or self._stopped:
                 free.release()
                 break
             last = self._producer.submit(self._topic, self._body)
@@ -155,9 +174,12 @@ class _BenchSends:
         return settled
 
     def _took(self, seconds: float) -> None:
-        if len(self.latencies_ms) < _LATENCIES_MAX:
-            self.latencies_ms.append(seconds * 1000)
-        self.progress.show(len(self.latencies_ms))
+        with self._lock:
+            self._acknowledged += 1
+            if len(self.latencies_ms) < _LATENCIES_MAX:
+                self.latencies_ms.append(seconds * 1000)
+            if not self._stopped:
+                self._progress.show(self._acknowledged)
 
 
 @app.command("consume")
@@ -179,13 +201,18 @@ def bench_consume(
     messages = read = 0
     with metaq.Reader(namesrv, topic, start="earliest", stop_at_end=True) as reader, _shown(count) as progress:
         began = SYSTEM.monotonic()
-        for message in reader:
-            messages += 1
-            read += len(message.body)
-            if messages % 256 == 0:
-                progress.show(messages)
-            if messages == count:
-                break
+        try:
+            for message in reader:
+                messages += 1
+                read += len(message.body)
+                if messages % 256 == 0:
+                    progress.show(messages)
+                if messages == count:
+                    break
+        except SystemExit:  # a signal
+            progress.end()
+            _report(Figures(messages, read, SYSTEM.monotonic() - began, []), "consumed", as_json=as_json)
+            raise
         seconds = SYSTEM.monotonic() - began
     _report(Figures(messages, read, seconds, []), "consumed", as_json=as_json)
     if not messages:
