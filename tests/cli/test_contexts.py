@@ -133,3 +133,47 @@ def test_deleting_the_one_in_use_leaves_none_in_use(home):
     contexts.use("one")
     contexts.delete("one")
     assert (contexts.used(), contexts.names()) == ("", [])
+
+
+GONE = "/no/such/file"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "environ", "says"),
+    [
+        ((), ("--acl-file", GONE), {}, f"--acl-file: {GONE} cannot be read"),
+        ((), (), {"METAQ_ACL_FILE": GONE}, f"METAQ_ACL_FILE: {GONE} cannot be read"),
+        ((), ("--acl-file", GONE), {"METAQ_ACL_FILE": "/another"}, f"--acl-file: {GONE} cannot be read"),
+        (("--tls", "--ca", GONE), (), {}, f"--ca: {GONE} cannot be read"),
+        (("--tls",), (), {"METAQ_TLS_CA": GONE}, f"METAQ_TLS_CA: {GONE} cannot be read"),
+        (("--tls", "--cert", GONE), (), {}, f"--cert: {GONE} cannot be read"),
+        (("--tls", "--crl", GONE), (), {"METAQ_TLS_CA": __file__}, f"--crl: {GONE} cannot be read"),
+        (("--tls", "--key", __file__), (), {}, "--key without --cert"),
+        ((), (), {"METAQ_TLS": "1", "METAQ_TLS_KEY": __file__}, "METAQ_TLS_KEY without METAQ_TLS_CERT"),
+        (("--tls", "--tls-verify", "some"), (), {}, "--tls-verify='some': allowed are full, ca, none"),
+        (("--tls",), (), {"METAQ_TLS_VERIFY": "some"}, "METAQ_TLS_VERIFY='some': allowed are full, ca, none"),
+        (("--context", "nobody"), (), {}, "--context: there is no context nobody"),
+        ((), ("--context", "nobody"), {}, "--context: there is no context nobody"),
+        ((), (), {"METAQ_CONTEXT": "nobody"}, "METAQ_CONTEXT: there is no context nobody"),
+        ((), ("--context", "wrong"), {}, f"the aclFile of context wrong: {GONE} cannot be read"),
+        ((), (), {"METAQ_CONTEXT": "mistyped"}, "the context mistyped: the name server address 'a:b:c' is not host:port"),
+        ((), ("-n", "a:b:c"), {}, "-n: the name server address 'a:b:c' is not host:port"),
+        ((), (), {"NAMESRV_ADDR": "a:b:c"}, "NAMESRV_ADDR: the name server address 'a:b:c' is not host:port"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_told_with_where_it_came_from(home, monkeypatch, before, after, environ, says):
+    """The option that was typed, the variable, or the context: not the variable by which an option reaches the client."""
+    contexts = Contexts({"XDG_CONFIG_HOME": str(home)})
+    contexts.write("wrong", Context(namesrv="127.0.0.1:1", acl_file=GONE))
+    contexts.write("mistyped", Context(namesrv="a:b:c"))
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    done = run_metaq(*before, "topic", "list", *after)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"metaq: {says}"), done.stderr
+
+
+def test_a_wrong_database_is_told_with_where_it_came_from(monkeypatch):
+    assert run_metaq("outbox", "list", "--database", "foo").stderr.startswith("metaq: --database begins with 'foo'")
+    monkeypatch.setenv("METAQ_DATABASE", "foo")
+    assert run_metaq("outbox", "list").stderr.startswith("metaq: METAQ_DATABASE begins with 'foo'")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 import typer.main
 
+from metaq.cli import origins
 from metaq.cli.completing import complete_contexts
 from metaq.cli.output import ACL_FILE_VARIABLE
 
@@ -38,7 +39,7 @@ def _take(value: str | None) -> None:
         return
     for name in ("METAQ_ACCESS_KEY", "METAQ_SECRET_KEY", "METAQ_SECURITY_TOKEN"):
         os.environ.pop(name, None)
-    os.environ[ACL_FILE_VARIABLE] = value
+    origins.put(os.environ, ACL_FILE_VARIABLE, value, "--acl-file")
 
 
 def _choose(value: str | None) -> None:
@@ -46,7 +47,7 @@ def _choose(value: str | None) -> None:
     if value is not None:
         from metaq.cli.contexts.files import CHOSEN_VARIABLE
 
-        os.environ[CHOSEN_VARIABLE] = value
+        origins.put(os.environ, CHOSEN_VARIABLE, value, "--context")
 
 
 def _refuse(value: str | None) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Final
 import typer
 import typer.main
 
+from metaq.cli import origins
 from metaq.cli.completing import complete_contexts
 from metaq.cli.groups import App, Lazy, LazyGroup, UsageError
 from metaq.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_TERMINATED, EXIT_USAGE
@@ -160,11 +161,17 @@ def common(
     """MetaQ: a message broker that speaks RocketMQ's protocol, with clients, tools and Spark pipelines."""
     del version
     if context_name is not None:
-        os.environ["METAQ_CONTEXT"] = context_name
+        origins.put(os.environ, "METAQ_CONTEXT", context_name, "--context")
     # By the environment, which also the processes have that a command starts, such as Spark's.
-    switch = None if tls is None else "1" if tls else "0"
-    given = {"": switch, "_CA": ca, "_CERT": cert, "_KEY": key, "_VERIFY": tls_verify, "_CRL": crl}
-    os.environ.update({f"METAQ_TLS{name}": value for name, value in given.items() if value is not None})
+    if tls is not None:
+        os.environ["METAQ_TLS"] = "1" if tls else "0"
+    given = {"ca": ca, "cert": cert, "key": key, "tls-verify": tls_verify, "crl": crl}
+    for name, value in given.items():
+        if value is not None:
+            variable = f"METAQ_TLS_{name.removeprefix('tls-').upper()}"
+            origins.put(os.environ, variable, value, f"--{name}")
+    if key is not None and "METAQ_TLS_CERT" not in os.environ:
+        origins.note("METAQ_TLS_CERT", "--cert")  # what is missing is named as what is given
 
 
 def all_commands() -> Any:
@@ -194,6 +201,7 @@ def run(arguments: Sequence[str]) -> int:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()
+    origins.forget()
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="metaq", standalone_mode=False)
     except SystemExit as error:
@@ -204,7 +212,7 @@ def run(arguments: Sequence[str]) -> int:
         print("metaq: not done: the answer was not yes (--yes does it without a question)", file=sys.stderr)
         return EXIT_FAILED
     except MetaqError as error:
-        print(f"metaq: {error}", file=sys.stderr)
+        print(f"metaq: {origins.in_words(error)}", file=sys.stderr)
         return exit_code(error)
     except ModuleNotFoundError as missing:
         extra = _EXTRAS.get((missing.name or "").partition(".")[0])

@@ -38,14 +38,16 @@ def _name_servers(context: typer.Context, parameter: typer.CallbackParam, given:
 
 def chosen_name_servers(given: str, origin: str) -> str:
     """Return the name servers to use. Args: given: what typer has. origin: from where: COMMANDLINE, ENVIRONMENT or DEFAULT."""
-    from metaq.cli.contexts.files import name_servers_of_context
+    from metaq.cli.contexts.files import checked_name_servers, name_servers_of_context
 
     by_hand, from_environment = origin == "COMMANDLINE", origin == "ENVIRONMENT"
     chosen = name_servers_of_context(by_hand=by_hand, from_environment=from_environment, environ=os.environ)
     if chosen is not None:
         return chosen
     url = os.environ.get(ADDRESS_SERVER)
-    if by_hand or from_environment or not url:
+    if by_hand or from_environment:
+        return checked_name_servers(given, "-n" if by_hand else "NAMESRV_ADDR")
+    if not url:
         return given
     from metaq.admin.address_server import name_servers_at
 

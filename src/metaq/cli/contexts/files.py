@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from metaq.cli import origins
 from metaq.durable import make_folder, write_whole
 from metaq.errors import ConfigError, NotFound
 
@@ -36,15 +37,20 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     acl_file: str = ""
     description: str = ""
 
-    def put_into(self, environ: MutableMapping[str, str]) -> None:
-        """Set the variables of TLS and account that nobody has set: flags have done so before."""
-        switch = "" if self.tls is None else "1" if self.tls else "0"
-        values = {"": switch, "_CA": self.ca, "_CERT": self.cert, "_KEY": self.key, "_VERIFY": self.tls_verify}
-        for name, value in values.items():
-            if value:
-                environ.setdefault(f"METAQ_TLS{name}", value)
-        if self.acl_file and "METAQ_ACCESS_KEY" not in environ:
-            environ.setdefault("METAQ_ACL_FILE", self.acl_file)
+    def put_into(self, environ: MutableMapping[str, str], name: str) -> None:
+        """Set the variables of TLS and account that nobody has set: flags have done so before. `name`: the context's, for errors."""
+        if self.tls is not None:
+            environ.setdefault("METAQ_TLS", "1" if self.tls else "0")
+        values = {
+            "METAQ_TLS_CA": ("ca", self.ca),
+            "METAQ_TLS_CERT": ("cert", self.cert),
+            "METAQ_TLS_KEY": ("key", self.key),
+            "METAQ_TLS_VERIFY": ("tlsVerify", self.tls_verify),
+            "METAQ_ACL_FILE": ("aclFile", "" if "METAQ_ACCESS_KEY" in environ else self.acl_file),
+        }
+        for variable, (field, value) in values.items():
+            if value and variable not in environ:
+                origins.put(environ, variable, value, f"the {field} of context {name}")
 
 
 class Contexts:
@@ -118,6 +124,17 @@ class Contexts:
             raise ConfigError(f"{path} cannot be written: {fault.strerror}") from None
 
 
+def checked_name_servers(text: str, origin: str) -> str:
+    """Return addresses of name servers. Raises ConfigError: they cannot be read; it begins with `origin`."""
+    from metaq.client.conversation.name_servers import parse_addresses
+
+    try:
+        parse_addresses(text)
+    except ConfigError as wrong:
+        raise ConfigError(f"{origin}: {wrong}") from None
+    return text
+
+
 def name_servers_of_context(*, by_hand: bool, from_environment: bool, environ: MutableMapping[str, str]) -> str | None:
     """Return name servers as the context says, if it counts, and have its TLS and account count too; None: no context says them.
 
@@ -134,11 +151,11 @@ def name_servers_of_context(*, by_hand: bool, from_environment: bool, environ: M
     except ContextNotFound as missing:
         # A wrong value of an option or a variable, or a file that was deleted by hand.
         raise ConfigError(f"{CHOSEN_VARIABLE if asked else 'the context in use'}: {missing}") from None
-    context.put_into(environ)
+    context.put_into(environ, name)
     if by_hand:
         return None
     if context.address_server:
         from metaq.admin.address_server import name_servers_at
 
         return name_servers_at(context.address_server)
-    return context.namesrv or None
+    return checked_name_servers(context.namesrv, f"the context {name}") if context.namesrv else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from metaq.amounts import count
+from metaq.cli import origins
 from metaq.cli.databases import PASSWORD_VARIABLE, PasswordFile, password_of
 from metaq.cli.groups import App
 from metaq.cli.output import EXIT_NOT_FOUND, AsJson, Yes, ask, iso_time, print_json, print_table
@@ -21,13 +22,23 @@ if TYPE_CHECKING:
 
 app = App("List, resend and delete messages in the outbox table of an application's database (docs/outbox.md).")
 
+_VARIABLE: Final = "METAQ_DATABASE"
 _BATCH: Final = 200
 """Messages of one transaction."""
+
+
+def _database(context: typer.Context, parameter: typer.CallbackParam, given: str) -> str:
+    source = context.get_parameter_source(parameter.name or "")
+    if source is not None and source.name == "ENVIRONMENT":
+        origins.note("--database", _VARIABLE)
+    return given
+
 
 Database = Annotated[
     str,
     typer.Option(
-        envvar="METAQ_DATABASE",
+        envvar=_VARIABLE,
+        callback=_database,
         metavar="URL",
         help=f"mysql://user@host:port/database, postgresql://..., or sqlite:///path; its password by {PASSWORD_VARIABLE} or --password-file",
     ),

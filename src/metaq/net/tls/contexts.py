@@ -9,10 +9,9 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from metaq.errors import ConfigError
-from metaq.named_file import read_named
 from metaq.net.tls.layer import in_words
+from metaq.net.tls.pem import read_pem
 
-FILE_BYTES_MAX: Final = 8 * 1024 * 1024
 EXPIRED: Final = 10
 """OpenSSL's number for a certificate that has expired."""
 REVOKED: Final = 23
@@ -100,7 +99,7 @@ def check_revocation(context: ssl.SSLContext, path: str, what: str) -> None:
         path: file of the lists, one of each issuer, PEM.
         what: names the file in errors.
     """
-    text = _read(path, what)
+    text = read_pem(path, what)
     if "-----BEGIN X509 CRL-----" not in text:
         raise ConfigError(
             f"{what} {path} has no -----BEGIN X509 CRL-----: it must be a PEM file with lists of revoked certificates"
@@ -156,9 +155,9 @@ class Expired(ConfigError):
 
 
 def _show(context: ssl.SSLContext, cert: str, key: str, password: Password | None) -> None:
-    if "-----BEGIN CERTIFICATE-----" not in _read(cert, "the certificate"):
+    if "-----BEGIN CERTIFICATE-----" not in read_pem(cert, "the certificate"):
         raise ConfigError(f"the certificate {cert} has no -----BEGIN CERTIFICATE-----: it must be a PEM file")
-    if "PRIVATE KEY-----" not in _read(key, "the key"):
+    if "PRIVATE KEY-----" not in read_pem(key, "the key"):
         raise ConfigError(f"the key {key} has no -----BEGIN PRIVATE KEY-----: it must be a PEM file")
     try:
         # Always with a password: without one OpenSSL would ask for it at the terminal.
@@ -181,15 +180,8 @@ def _why(error: Exception) -> str:
 
 
 def _trust(context: ssl.SSLContext, path: str, what: str) -> None:
-    _read(path, what)
+    read_pem(path, what)
     try:
         context.load_verify_locations(cafile=path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{what} {path} cannot be used: {in_words(error)}") from None
-
-
-def _read(path: str, what: str) -> str:
-    data = read_named(path, FILE_BYTES_MAX, what)
-    if not data.strip():
-        raise ConfigError(f"{what} {path} is empty")
-    return data.decode("latin-1")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from metaq.errors import ConfigError
+from metaq.net.tls.pem import read_pem
 
 if TYPE_CHECKING:
     from metaq.net.tls.client import ClientTls
@@ -92,16 +93,23 @@ def tls_settings(given: Mapping[str, Any], environment: Mapping[str, str] = os.e
         if texts:
             raise ConfigError(f"{' and '.join(sorted(texts))} without tls=True: the connection would not be encrypted")
         return None
+    said = {name: name for name in ENVIRONMENT}  # as errors name them
     for name, variable in ENVIRONMENT.items():
         if name != "tls" and name not in texts and environment.get(variable):
-            texts[name] = environment[variable]
+            texts[name], said[name] = environment[variable], variable
     settings = TlsSettings(**texts)
     if settings.tls_verify not in VERIFY:
-        raise ConfigError(f"tls_verify={settings.tls_verify!r}: allowed are {', '.join(VERIFY)}")
+        raise ConfigError(f"{said['tls_verify']}={settings.tls_verify!r}: allowed are {', '.join(VERIFY)}")
     if settings.key and not settings.cert:
-        raise ConfigError("key without cert: a key is shown with its certificate")
+        cert = "cert" if said["key"] == "key" else ENVIRONMENT["cert"]
+        raise ConfigError(f"{said['key']} without {cert}: a key is shown with its certificate")
     if settings.crl and settings.tls_verify == "none":
-        raise ConfigError("crl with tls_verify=none: a revoked certificate would be taken, as any other")
+        raise ConfigError(
+            f"{said['crl']} with {said['tls_verify']}=none: a revoked certificate would be taken, as any other"
+        )
+    for name in texts:
+        if name in _FILES and said[name] != name:  # `open` does not know any more that the environment named it
+            read_pem(texts[name], f"{said[name]}:")
     return settings
 
 
