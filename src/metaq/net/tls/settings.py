@@ -107,9 +107,9 @@ def tls_settings(given: Mapping[str, Any], environment: Mapping[str, str] = os.e
         raise ConfigError(
             f"{said['crl']} with {said['tls_verify']}=none: a revoked certificate would be taken, as any other"
         )
-    for name in texts:
+    for name, value in texts.items():
         if name in _FILES and said[name] != name:  # `open` does not know any more that the environment named it
-            read_pem(texts[name], f"{said[name]}:")
+            read_pem(value, f"{said[name]}:")
     return settings
 
 
