@@ -52,6 +52,8 @@ class ZookeeperClient:
         in_order: bool = False,
     ) -> None:
         self._undone = undone
+        self._why = ""
+        """kazoo's last word of the sessions before this one, since the last connection."""
         self.connect, self._session_timeout, self._connection_timeout = connect, session_timeout, connection_timeout
         self._digest, self._connect_seconds, self._in_order = digest, connect_seconds, in_order
         self._listeners: list[Callable[[], None]] = []
@@ -134,6 +136,7 @@ class ZookeeperClient:
         while True:
             self._changed.clear()
             if self.session.connected:
+                self._why = ""
                 if absence.told:
                     log.info("ZooKeeper %s is connected", self.connect)
                 await self._changed.wait()
@@ -145,6 +148,7 @@ class ZookeeperClient:
             if absence.due(now):
                 log.warning("%s%s; trying on", self.away("cannot be reached"), undone)
             if now >= hopeless_at:
+                self._why = self.why
                 old, self.session = self.session, self._open()
                 await close_within(old, LEAVE_SECONDS)
                 away_since = loop.time()
@@ -153,7 +157,12 @@ class ZookeeperClient:
                 async with asyncio.timeout(max(min(absence.next, hopeless_at) - now, 0.01)):
                     await self._changed.wait()
 
+    @property
+    def why(self) -> str:
+        """kazoo's last word about a failed connection."""
+        return self.session.why or self._why
+
     def away(self, what: str) -> str:
         """Return a sentence about this ZooKeeper, with kazoo's last word on it."""
-        why = self.session.why or ("" if self.session.connected else NO_ANSWER)
+        why = self.why or ("" if self.session.connected else NO_ANSWER)
         return f"ZooKeeper {self.connect} {what}{f' ({why})' if why else ''}"

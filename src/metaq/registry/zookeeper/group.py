@@ -164,7 +164,7 @@ class GroupNodes:
     @property
     def why(self) -> str:
         """The last word about a failed connection."""
-        return self._client.session.why if self._client is not None else ""
+        return self._client.why if self._client is not None else ""
 
     # ---------------------------------------------------------------------- the state
 
