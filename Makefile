@@ -63,6 +63,9 @@ test: $(VENV)/has-test  ## the tests that are quick: eight minutes on two cores,
 test-slow: $(VENV)/has-test  ## those that start several processes, kill them, run Spark, examples or pages: as long again
 	$(PYTEST) $(BESIDE) -m "slow and not all" --ignore=tests/interop --ignore=tests/bench $(ARGS)
 
+test-pythons: $(VENV)/has-test  ## `make test` on each other Python 3.11 to 3.14 that is here: on PATH, of pyenv, of uv; 2 GB in .cache for each
+	$(RUN) -m tools.pythons $(ARGS)
+
 test-interop: $(VENV)/has-test  ## foreign clients, brokers and databases against ours; those that need a JDK and Maven skip without
 	$(PYTEST) tests/interop -n 3 --dist loadgroup -m "not all" $(ARGS)
 
@@ -218,4 +221,4 @@ $(VENV)/has-audit: $(VENV)/has-base
 	$(RUN) -m pip install --progress-bar on 'pymetaq[audit]'
 	@touch $@
 
-.PHONY: FORCE demo cluster doctor quick fuzz verify-locked audit lock nightly test test-slow test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs site site-serve map hot wheel wheels release clean help
+.PHONY: FORCE demo cluster doctor quick fuzz verify-locked audit lock nightly test test-slow test-pythons test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs site site-serve map hot wheel wheels release clean help

@@ -276,6 +276,7 @@ def nightly(day: int) -> tuple[Step, ...]:
         Step("types", ("make", "types"), 40, only=whole),
         Step("slow", ("make", "test-slow"), 450, only=whole, environment=unsteady_too),
         Step("test", ("make", "test"), 370, only=whole, environment=unsteady_too),
+        Step("other pythons", ("make", "test-pythons"), 1200, only=whole, environment=unsteady_too, rerun=False),
     )  # fmt: skip
     names = {step.name for step in more}
     steps = (*more, *(step for step in STEPS if step.name not in names))
