@@ -175,8 +175,8 @@ def test_a_copy_that_is_repeated_has_the_id_of_the_first(fresh_metaq_broker, bri
 
 
 def test_the_bridge_runs_with_the_client_of_kafka(fresh_metaq_broker):
-    """Against the mock cluster of librdkafka, where confluent-kafka is installed."""
-    kafka = pytest.importorskip("confluent_kafka")
+    """Against the mock cluster of librdkafka."""
+    kafka = pytest.importorskip("confluent_kafka", reason="pip install 'pymetaq[test]' brings it")
     sender = kafka.Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1})
     [address] = [f"{one.host}:{one.port}" for one in sender.list_topics(timeout=PATIENCE).brokers.values()]
     for number in range(100):
