@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import signal
+import struct
 import sys
 
 import pytest
@@ -265,6 +266,29 @@ def test_a_folder_without_our_hints_is_judged_all_the_same(folder):
 
 
 # ---------------------------------------------------------------------- what is owed
+
+
+@pytest.mark.parametrize("case", ["its end", "in its middle", "before the checkpoint", "ended in order", "ours"])
+def test_a_rocketmq_that_was_killed_or_copied_makes_the_ends_of_its_queues_at_its_next_start(tmp_path, case):
+    """It puts units behind the log. What lies in the middle, or before its checkpoint, is missing."""
+    folder = filled(tmp_path / "store")
+    if case != "ours":
+        for path in (folder / "config").glob("metaqTails.json*"):
+            path.unlink()
+    if case != "ended in order":
+        (folder / "abort").touch()
+    newest = max((folder / QUEUE).parent.iterdir())
+    last = (len(newest.read_bytes().rstrip(b"\0")) - 1) // UNIT_BYTES
+    overwrite(newest, (last - (2 if case == "in its middle" else 0)) * UNIT_BYTES, bytes(UNIT_BYTES))
+    end_ms = START_MS + MESSAGES * 500
+    at_ms = end_ms + (4000 if case == "before the checkpoint" else 0)
+    overwrite(folder / CHECKPOINT, 0, struct.pack(">qq", at_ms, at_ms))
+    findings = check(folder)
+    if case == "its end":
+        assert all_damage(findings) == []
+        assert any("1 record of the end of the log has no unit in the queues yet" in note for note in findings.notes)
+    else:
+        assert str(newest) in [one.path for one in all_damage(findings)]
 
 
 def test_what_a_rocketmq_would_not_act_on_is_named(tmp_path):

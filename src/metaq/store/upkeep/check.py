@@ -97,7 +97,9 @@ def _walk(
 ) -> None:  # fmt: skip
     records = LogRecords(files, findings.log_end, findings.kind("commit log", "records"), progress)
     hidden = Hidden(*_hidden(folder, findings.durable_end))
-    queues = QueueCheck(folder.consume_queues, findings, records, hidden, delay_levels, ours=ours)
+    # A RocketMQ puts units behind the log, and each queue by itself is copied: what is newer than its checkpoint it makes again.
+    late = None if ours or findings.in_order else Checkpoint.load(folder.checkpoint).safe_ms
+    queues = QueueCheck(folder.consume_queues, findings, records, hidden, delay_levels, ours=ours, made_again_ms=late)
     mark = None if findings.in_order else (tails.index if tails else None) or IndexMark((), (0, 0, 0, 0, 0, 0), 0)
     index = IndexCheck(folder.index, findings, records, mark, index_sizes)
     positions, owed = PositionsCheck(folder.positions, findings), OwedCheck(folder, findings)

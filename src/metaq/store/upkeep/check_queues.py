@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from metaq.amounts import count
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.model.upkeep.floors import floor_of
 from metaq.store.queues.consume_queue import Unit
@@ -62,9 +63,17 @@ class QueueCheck:
     """Told of each record in the log's order; then `finish`."""
 
     def __init__(
-        self, root: Path, findings: Findings, records: LogRecords, hidden: Hidden, delay_levels: str, *, ours: bool
-    ) -> None:
-        """`ours`: a broker of ours was the last one, so that a topic without queues is damage. A RocketMQ forgets what was deleted."""
+        self, root: Path, findings: Findings, records: LogRecords, hidden: Hidden, delay_levels: str, *, ours: bool,
+        made_again_ms: int | None = None,
+    ) -> None:  # fmt: skip
+        """Begin.
+
+        Args:
+            ours: a broker of ours was the last one, so that a topic without queues is damage. A RocketMQ forgets what was deleted.
+            made_again_ms: store time, ms, from which on the next start makes units from the log: a queue may end earlier. None: of no
+                record.
+        """
+        self._made_again_ms, self._late = made_again_ms, 0
         self._kind, self._log = findings.kind("consume queues", "units"), findings.kind("commit log", "records")
         self._findings, self._records, self._hidden, self._ours = findings, records, hidden, ours
         self._delays_ms = delays_of(delay_levels)
@@ -237,7 +246,9 @@ class QueueCheck:
         self._kind.checked += 1
         if self._findings.running and not (place[0] if place else files.folder).exists():
             return  # retention took it, or the topic was deleted
-        if unit is None or place is None:
+        if self._is_late(files, offset, head, unit):
+            self._late += 1
+        elif unit is None or place is None:
             why = f"no unit {offset} for the record at byte {seen.place} of {seen.path}"
             self._kind.add(files.folder, 0, 0, why)
         elif unit.log_offset != head.log_offset:
@@ -256,6 +267,12 @@ class QueueCheck:
         elif not self._fits(queue, unit.tags_code, head):
             why = f"unit {offset} has the tags code {unit.tags_code}, that of the record at byte {seen.place} of {seen.path} is {tags_code(head, self._delays_ms)}"
             self._kind.add(place[0], place[1] + _CODE_AT, 8, why)
+
+    def _is_late(self, files: UnitFiles, offset: int, head: hot.RecordHead, unit: Unit | None) -> bool:
+        """Whether its queue ends before this record, and the next start makes the rest of it."""
+        if self._made_again_ms is None or head.store_ms < self._made_again_ms or (unit is not None and any(unit)):
+            return False
+        return next(files.data_behind(offset), None) is None
 
     def _fits(self, queue: _Queue, code: int, head: hot.RecordHead) -> bool:
         if code == tags_code(head, self._delays_ms):
@@ -288,6 +305,11 @@ class QueueCheck:
             if queue.files is not None and queue.files.files:
                 self._settle(queue, queue.files, None)
                 self._finish(queue, queue.files)
+        if self._late:
+            missing = (
+                f"{count(self._late, 'record')} of the end of the log {'has' if self._late == 1 else 'have'} no unit"
+            )
+            self._findings.notes.append(f"{missing} in the queues yet: the next start makes what is missing")
         for place in self._unplaced.values():
             head = place.head
             topic = head.topic.decode("utf-8", "replace")
