@@ -73,11 +73,17 @@ def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(spark, 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_that_java_gets_is_told_in_a_line(metaq_broker, tmp_path, number):
     """SIGTERM for all processes, as `systemctl stop` sends it, is a stop; a Java that is killed alone is named."""
+    topic = f"archived-{number.name.lower()}"
     with metaq.Producer(metaq_broker.namesrv) as producer:
-        producer.send(TOPIC, b"first")
+        producer.send(topic, b"first")
     manifests, log = tmp_path / "out" / "_manifests", tmp_path / "pipeline.log"
-    with pipeline(metaq_broker, tmp_path, "--trigger", "0.2") as running:
-        eventually(lambda: len(list(manifests.glob("*.json"))) >= 1, WHOLE_PATIENCE, what="a published batch")
+    where = ["-n", metaq_broker.namesrv, "--topic", topic, "--output", str(tmp_path / "out"), "--json"]
+    with commands.pipeline(log, "archive", *where, "--trigger", "0.2") as running:
+        eventually(
+            lambda: running.poll() is not None or len(list(manifests.glob("*.json"))) >= 1,
+            WHOLE_PATIENCE, what="a published batch",
+        )  # fmt: skip
+        assert running.poll() is None, log.read_text()
         if number == signal.SIGTERM:
             os.killpg(running.pid, number)
         else:
