@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from msgspec import Struct
 
+from metaq.amounts import count
 from metaq.client.conversation.driver import converse
 from metaq.client.conversation.staged.atomic import (
     ROLLBACK_SECONDS,
@@ -164,8 +165,8 @@ class AtomicBase:
         # A child of `fork` has copies of its parent's.
         if self._steps is not None and self._state is _State.OPEN and self._core.in_own_process:
             log.warning(
-                "an atomic() transaction of %d messages was neither committed nor rolled back, so none of them is delivered: "
-                "use `with producer.atomic() as tx`, or call commit()", self.messages,
+                "an atomic() transaction of %s was neither committed nor rolled back, so nothing of it is delivered: "
+                "use `with producer.atomic() as tx`, or call commit()", count(self.messages, "message"),
             )  # fmt: skip
 
     @property
