@@ -90,9 +90,8 @@ async def delete(
     prefixes = [*([] if keep_progress else [RETRY_PREFIX]), *([DEAD_LETTER_PREFIX] if dead_letters else [])]
     for topic in (prefix + name for prefix in prefixes):
         with contextlib.suppress(topics.TopicNotFound):
-            await topics.delete(
-                core, topic, force=True, dry_run=dry_run
-            )  # whoever may delete a group with members has said so
+            # `force`: whoever may delete a group with members has said so.
+            await topics.delete(core, topic, force=True, dry_run=dry_run)
             gone.append(topic)
     return gone
 

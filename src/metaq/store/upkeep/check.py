@@ -68,12 +68,13 @@ def check(
     found = TailsCheck(tails)
     end, believed = _end_of(files, folder, tails, findings)
     findings.in_order = findings.in_order and (tails is None or believed is not None)
-    if findings.in_order and believed is not None:
-        # The tails end with the newest record that is in a queue: those behind it are of topics that were deleted.
-        end = max(end, find_end(files, Borders(folder.consume_queues)).place)
-    findings.log_begin, findings.log_end, findings.durable_end = files[0].start if files else 0, end, end
-    if not running and not findings.in_order and believed is not None:
-        findings.log_end = max(end, find_end(files, Borders(folder.consume_queues)).place)
+    log_end = end
+    if believed is not None and not running:
+        log_end = max(end, find_end(files, Borders(folder.consume_queues)).place)
+        if findings.in_order:
+            # The tails end with the newest record that is in a queue: those behind it are of topics that were deleted.
+            end = log_end
+    findings.log_begin, findings.log_end, findings.durable_end = files[0].start if files else 0, log_end, end
     _walk(
         folder,
         findings,
